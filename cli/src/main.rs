@@ -1,0 +1,3 @@
+//! Process entry point.
+
+fn main() {}

@@ -1,0 +1,174 @@
+//! What a router asks of a target, and what comes back.
+
+use std::time::Duration;
+
+use foretoken_speculation::{Seed, TokenId, sampling::SamplingParams};
+
+/// A completion to generate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GenerateRequest {
+    /// For logs and traces, on both sides.
+    pub request_id: String,
+    /// The prompt, followed by tokens that another target already emitted (replay).
+    pub tokens: Vec<TokenId>,
+    /// How many of `tokens` are the prompt.
+    pub prompt_len: usize,
+    /// How to sample.
+    pub sampling: SamplingParams,
+    /// Where the randomness comes from.
+    pub seed: Seed,
+    /// Stop after this many tokens of output, replayed ones included.
+    pub max_tokens: u32,
+    /// Go on after an end-of-sequence token.
+    pub ignore_eos: bool,
+    /// Tokens that end the output, besides the model's own end-of-sequence tokens.
+    pub stop_token_ids: Vec<TokenId>,
+    /// Report log-probabilities, with this many alternatives per token.
+    pub logprobs: Option<u32>,
+    /// Report log-probabilities of the prompt's tokens too (`echo`).
+    pub prompt_logprobs: bool,
+    /// Policy for this request, by name; none: the deployment's.
+    pub policy: Option<String>,
+    /// Lookahead for this request; none: the policy's own.
+    pub lookahead: Option<u32>,
+    /// Whether KV of this prompt may be kept and reused.
+    pub cache_prompt: bool,
+    /// Speculation endpoints to try, best first; empty: the target's own order.
+    pub endpoints: Vec<String>,
+}
+
+/// One piece of the answer, in order: `Started`, any number of `Tokens`, `Finished`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum GenerateEvent {
+    /// The prompt is in; the first token follows.
+    Started {
+        /// Prompt tokens whose KV was reused.
+        cached_tokens: u32,
+        /// Log-probabilities of prompt tokens 1.. if they were asked for.
+        prompt_logprobs: Vec<TokenLogprobs>,
+    },
+    /// Tokens of one round.
+    Tokens(Vec<EmittedToken>),
+    /// Nothing follows.
+    Finished {
+        /// Why it ended.
+        reason: FinishReason,
+        /// What it took.
+        stats: GenerationStats,
+    },
+}
+
+/// A token of the output.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EmittedToken {
+    /// The token.
+    pub token: TokenId,
+    /// Whether a draft had proposed it.
+    pub accepted: bool,
+    /// Log-probabilities, if they were asked for.
+    pub logprobs: Option<TokenLogprobs>,
+}
+
+/// Log-probabilities at one position, of the model's distribution before temperature and
+/// truncation.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TokenLogprobs {
+    /// Of the token itself.
+    pub logprob: f32,
+    /// Rank of the token itself, 0 being the likeliest.
+    pub rank: u32,
+    /// The likeliest tokens, descending.
+    pub top: Vec<(TokenId, f32)>,
+}
+
+/// Why an output ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// An end-of-sequence or stop token, which is the last token emitted.
+    Stop(TokenId),
+    /// `max_tokens` or the model's length.
+    Length,
+}
+
+/// What a completion took.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GenerationStats {
+    /// Target passes after the prompt.
+    pub rounds: u32,
+    /// Tokens proposed and verified.
+    pub drafted: u32,
+    /// Of these, accepted.
+    pub accepted: u32,
+    /// Prompt tokens whose KV was reused.
+    pub cached_tokens: u32,
+    /// Policy that served it.
+    pub policy: String,
+    /// Time from admission to the first token.
+    pub prefill: Duration,
+    /// Time from the first token to the last.
+    pub decode: Duration,
+}
+
+/// What a target is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetInfo {
+    /// Name of this replica.
+    pub instance: String,
+    /// Digest of configuration and weights.
+    pub model_digest: String,
+    /// Arithmetic path; logits are bit-equal between equal digests and paths.
+    pub path: String,
+    /// Entries of the vocabulary.
+    pub vocab_size: u32,
+    /// Longest sequence, prompt and output together.
+    pub max_positions: u32,
+    /// Policy requests get if they name none.
+    pub policy: String,
+    /// Load right now.
+    pub load: TargetLoad,
+}
+
+/// How busy a target is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TargetLoad {
+    /// Requests decoding.
+    pub running: u32,
+    /// Requests waiting for a place.
+    pub waiting: u32,
+    /// KV pages in use, in thousandths.
+    pub kv_used_permille: u32,
+    /// Whether it is draining: finish what runs, send nothing new.
+    pub draining: bool,
+}
+
+/// Why a target gave no (more) tokens.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GenerateError {
+    /// The request can never be served; the message says what to change.
+    #[error("{0}")]
+    Invalid(String),
+    /// The target has no room now; another may.
+    #[error("target {instance} is full or draining")]
+    Busy {
+        /// Who.
+        instance: String,
+    },
+    /// The connection or the target was lost; replay on another target.
+    #[error("lost target {instance}: {cause}")]
+    Lost {
+        /// Who.
+        instance: String,
+        /// What was seen.
+        cause: String,
+    },
+}
+
+impl GenerateError {
+    /// Whether the same request, with the tokens so far, may succeed on another target.
+    pub fn replayable(&self) -> bool {
+        match self {
+            Self::Invalid(_) => false,
+            Self::Busy { .. } | Self::Lost { .. } => true,
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! Speculative decoding without I/O: noise, sampling, verification, policies, control.
+//!
+//! Everything here is a function of its arguments. Time, randomness and messages come in as
+//! values and effects go out as values, so the same code runs in a service, in a test with
+//! virtual time and in a simulation. The crate is `no_std`: a clock, a socket or a thread does
+//! not compile here, and transcendental functions come from `libm`, so the arithmetic gives the
+//! same bits on every host.
+#![no_std]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod ids;
+pub mod message;
+pub mod policy;
+pub mod sampling;
+
+pub use ids::{Epoch, Round, Seed, SessionId, TokenId};
