@@ -1,4 +1,14 @@
 //! What a router asks of a target, and what comes back.
+//!
+//! The router holds a [`GenerateClient`] per target; the target answers through
+//! [`serve_generate`] and its [`GenerateService`]. Dropping a [`GenerateStream`] cancels the
+//! request on the target at once.
+
+mod client;
+mod server;
+
+pub use client::{GenerateClient, GenerateStream};
+pub use server::{Cancelled, EventSender, GenerateService, ServeError, serve_generate};
 
 use std::time::Duration;
 

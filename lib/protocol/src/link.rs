@@ -1,0 +1,27 @@
+//! The link between a target and a speculation endpoint.
+//!
+//! The target dials; one long-lived bidirectional gRPC stream carries all sessions, and a frame
+//! carries everything that one engine step has to say. [`Transport`] is the thread that moves
+//! bytes: engines hand it messages without blocking and get events through a callback on that
+//! thread, which should do no more than pass them on (for example into `std::sync::mpsc`).
+//!
+//! ```text
+//! engine ─ Link::send ─> queue ─> frame ═══ socket ═══> frame ─> on_event ─> engine
+//! ```
+//!
+//! A link is a soft dependency. Losing it loses the sessions on it and nothing else: the target
+//! decodes alone, the endpoint frees their slots, and after a reconnect the target opens them
+//! anew. Messages of one session arrive in the order they were sent or not at all.
+
+mod dial;
+mod event;
+mod serve;
+mod transport;
+
+pub use dial::Link;
+pub use event::{
+    Hello, Limits, LinkEvent, LinkId, LinkOptions, LoadReport, Malformed, SendError, ServerEvent,
+    Welcome,
+};
+pub use serve::LinkServer;
+pub use transport::{Transport, TransportOptions};

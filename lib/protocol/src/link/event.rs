@@ -1,0 +1,183 @@
+//! What a link tells the engines at its ends.
+
+use std::time::Duration;
+
+use foretoken_speculation::{
+    SessionId,
+    message::{ToDraft, ToTarget},
+};
+
+/// What a target says of itself when it dials.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hello {
+    /// Name of this replica.
+    pub instance: String,
+    /// Digest of configuration and weights; the two ends' may differ.
+    pub model_digest: String,
+    /// Digest of the tokenizer; must be equal at both ends.
+    pub tokenizer_digest: String,
+    /// Entries of the vocabulary; must be equal at both ends.
+    pub vocab_size: u32,
+    /// Arithmetic path of the engine, for diagnosis.
+    pub path: String,
+}
+
+/// What an endpoint says of itself when it accepts a target.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Welcome {
+    /// Name of this replica.
+    pub instance: String,
+    /// Digest of configuration and weights.
+    pub model_digest: String,
+    /// Digest of the tokenizer.
+    pub tokenizer_digest: String,
+    /// Entries of the vocabulary.
+    pub vocab_size: u32,
+    /// Arithmetic path of the engine, for diagnosis.
+    pub path: String,
+    /// What it is willing to carry.
+    pub limits: Limits,
+}
+
+/// What an endpoint is willing to carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Sessions at a time, over all targets.
+    pub slots: u32,
+    /// Longest sequence of a session, in tokens.
+    pub max_positions: u32,
+    /// Largest frame, in bytes.
+    pub max_frame: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { slots: 64, max_positions: 1 << 20, max_frame: 4 << 20 }
+    }
+}
+
+/// How busy an endpoint is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoadReport {
+    /// Sessions it can hold, over all targets.
+    pub slots: u32,
+    /// Of these, taken.
+    pub used: u32,
+    /// Whether it is draining: what is open goes on, nothing new is opened.
+    pub draining: bool,
+}
+
+/// A message that made no sense. Its session is to be ended; others are untouched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Malformed {
+    /// The session it was about, if that much could be read.
+    pub session: Option<SessionId>,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+/// What a dialled link tells the target.
+#[derive(Clone, Debug, PartialEq)]
+pub enum LinkEvent {
+    /// The endpoint accepted: messages may be sent. No session is open yet.
+    Up(Welcome),
+    /// Messages of one frame, in order.
+    Messages(Vec<ToTarget>),
+    /// How busy the endpoint is.
+    Load(LoadReport),
+    /// A message that made no sense.
+    Malformed(Malformed),
+    /// Nothing has been heard for three beats (or something has again): prefer other endpoints.
+    Suspect(bool),
+    /// The link is gone, and all sessions on it; it is dialled again by itself. Comes once per
+    /// `Up`, and once if the first attempt fails.
+    Down(String),
+    /// The endpoint and this target do not go together; it is asked again, rarely, since either
+    /// may be replaced.
+    Incompatible(String),
+}
+
+/// A link as the endpoint that accepted it sees it. Never used twice in a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkId(pub u64);
+
+/// What accepted links tell the endpoint.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ServerEvent {
+    /// A compatible target has dialled.
+    Up {
+        /// Its link.
+        link: LinkId,
+        /// Who it is.
+        hello: Hello,
+    },
+    /// Messages of one frame, in order.
+    Messages {
+        /// Where they came from.
+        link: LinkId,
+        /// The messages.
+        messages: Vec<ToDraft>,
+    },
+    /// A message that made no sense.
+    Malformed {
+        /// Where it came from.
+        link: LinkId,
+        /// What is known of it.
+        malformed: Malformed,
+    },
+    /// The link is gone: the leases of all its sessions have expired.
+    Down {
+        /// Which.
+        link: LinkId,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Why messages were not sent.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// The link is not up. Nothing is kept for later: sessions have to be opened anew anyway.
+    #[error("the link is down")]
+    Down,
+    /// The peer does not keep up and the queue is full. The sessions named lost messages; the
+    /// protocol heals them (a resync), or the sender closes them.
+    #[error("the peer does not keep up: messages of {} sessions were dropped", sessions.len())]
+    Overflow {
+        /// Sessions that lost messages.
+        sessions: Vec<SessionId>,
+    },
+}
+
+/// How a link behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkOptions {
+    /// Time between beats.
+    pub beat: Duration,
+    /// Silence after which the peer is suspected.
+    pub suspect_after: Duration,
+    /// Silence after which the link is cut.
+    pub dead_after: Duration,
+    /// First wait before dialling again; doubled up to `backoff_max`, with jitter.
+    pub backoff_min: Duration,
+    /// Longest wait before dialling again.
+    pub backoff_max: Duration,
+    /// Messages that wait to be sent before the oldest superseded ones are dropped.
+    pub queue: usize,
+    /// Largest frame to accept, in bytes.
+    pub max_frame: usize,
+}
+
+impl Default for LinkOptions {
+    fn default() -> Self {
+        Self {
+            beat: Duration::from_millis(250),
+            suspect_after: Duration::from_millis(750),
+            dead_after: Duration::from_secs(2),
+            backoff_min: Duration::from_millis(50),
+            backoff_max: Duration::from_secs(2),
+            queue: 4096,
+            max_frame: 4 << 20,
+        }
+    }
+}

@@ -1,0 +1,96 @@
+use super::*;
+use crate::{EndpointEntry, TargetEntry};
+
+fn directory(target: &str) -> Directory {
+    Directory {
+        targets: vec![TargetEntry {
+            name: target.into(),
+            model: "tiny".into(),
+            address: "http://127.0.0.1:9000".parse().expect("address"),
+        }],
+        endpoints: vec![EndpointEntry {
+            name: "draft-0".into(),
+            address: "unix:/run/draft-0.sock".parse().expect("address"),
+            weight: 3,
+        }],
+    }
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("directory.json");
+    write_directory(&path, &directory("a")).expect("writes");
+    assert_eq!(read_directory(&path).expect("reads"), directory("a"));
+    let files: Vec<_> = fs::read_dir(folder.path()).expect("lists").collect();
+    assert_eq!(files.len(), 1, "nothing staged stays behind");
+}
+
+#[test]
+fn yaml_is_read_with_defaults() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("directory.yaml");
+    fs::write(&path, "endpoints:\n- name: d\n  address: unix:/d\n").expect("writes");
+    let directory = read_directory(&path).expect("reads");
+    assert_eq!(directory.targets, []);
+    assert_eq!(directory.endpoints[0].weight, 1);
+}
+
+#[test]
+fn a_mistake_is_reported_with_its_line() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("directory.yaml");
+    for (text, line, word) in [
+        ("targets:\n- name: a\n  model: m\n  address: nonsense\n", "4", "nonsense"),
+        ("targets:\n- name: a\n  model: m\n  adress: unix:/a\n", "4", "adress"),
+        ("targets: [\n", "", ""),
+    ] {
+        fs::write(&path, text).expect("writes");
+        let message = read_directory(&path).expect_err(text).to_string();
+        assert!(message.contains(line) && message.contains(word), "{text}: {message}");
+        assert!(message.contains("directory.yaml"), "{message}");
+    }
+}
+
+#[test]
+fn a_directory_that_contradicts_itself_is_neither_read_nor_written() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("directory.yaml");
+    let mut twice = directory("a");
+    twice.targets.push(twice.targets[0].clone());
+    assert!(matches!(
+        write_directory(&path, &twice),
+        Err(RegistryError::Inconsistent { source: DirectoryError::Twice { .. }, .. })
+    ));
+    fs::write(&path, serde_json::to_string(&twice).expect("json")).expect("writes");
+    assert!(matches!(read_directory(&path), Err(RegistryError::Inconsistent { .. })));
+    twice.targets[0].name.clear();
+    assert!(matches!(twice.check(), Err(DirectoryError::Empty { field: "name", .. })));
+    twice.targets[0].model.clear();
+    assert!(matches!(twice.check(), Err(DirectoryError::Empty { field: "model", .. })));
+}
+
+#[tokio::test]
+async fn a_change_is_seen_and_a_broken_edit_keeps_the_last_good_directory() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("directory.json");
+    write_directory(&path, &directory("a")).expect("writes");
+    let registry = StaticRegistry::open(&path).expect("opens");
+    let mut watch = registry.watch();
+    assert_eq!(**watch.borrow_and_update(), directory("a"));
+
+    fs::write(&path, "targets: 7").expect("writes");
+    // Long enough for the broken file to be looked at; if it is not, the test still holds.
+    tokio::time::sleep(POLL * 2).await;
+    assert_eq!(**watch.borrow(), directory("a"));
+
+    write_directory(&path, &directory("b")).expect("writes");
+    watch.changed().await.expect("registry lives");
+    assert_eq!(**watch.borrow(), directory("b"));
+}
+
+#[tokio::test]
+async fn a_missing_file_is_an_error_at_the_start() {
+    let error = StaticRegistry::open("/nonexistent/directory.yaml").expect_err("is missing");
+    assert!(matches!(error, RegistryError::Read { .. }), "{error:?}");
+}
