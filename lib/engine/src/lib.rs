@@ -12,4 +12,8 @@
 //!
 //! Not here: tokenizers and downloads (`foretoken-artifacts`), sampling (`foretoken-speculation`).
 
+pub mod batch;
+pub mod kv;
 pub mod runner;
+pub mod schedule;
+pub mod sim;
