@@ -13,7 +13,12 @@
 //! Not here: tokenizers and downloads (`foretoken-artifacts`), sampling (`foretoken-speculation`).
 
 pub mod batch;
+pub mod cpu;
+pub mod isa;
 pub mod kv;
+pub mod model;
 pub mod runner;
 pub mod schedule;
 pub mod sim;
+pub mod spec;
+pub mod weights;
