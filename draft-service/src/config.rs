@@ -1,0 +1,109 @@
+//! What a speculation endpoint is told when it starts.
+
+use std::time::Duration;
+
+use foretoken_protocol::Address;
+use serde::{Deserialize, Serialize};
+
+/// Everything an endpoint needs besides its model. Every field has a default, so a file names
+/// only what differs; unknown fields are errors.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DraftConfig {
+    /// Name of this replica, in logs, metrics and answers. Default `draft`.
+    pub instance: String,
+    /// Where targets connect: `http://host:port` (port 0: any free one) or `unix:/path`; several
+    /// are served at once. Default `http://127.0.0.1:0`.
+    pub listen: Vec<Address>,
+    /// Where `/metrics`, `/health` and `/ready` are served, `host:port`; none: nowhere. Default none.
+    pub metrics_listen: Option<String>,
+    /// Digest of the tokenizer. A target with another one is refused; empty: not compared.
+    pub tokenizer_digest: String,
+    /// Most sessions at once; more are refused. Default 64.
+    pub max_sessions: usize,
+    /// Most token rows in one step; 0: what the runner can do. Default 0.
+    pub max_step_rows: usize,
+    /// Most rows of a step that prefill may take, so that windows are not held up. Default 64.
+    pub prefill_rows: usize,
+    /// Longest window that is drafted, whatever a target asks. Default 32.
+    pub max_lookahead: u32,
+    /// Keep KV of finished sessions for later ones. Default true.
+    pub prefix_cache: bool,
+    /// How long a session may be silent before its slot is taken back. Default 60 s.
+    #[serde(rename = "lease_seconds", with = "seconds")]
+    pub lease: Duration,
+    /// How long the engine thread polls for messages before it sleeps. Worth something only with
+    /// a core of its own. Default 0.
+    #[serde(rename = "spin_seconds", with = "seconds")]
+    pub spin: Duration,
+}
+
+impl Default for DraftConfig {
+    fn default() -> Self {
+        Self {
+            instance: "draft".into(),
+            listen: vec![Address::loopback(0)],
+            metrics_listen: None,
+            tokenizer_digest: String::new(),
+            max_sessions: 64,
+            max_step_rows: 0,
+            prefill_rows: 64,
+            max_lookahead: 32,
+            prefix_cache: true,
+            lease: Duration::from_secs(60),
+            spin: Duration::ZERO,
+        }
+    }
+}
+
+/// Why a configuration cannot be served.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field} is 0; it must be at least 1")]
+pub struct ConfigError {
+    /// Field of [`DraftConfig`].
+    pub field: &'static str,
+}
+
+impl DraftConfig {
+    /// Checks the fields that have a range.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let sizes = [
+            ("listen", self.listen.len()),
+            ("max_sessions", self.max_sessions),
+            ("prefill_rows", self.prefill_rows),
+            ("max_lookahead", self.max_lookahead as usize),
+        ];
+        match sizes.into_iter().find(|(_, size)| *size == 0) {
+            Some((field, _)) => Err(ConfigError { field }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Durations as seconds, in files.
+mod seconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(value: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_f64(value.as_secs_f64())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        Duration::try_from_secs_f64(f64::deserialize(from)?).map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_zero_size_is_named() {
+        let config = DraftConfig { max_sessions: 0, ..DraftConfig::default() };
+        let message = config.validate().expect_err("no session could open").to_string();
+        assert_eq!(message, "max_sessions is 0; it must be at least 1");
+        assert_eq!(DraftConfig::default().validate(), Ok(()));
+    }
+}

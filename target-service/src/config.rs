@@ -1,0 +1,256 @@
+//! What a target is told when it starts.
+
+use std::{path::PathBuf, time::Duration};
+
+use foretoken_protocol::Address;
+use foretoken_speculation::{
+    TokenId,
+    policy::{Lookahead, Policy},
+};
+use serde::{Deserialize, Serialize};
+
+/// Everything a target needs besides its model. Every field has a default, so a file names only
+/// what differs; unknown fields are errors.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TargetConfig {
+    /// Name of this replica, in logs, metrics and answers. Default `target`.
+    pub instance: String,
+    /// Where routers connect: `http://host:port` (port 0: any free one) or `unix:/path`; several
+    /// are served at once. Default `http://127.0.0.1:0`.
+    pub listen: Vec<Address>,
+    /// Where `/metrics`, `/health` and `/ready` are served, `host:port`; none: nowhere. Default none.
+    pub metrics_listen: Option<String>,
+    /// Digest of the tokenizer. An endpoint with another one is refused; empty: not compared.
+    pub tokenizer_digest: String,
+    /// Tokens that end an output. Default none.
+    pub eos: Vec<u32>,
+    /// Policy of requests that name none. Default `Speculative`.
+    pub policy: PolicyName,
+    /// Lookahead of requests that name none. Default adaptive up to 12.
+    pub lookahead: LookaheadConfig,
+    /// Longest that a request waits for a window, whatever is expected; then it goes on without.
+    /// Default 20 ms.
+    #[serde(rename = "patience_seconds", with = "seconds")]
+    pub patience: Duration,
+    /// Most requests that decode at once. Default 64.
+    pub max_running: usize,
+    /// Most requests that wait for a place; more are turned away as busy. Default 1024.
+    pub max_waiting: usize,
+    /// Most token rows in one step; 0: what the runner can do. Default 0.
+    pub max_step_rows: usize,
+    /// Most rows of a step that prefill may take, so that running requests are not held up;
+    /// 0: half of the step's. Default 0.
+    pub prefill_rows: usize,
+    /// Keep KV of finished prompts for later ones. Default true.
+    pub prefix_cache: bool,
+    /// Speculation endpoints, best first; a request may name its own order among them.
+    pub endpoints: Vec<EndpointConfig>,
+    /// A file that lists targets and endpoints and is read again when it changes; its endpoints
+    /// come after those of `endpoints`. Default none.
+    pub registry: Option<PathBuf>,
+    /// How long running requests may take to finish once the target is told to stop.
+    /// Default 30 s.
+    #[serde(rename = "grace_seconds", with = "seconds")]
+    pub grace: Duration,
+    /// How long the engine thread polls for messages before it sleeps. Worth something only with
+    /// a core of its own. Default 0.
+    #[serde(rename = "spin_seconds", with = "seconds")]
+    pub spin: Duration,
+    /// Measure step costs before serving (well under a second). Default true.
+    pub warm_up: bool,
+}
+
+impl Default for TargetConfig {
+    fn default() -> Self {
+        Self {
+            instance: "target".into(),
+            listen: vec![Address::loopback(0)],
+            metrics_listen: None,
+            tokenizer_digest: String::new(),
+            eos: Vec::new(),
+            policy: PolicyName::Speculative,
+            lookahead: LookaheadConfig::Adaptive { max: 12 },
+            patience: Duration::from_millis(20),
+            max_running: 64,
+            max_waiting: 1024,
+            max_step_rows: 0,
+            prefill_rows: 0,
+            prefix_cache: true,
+            endpoints: Vec::new(),
+            registry: None,
+            grace: Duration::from_secs(30),
+            spin: Duration::ZERO,
+            warm_up: true,
+        }
+    }
+}
+
+/// A speculation endpoint and where it listens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EndpointConfig {
+    /// Name by which requests ask for it.
+    pub name: String,
+    /// `http://host:port` or `unix:/path`.
+    pub address: Address,
+}
+
+/// The policies there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PolicyName {
+    /// One token a step.
+    Autoregressive,
+    /// A draft proposes a window after each verdict.
+    Speculative,
+}
+
+/// How many tokens a window has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub enum LookaheadConfig {
+    /// Always this many.
+    Fixed(u32),
+    /// As many as pay, measured while serving.
+    Adaptive {
+        /// Upper bound.
+        max: u32,
+    },
+}
+
+impl From<LookaheadConfig> for Lookahead {
+    fn from(config: LookaheadConfig) -> Self {
+        match config {
+            LookaheadConfig::Fixed(k) => Self::Fixed(k),
+            LookaheadConfig::Adaptive { max } => Self::Adaptive { max },
+        }
+    }
+}
+
+/// Why a configuration cannot be served.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// A value outside its range.
+    #[error("{field} is {value}; it must be {allowed}")]
+    Range {
+        /// Field of [`TargetConfig`].
+        field: &'static str,
+        /// What it is.
+        value: String,
+        /// What it may be.
+        allowed: String,
+    },
+    /// A policy that does not exist.
+    #[error("unknown policy {0:?}; known are Autoregressive and Speculative")]
+    Policy(String),
+}
+
+/// Largest window that is ever asked for: a window's rows and the one before it fit one ancestor
+/// word of a tree step, and longer windows never pay.
+pub const MAX_LOOKAHEAD: u32 = 32;
+
+impl TargetConfig {
+    /// Checks the fields that have a range.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let at_least_one = |field, value: usize| {
+            if value > 0 {
+                return Ok(());
+            }
+            Err(ConfigError::Range { field, value: "0".into(), allowed: "at least 1".into() })
+        };
+        at_least_one("listen", self.listen.len())?;
+        at_least_one("max_running", self.max_running)?;
+        let k = match self.lookahead {
+            LookaheadConfig::Fixed(k) | LookaheadConfig::Adaptive { max: k } => k,
+        };
+        check_lookahead(k)
+    }
+
+    /// The policy of requests that name none.
+    pub fn default_policy(&self) -> Policy {
+        match self.policy {
+            PolicyName::Autoregressive => Policy::Autoregressive,
+            PolicyName::Speculative => Policy::Speculative(self.lookahead.into()),
+        }
+    }
+
+    /// The policy of a request that may name its own policy and lookahead.
+    pub fn policy_of(
+        &self,
+        policy: Option<&str>,
+        lookahead: Option<u32>,
+    ) -> Result<Policy, ConfigError> {
+        if let Some(k) = lookahead {
+            check_lookahead(k)?;
+        }
+        let name = match policy {
+            None => self.policy,
+            Some("Autoregressive") => PolicyName::Autoregressive,
+            Some("Speculative") => PolicyName::Speculative,
+            Some(other) => return Err(ConfigError::Policy(other.into())),
+        };
+        Ok(match name {
+            PolicyName::Autoregressive => Policy::Autoregressive,
+            PolicyName::Speculative => Policy::Speculative(
+                lookahead.map_or_else(|| self.lookahead.into(), Lookahead::Fixed),
+            ),
+        })
+    }
+
+    /// The end-of-sequence tokens.
+    pub fn eos_tokens(&self) -> Vec<TokenId> {
+        self.eos.iter().copied().map(TokenId).collect()
+    }
+}
+
+fn check_lookahead(k: u32) -> Result<(), ConfigError> {
+    if k <= MAX_LOOKAHEAD {
+        return Ok(());
+    }
+    Err(ConfigError::Range {
+        field: "lookahead",
+        value: k.to_string(),
+        allowed: format!("0 to {MAX_LOOKAHEAD}"),
+    })
+}
+
+/// Durations as seconds, in files.
+mod seconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(value: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_f64(value.as_secs_f64())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        Duration::try_from_secs_f64(f64::deserialize(from)?).map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_may_override_policy_and_lookahead() {
+        let config = TargetConfig::default();
+        assert_eq!(
+            config.policy_of(None, None),
+            Ok(Policy::Speculative(Lookahead::Adaptive { max: 12 }))
+        );
+        assert_eq!(config.policy_of(None, Some(3)), Ok(Policy::Speculative(Lookahead::Fixed(3))));
+        assert_eq!(config.policy_of(Some("Autoregressive"), Some(3)), Ok(Policy::Autoregressive));
+        assert_eq!(config.policy_of(Some("SSD"), None), Err(ConfigError::Policy("SSD".into())));
+        assert!(config.policy_of(None, Some(MAX_LOOKAHEAD + 1)).is_err());
+    }
+
+    #[test]
+    fn a_value_out_of_range_is_named() {
+        let config = TargetConfig { max_running: 0, ..TargetConfig::default() };
+        let message = config.validate().expect_err("nothing could run").to_string();
+        assert_eq!(message, "max_running is 0; it must be at least 1");
+        assert_eq!(TargetConfig::default().validate(), Ok(()));
+    }
+}
