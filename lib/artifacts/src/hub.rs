@@ -1,0 +1,341 @@
+//! Fetching a model from the hub into the cache that the Python tools use too.
+//!
+//! ```text
+//! revision --info--> commit --list--> files --download (resumable)--> blobs --links--> snapshot
+//! ```
+//!
+//! Invariants: a snapshot holds only files that are complete (size, and SHA-256 where the hub
+//! states one, checked); `refs/REVISION` is written when all of them are there. What an
+//! interrupted download left is `blobs/ID.incomplete`, and the next one goes on from it.
+
+mod cache;
+mod download;
+
+use std::path::{Path, PathBuf};
+
+use futures::TryStreamExt;
+use hf_hub::{
+    HFClient, HFError,
+    repository::{HFRepository, RepoTreeEntry, RepoTypeModel},
+};
+
+use self::cache::RepositoryCache;
+use crate::{
+    progress::Progress,
+    uri::{HubRepository, ModelUri},
+};
+
+/// Where the hub and its cache are. Fields left empty come from the usual environment variables
+/// (`HF_ENDPOINT`, `HF_HUB_CACHE`, `HF_HOME`, `HF_TOKEN`) or their defaults.
+#[derive(Clone, Debug, Default)]
+pub struct HubOptions {
+    /// Address of the hub or of a mirror.
+    pub endpoint: Option<String>,
+    /// Folder of the cache.
+    pub cache: Option<PathBuf>,
+    /// Token for private and gated repositories.
+    pub token: Option<String>,
+}
+
+/// Why a model could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum HubError {
+    /// A plain path that is no folder.
+    #[error("model folder {} does not exist or is not a folder", path.display())]
+    NoFolder {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The client could not be set up, for example because of a malformed endpoint.
+    #[error("cannot set up the hub client: {source}")]
+    Setup {
+        /// What it said.
+        source: Box<HFError>,
+    },
+    /// The hub knows no such repository or revision, or hides it.
+    #[error(
+        "the hub at {endpoint} has no {repository}; check owner, name and revision, and set \
+         HF_TOKEN if it is private"
+    )]
+    NotFound {
+        /// The hub.
+        endpoint: String,
+        /// What was asked for.
+        repository: HubRepository,
+    },
+    /// The hub refuses.
+    #[error(
+        "the hub at {endpoint} refuses access to {repository}; accept its licence there and set \
+         HF_TOKEN"
+    )]
+    Denied {
+        /// The hub.
+        endpoint: String,
+        /// What was asked for.
+        repository: HubRepository,
+    },
+    /// The hub cannot be reached or breaks off again and again.
+    #[error("cannot fetch {repository} from {endpoint} (set HF_ENDPOINT for a mirror): {source}")]
+    Unreachable {
+        /// The hub.
+        endpoint: String,
+        /// What was asked for.
+        repository: HubRepository,
+        /// What was seen.
+        source: Box<HFError>,
+    },
+    /// The repository has no weights in a form that can be read.
+    #[error("{repository} has no *.safetensors weights beside a config.json")]
+    NoWeights {
+        /// What was asked for.
+        repository: HubRepository,
+    },
+    /// What arrived is not what the hub announced.
+    #[error("{file} of {repository} arrived damaged ({detail}); try again")]
+    Damaged {
+        /// What was asked for.
+        repository: HubRepository,
+        /// The file.
+        file: String,
+        /// What differs.
+        detail: String,
+    },
+    /// No room for the download.
+    #[error(
+        "the disk of {} is full: {missing_bytes} more bytes are needed; make room, or set \
+         HF_HUB_CACHE to another disk, and start again (the download goes on where it stopped)",
+        path.display()
+    )]
+    DiskFull {
+        /// The file being written.
+        path: PathBuf,
+        /// Bytes of the file that are still missing.
+        missing_bytes: u64,
+    },
+    /// The cache cannot be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// A client of the hub with a cache.
+pub struct Hub {
+    client: HFClient,
+}
+
+/// A file of a repository, as the hub lists it.
+#[derive(Clone, Debug)]
+struct RemoteFile {
+    path: String,
+    size: u64,
+    /// Name of the blob in the cache: SHA-256 of large files, git's object id of small ones.
+    id: String,
+    sha256: Option<String>,
+}
+
+impl ModelUri {
+    /// The folder of the model, downloaded first if it lies on the hub.
+    ///
+    /// # Errors
+    /// See [`HubError`].
+    pub async fn resolve(
+        &self,
+        options: &HubOptions,
+        progress: &dyn Progress,
+    ) -> Result<PathBuf, HubError> {
+        match self {
+            Self::Folder(path) if path.is_dir() => Ok(path.clone()),
+            Self::Folder(path) => Err(HubError::NoFolder { path: path.clone() }),
+            Self::Hub(repository) => Hub::new(options)?.fetch(repository, progress).await,
+        }
+    }
+}
+
+impl Hub {
+    /// Sets up the client; nothing is sent yet.
+    ///
+    /// # Errors
+    /// [`HubError::Setup`] if an address is malformed.
+    pub fn new(options: &HubOptions) -> Result<Self, HubError> {
+        let mut builder = HFClient::builder();
+        if let Some(endpoint) = &options.endpoint {
+            builder = builder.endpoint(endpoint);
+        }
+        if let Some(cache) = &options.cache {
+            builder = builder.cache_dir(cache);
+        }
+        if let Some(token) = &options.token {
+            builder = builder.token(token);
+        }
+        let client = builder.build().map_err(|source| HubError::Setup {
+            source: Box::new(source),
+        })?;
+        Ok(Self { client })
+    }
+
+    /// Downloads what a server needs of `repository` (weights as safetensors, JSON files, chat
+    /// templates) unless the cache has it, and returns the snapshot's folder. With the hub out of
+    /// reach, an earlier complete download of the same revision serves.
+    ///
+    /// # Errors
+    /// See [`HubError`].
+    pub async fn fetch(
+        &self,
+        repository: &HubRepository,
+        progress: &dyn Progress,
+    ) -> Result<PathBuf, HubError> {
+        let cache = RepositoryCache::new(self.client.cache_dir(), repository);
+        if let Some(snapshot) = cache.complete_commit(&repository.revision) {
+            return Ok(snapshot);
+        }
+        let remote = self.client.model(&repository.owner, &repository.name);
+        let (commit, files) = match self.list(&remote, repository).await {
+            Ok(listing) => listing,
+            Err(error @ HubError::Unreachable { .. }) => {
+                let Some(snapshot) = cache.complete_ref(&repository.revision) else {
+                    return Err(error);
+                };
+                tracing::warn!(%error, folder = %snapshot.display(), "using the cached model");
+                return Ok(snapshot);
+            }
+            Err(error) => return Err(error),
+        };
+        let missing: Vec<&RemoteFile> = files.iter().filter(|f| !cache.has_blob(&f.id)).collect();
+        let total: u64 = missing.iter().map(|f| f.size).sum();
+        let present: u64 = missing
+            .iter()
+            .map(|f| cache.partial_len(&f.id).min(f.size))
+            .sum();
+        progress.begin(&repository.to_string(), total, present);
+        let result = async {
+            for file in missing {
+                let download = download::Download {
+                    hub: self,
+                    repository,
+                    remote: &remote,
+                    commit: &commit,
+                    file,
+                };
+                download.run(&cache, progress).await?;
+            }
+            Ok(())
+        }
+        .await;
+        progress.finish();
+        result?;
+        for file in &files {
+            cache.link(&commit, &file.path, &file.id)?;
+        }
+        cache.write_ref(&repository.revision, &commit)?;
+        Ok(cache.snapshot(&commit))
+    }
+
+    /// Commit of the revision, and the files that a server needs.
+    async fn list(
+        &self,
+        remote: &HFRepository<RepoTypeModel>,
+        repository: &HubRepository,
+    ) -> Result<(String, Vec<RemoteFile>), HubError> {
+        let failed = |source| self.error(repository, source);
+        let info = remote
+            .info()
+            .revision(&repository.revision)
+            .send()
+            .await
+            .map_err(failed)?;
+        // A mirror may not tell the commit; its revision then names the snapshot.
+        let commit = info
+            .sha
+            .unwrap_or_else(|| repository.revision.replace('/', "--"));
+        let entries: Vec<RepoTreeEntry> = remote
+            .list_tree()
+            .revision(&commit)
+            .send()
+            .map_err(failed)?
+            .try_collect()
+            .await
+            .map_err(failed)?;
+        let mut files: Vec<RemoteFile> = entries.into_iter().filter_map(needed).collect();
+        files.sort_by_key(|file| file.size);
+        let has = |test: &dyn Fn(&str) -> bool| files.iter().any(|f| test(&f.path));
+        if !has(&|p| p == "config.json") || !has(&|p| is_weights(p)) {
+            return Err(HubError::NoWeights {
+                repository: repository.clone(),
+            });
+        }
+        Ok((commit, files))
+    }
+
+    /// What an error of the client means to the user.
+    fn error(&self, repository: &HubRepository, source: HFError) -> HubError {
+        let endpoint = self.client.endpoint().to_owned();
+        let repository = repository.clone();
+        match source {
+            HFError::RepoNotFound { .. }
+            | HFError::RevisionNotFound { .. }
+            | HFError::EntryNotFound { .. } => HubError::NotFound {
+                endpoint,
+                repository,
+            },
+            HFError::Http { context } if context.status.as_u16() == 404 => HubError::NotFound {
+                endpoint,
+                repository,
+            },
+            HFError::AuthRequired { .. } | HFError::Forbidden { .. } => HubError::Denied {
+                endpoint,
+                repository,
+            },
+            source => HubError::Unreachable {
+                endpoint,
+                repository,
+                source: Box::new(source),
+            },
+        }
+    }
+}
+
+fn is_weights(path: &str) -> bool {
+    // `consolidated*` repeats the weights in another naming.
+    Path::new(path)
+        .extension()
+        .is_some_and(|e| e == "safetensors")
+        && !path.starts_with("consolidated")
+}
+
+/// The entry as a file, if a server needs it.
+fn needed(entry: RepoTreeEntry) -> Option<RemoteFile> {
+    let RepoTreeEntry::File {
+        oid,
+        size,
+        path,
+        lfs,
+        ..
+    } = entry
+    else {
+        return None;
+    };
+    let extension = Path::new(&path)
+        .extension()
+        .and_then(|e| e.to_str())
+        .unwrap_or_default();
+    let wanted = !path.contains('/')
+        && !path.starts_with('.')
+        && (is_weights(&path) || matches!(extension, "json" | "jinja"));
+    let sha256 = lfs.and_then(|lfs| lfs.sha256);
+    // The id becomes a file name, so a hub that lies must not choose its folder.
+    let id = sha256.clone().unwrap_or(oid);
+    let plain = !id.is_empty() && id.bytes().all(|b| b.is_ascii_hexdigit());
+    (wanted && plain).then_some(RemoteFile {
+        path,
+        size,
+        id,
+        sha256,
+    })
+}
+
+#[cfg(test)]
+mod tests;

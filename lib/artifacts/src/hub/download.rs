@@ -1,0 +1,239 @@
+//! One file: resumed where it stopped, checked, and only then given its name.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Write},
+    time::Duration,
+};
+
+use futures::TryStreamExt;
+use hf_hub::{
+    HFError,
+    repository::{HFRepository, RepoTypeModel},
+};
+use sha2::{Digest, Sha256};
+
+use super::{Hub, HubError, RemoteFile, cache::RepositoryCache};
+use crate::{progress::Progress, uri::HubRepository};
+
+/// Connections that may break without one byte of progress before the download gives up.
+const BARREN_ATTEMPTS: u32 = 5;
+/// Wait before the next connection, times the number of barren ones so far.
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
+/// Read at a time when a file's digest is taken.
+const DIGEST_CHUNK: usize = 1 << 20;
+
+/// A file to download.
+pub(super) struct Download<'a> {
+    pub(super) hub: &'a Hub,
+    pub(super) repository: &'a HubRepository,
+    pub(super) remote: &'a HFRepository<RepoTypeModel>,
+    pub(super) commit: &'a str,
+    pub(super) file: &'a RemoteFile,
+}
+
+/// How one connection ended.
+enum Attempt {
+    /// The file has its size.
+    Complete,
+    /// The connection broke after some (or no) bytes.
+    Broken { received: u64, source: Box<HFError> },
+    /// The server sent something else than the rest of the file.
+    NotTheRest,
+}
+
+impl Download<'_> {
+    /// Downloads the file into the cache's blobs.
+    pub(super) async fn run(
+        &self,
+        cache: &RepositoryCache,
+        progress: &dyn Progress,
+    ) -> Result<(), HubError> {
+        let path = cache.partial(&self.file.id);
+        let failed = |source| HubError::Write {
+            path: path.clone(),
+            source,
+        };
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder).map_err(failed)?;
+        }
+        let mut out = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .read(true)
+            .open(&path)
+            .map_err(failed)?;
+        // Another process may be at the same file: wait for it, then see what it left.
+        let out = tokio::task::spawn_blocking(move || {
+            out.lock()?;
+            out.flush().map(|()| out)
+        })
+        .await
+        .map_err(|e| failed(io::Error::other(e)))?;
+        let mut out = out.map_err(failed)?;
+        if cache.has_blob(&self.file.id) {
+            return Ok(());
+        }
+        self.receive(&mut out, cache, progress).await?;
+        self.check(&path, &out)?;
+        out.sync_all()
+            .map_err(|source| self.write_error(cache, &out, source))?;
+        fs::rename(&path, cache.blob(&self.file.id)).map_err(failed)
+    }
+
+    /// Receives until the file has its size, over as many connections as it takes.
+    async fn receive(
+        &self,
+        out: &mut File,
+        cache: &RepositoryCache,
+        progress: &dyn Progress,
+    ) -> Result<(), HubError> {
+        let mut barren = 0;
+        loop {
+            match self.attempt(out, cache, progress).await? {
+                Attempt::Complete => return Ok(()),
+                Attempt::NotTheRest if barren < BARREN_ATTEMPTS => {
+                    // The server knows no ranges, or the file is another one: begin again.
+                    barren += 1;
+                    out.set_len(0)
+                        .map_err(|source| self.write_error(cache, out, source))?;
+                }
+                Attempt::NotTheRest => {
+                    return Err(self.damaged("its size is not the announced one".to_owned()));
+                }
+                Attempt::Broken { received, source } => {
+                    barren = if received > 0 { 0 } else { barren + 1 };
+                    if barren >= BARREN_ATTEMPTS {
+                        return Err(self.hub.error(self.repository, *source));
+                    }
+                    tracing::debug!(file = self.file.path, %source, "download broke, resuming");
+                    tokio::time::sleep(RETRY_PAUSE * (barren + 1)).await;
+                }
+            }
+        }
+    }
+
+    /// One connection.
+    async fn attempt(
+        &self,
+        out: &mut File,
+        cache: &RepositoryCache,
+        progress: &dyn Progress,
+    ) -> Result<Attempt, HubError> {
+        let size = self.file.size;
+        let have = out.metadata().map_or(0, |meta| meta.len());
+        if have > size {
+            return Ok(Attempt::NotTheRest);
+        }
+        if have == size && (size > 0 || self.file.sha256.is_none()) {
+            return Ok(Attempt::Complete);
+        }
+        let range = (have > 0).then_some(have..size);
+        let request = self
+            .remote
+            .download_file_stream()
+            .filename(&self.file.path)
+            .revision(self.commit)
+            .maybe_range(range);
+        let mut received = 0;
+        let mut stream = match request.send().await {
+            Ok((_, stream)) => stream,
+            Err(source @ (HFError::Request { .. } | HFError::Http { .. })) => {
+                return Ok(Attempt::Broken {
+                    received,
+                    source: Box::new(source),
+                });
+            }
+            Err(source) => return Err(self.hub.error(self.repository, source)),
+        };
+        loop {
+            match stream.try_next().await {
+                Ok(Some(bytes)) => {
+                    received += bytes.len() as u64;
+                    if have + received > size {
+                        return Ok(Attempt::NotTheRest);
+                    }
+                    out.write_all(&bytes)
+                        .map_err(|e| self.write_error(cache, out, e))?;
+                    progress.advance(bytes.len() as u64);
+                }
+                Ok(None) if have + received == size => return Ok(Attempt::Complete),
+                Ok(None) => {
+                    let source = HFError::malformed_response("the connection ended early");
+                    return Ok(Attempt::Broken {
+                        received,
+                        source: Box::new(source),
+                    });
+                }
+                Err(source) => {
+                    return Ok(Attempt::Broken {
+                        received,
+                        source: Box::new(source),
+                    });
+                }
+            }
+        }
+    }
+
+    /// Checks the digest; a damaged file is removed, so that the next attempt begins anew.
+    fn check(&self, path: &std::path::Path, _out: &File) -> Result<(), HubError> {
+        let Some(want) = &self.file.sha256 else {
+            return Ok(());
+        };
+        let have = digest(path).map_err(|source| HubError::Write {
+            path: path.to_owned(),
+            source,
+        })?;
+        if have.eq_ignore_ascii_case(want) {
+            return Ok(());
+        }
+        fs::remove_file(path).map_err(|source| HubError::Write {
+            path: path.to_owned(),
+            source,
+        })?;
+        Err(self.damaged(format!("its SHA-256 is {have} and should be {want}")))
+    }
+
+    fn damaged(&self, detail: String) -> HubError {
+        HubError::Damaged {
+            repository: self.repository.clone(),
+            file: self.file.path.clone(),
+            detail,
+        }
+    }
+
+    fn write_error(&self, cache: &RepositoryCache, out: &File, source: io::Error) -> HubError {
+        let path = cache.partial(&self.file.id);
+        match source.kind() {
+            io::ErrorKind::StorageFull
+            | io::ErrorKind::QuotaExceeded
+            | io::ErrorKind::FileTooLarge => {
+                let have = out.metadata().map_or(0, |meta| meta.len());
+                HubError::DiskFull {
+                    path,
+                    missing_bytes: self.file.size.saturating_sub(have),
+                }
+            }
+            _ => HubError::Write { path, source },
+        }
+    }
+}
+
+/// SHA-256 of a file, in hex.
+fn digest(path: &std::path::Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let mut hash = Sha256::new();
+    let mut chunk = vec![0; DIGEST_CHUNK];
+    loop {
+        let n = file.read(&mut chunk)?;
+        if n == 0 {
+            break;
+        }
+        hash.update(&chunk[..n]);
+    }
+    Ok(hash
+        .finalize()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect())
+}

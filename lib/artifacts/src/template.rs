@@ -1,0 +1,310 @@
+//! From chat messages to the text of a prompt.
+//!
+//! Templates are Jinja as the `transformers` library renders it: blocks trimmed, Python's string
+//! methods, `raise_exception`, `strftime_now`, `tojson` as Python writes JSON.
+//!
+//! A model without a template gets [`DEFAULT_TEMPLATE`]: the contents of the messages, joined by
+//! a line break, without a word about who said what. A base model can only continue a text, and
+//! so the user decides what the text is.
+
+mod json;
+
+use std::{collections::BTreeMap, path::Path};
+
+use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, Value, syntax::SyntaxConfig};
+use serde::Deserialize;
+use serde_json::Value as Json;
+
+use crate::{
+    file::{FileError, read_json, read_text},
+    tokenizer::SpecialToken,
+};
+
+/// What a model without a template gets.
+pub const DEFAULT_TEMPLATE: &str = "{{ messages | map(attribute='content') | join('\\n') }}";
+
+/// Steps a template may take: far more than any real one does, few enough that a loop without
+/// end is stopped in a moment.
+const FUEL: u64 = 50_000_000;
+
+/// Why a folder's template cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TemplateError {
+    /// A file is not valid.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The template does not parse.
+    #[error("chat template '{name}' of {folder} does not parse: {reason}")]
+    Syntax {
+        /// Name of the template; `default` if it has none.
+        name: String,
+        /// The model's folder.
+        folder: String,
+        /// Line and reason.
+        reason: String,
+    },
+}
+
+/// Why messages have no prompt.
+#[derive(Debug, thiserror::Error)]
+pub enum RenderError {
+    /// The template itself refuses the messages (`raise_exception`).
+    #[error("the model's chat template refuses these messages: {0}")]
+    Refused(String),
+    /// The template fails on the messages.
+    #[error("the model's chat template fails on these messages: {0}")]
+    Failed(String),
+}
+
+/// What a chat request says besides its messages.
+#[derive(Clone, Debug, Default)]
+pub struct RenderOptions {
+    /// Ends with what makes the model answer.
+    pub add_generation_prompt: bool,
+    /// Descriptions of tools, as the request has them.
+    pub tools: Option<Json>,
+    /// Further variables of the template.
+    pub variables: serde_json::Map<String, Json>,
+}
+
+/// A model's chat template.
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    special_tokens: BTreeMap<&'static str, String>,
+    is_default: bool,
+}
+
+/// The fields of `tokenizer_config.json` that matter here.
+#[derive(Default, Deserialize)]
+struct Config {
+    chat_template: Option<Templates>,
+    bos_token: Option<SpecialToken>,
+    eos_token: Option<SpecialToken>,
+    pad_token: Option<SpecialToken>,
+    unk_token: Option<SpecialToken>,
+}
+
+/// One template, or several with names.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Templates {
+    One(String),
+    Named(Vec<Named>),
+}
+
+#[derive(Deserialize)]
+struct Named {
+    name: String,
+    template: String,
+}
+
+/// `chat_template.json`, which some processors write.
+#[derive(Deserialize)]
+struct TemplateFile {
+    chat_template: String,
+}
+
+impl ChatTemplate {
+    /// Finds the template of a model folder: `chat_template.jinja`, `chat_template.json`, or
+    /// `chat_template` in `tokenizer_config.json` (one, or named ones of which `default` and
+    /// `tool_use` are used), else [`DEFAULT_TEMPLATE`].
+    ///
+    /// # Errors
+    /// See [`TemplateError`].
+    pub fn load(folder: &Path) -> Result<Self, TemplateError> {
+        let config: Config = read_json(folder, "tokenizer_config.json")?.unwrap_or_default();
+        let templates = if let Some(text) = read_text(folder, "chat_template.jinja")? {
+            Some(Templates::One(text))
+        } else if let Some(file) = read_json::<TemplateFile>(folder, "chat_template.json")? {
+            Some(Templates::One(file.chat_template))
+        } else {
+            config.chat_template
+        };
+        let mut sources = match templates {
+            None => Vec::new(),
+            Some(Templates::One(text)) => vec![("default".to_owned(), text)],
+            Some(Templates::Named(list)) => list
+                .into_iter()
+                .map(|named| (named.name, named.template))
+                .collect(),
+        };
+        // A list without `default` has no template for plain chat but its first.
+        if !sources.iter().any(|(name, _)| name == "default")
+            && let Some((_, text)) = sources.first()
+        {
+            sources.push(("default".to_owned(), text.clone()));
+        }
+        let special_tokens = [
+            ("bos_token", config.bos_token),
+            ("eos_token", config.eos_token),
+            ("pad_token", config.pad_token),
+            ("unk_token", config.unk_token),
+        ]
+        .into_iter()
+        .filter_map(|(name, token)| Some((name, token?.text().to_owned())))
+        .collect();
+        Self::build(sources, special_tokens, &folder.display().to_string())
+    }
+
+    fn build(
+        mut sources: Vec<(String, String)>,
+        special_tokens: BTreeMap<&'static str, String>,
+        folder: &str,
+    ) -> Result<Self, TemplateError> {
+        let is_default = sources.is_empty();
+        if is_default {
+            sources.push(("default".to_owned(), DEFAULT_TEMPLATE.to_owned()));
+        }
+        let mut environment = environment();
+        for (name, text) in sources {
+            let syntax = |error: &Error| TemplateError::Syntax {
+                name: name.clone(),
+                folder: folder.to_owned(),
+                reason: describe(error),
+            };
+            environment
+                .add_template_owned(name.clone(), without_generation_tags(&text))
+                .map_err(|error| syntax(&error))?;
+        }
+        Ok(Self {
+            environment,
+            special_tokens,
+            is_default,
+        })
+    }
+
+    /// The prompt for `messages`, a JSON list of objects with `role` and `content`.
+    ///
+    /// # Errors
+    /// See [`RenderError`]: the messages do not suit the template.
+    pub fn render(&self, messages: &Json, options: &RenderOptions) -> Result<String, RenderError> {
+        let mut variables: BTreeMap<&str, Value> = BTreeMap::new();
+        for (name, value) in &options.variables {
+            variables.insert(name, Value::from_serialize(value));
+        }
+        for (name, text) in &self.special_tokens {
+            variables.insert(name, Value::from(text.as_str()));
+        }
+        variables.insert("messages", Value::from_serialize(messages));
+        variables.insert(
+            "add_generation_prompt",
+            Value::from(options.add_generation_prompt),
+        );
+        // Templates ask `if tools`, and some `if tools is not none`.
+        let tools = options.tools.as_ref().filter(|tools| !tools.is_null());
+        variables.insert(
+            "tools",
+            tools.map_or(Value::from(()), Value::from_serialize),
+        );
+        let with_tools = tools.and_then(|_| self.environment.get_template("tool_use").ok());
+        let template = match with_tools {
+            Some(template) => template,
+            None => self
+                .environment
+                .get_template("default")
+                .map_err(|e| failed(&e))?,
+        };
+        template.render(variables).map_err(|e| failed(&e))
+    }
+
+    /// Whether the model has no template of its own.
+    pub fn is_default(&self) -> bool {
+        self.is_default
+    }
+
+    /// Whether the prompt still lacks the special tokens that begin a text: a model's own
+    /// template writes them, the default one does not.
+    pub fn wants_special_tokens(&self) -> bool {
+        self.is_default
+    }
+}
+
+/// The environment that `transformers` gives to templates.
+fn environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    let mut syntax = SyntaxConfig::builder();
+    syntax.trim_blocks(true).lstrip_blocks(true);
+    // The delimiters are the defaults, which are valid.
+    if let Ok(syntax) = syntax.build() {
+        environment.set_syntax(syntax);
+    }
+    environment.set_undefined_behavior(UndefinedBehavior::Lenient);
+    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    environment.set_fuel(Some(FUEL));
+    environment.add_function("raise_exception", raise_exception);
+    environment.add_function("strftime_now", strftime_now);
+    environment.add_filter("tojson", json::tojson);
+    environment
+}
+
+/// Marks an error as the template's own refusal.
+const REFUSAL: &str = "raise_exception: ";
+
+fn raise_exception(message: &str) -> Result<Value, Error> {
+    Err(Error::new(
+        ErrorKind::InvalidOperation,
+        format!("{REFUSAL}{message}"),
+    ))
+}
+
+fn strftime_now(format: &str) -> Result<String, Error> {
+    use chrono::format::{Item, StrftimeItems};
+    let items: Vec<Item<'_>> = StrftimeItems::new(format).collect();
+    if items.contains(&Item::Error) {
+        let reason = format!("'{format}' is no time format");
+        return Err(Error::new(ErrorKind::InvalidOperation, reason));
+    }
+    Ok(chrono::Utc::now()
+        .format_with_items(items.iter())
+        .to_string())
+}
+
+/// `{% generation %}` marks what a trainer learns from; for serving it means nothing.
+fn without_generation_tags(template: &str) -> String {
+    let mut out = String::with_capacity(template.len());
+    let mut rest = template;
+    while let Some(start) = rest.find("{%") {
+        let Some(end) = rest[start..].find("%}").map(|n| start + n) else {
+            break;
+        };
+        let tag = &rest[start + 2..end];
+        let word = tag.trim_matches(['-', '+']).trim();
+        out.push_str(&rest[..start + 2]);
+        match word {
+            "generation" => out.push_str(&tag.replace("generation", "if true")),
+            "endgeneration" => out.push_str(&tag.replace("endgeneration", "endif")),
+            _ => out.push_str(tag),
+        }
+        out.push_str("%}");
+        rest = &rest[end + 2..];
+    }
+    out.push_str(rest);
+    out
+}
+
+fn failed(error: &Error) -> RenderError {
+    match error
+        .detail()
+        .and_then(|detail| detail.strip_prefix(REFUSAL))
+    {
+        Some(message) => RenderError::Refused(message.to_owned()),
+        None => RenderError::Failed(describe(error)),
+    }
+}
+
+/// Kind, detail and line of an error, on one line.
+fn describe(error: &Error) -> String {
+    let mut text = error.kind().to_string();
+    if let Some(detail) = error.detail() {
+        text.push_str(": ");
+        text.push_str(detail);
+    }
+    if let Some(line) = error.line() {
+        text.push_str(&format!(" (line {line})"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

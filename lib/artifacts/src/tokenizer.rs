@@ -1,0 +1,191 @@
+//! Text to token ids and back.
+//!
+//! A model's `tokenizer.json` is authoritative; `tokenizer_config.json` is asked for one thing
+//! that it may lack: whether a beginning-of-sequence token stands first.
+
+mod incremental;
+mod pieces;
+
+use std::{fs, path::Path, path::PathBuf};
+
+use foretoken_speculation::TokenId;
+use serde::Deserialize;
+use tokenizers::tokenizer::Tokenizer as HfTokenizer;
+
+pub use self::incremental::IncrementalDecoder;
+use self::pieces::Pieces;
+use crate::file::{FileError, read_json};
+
+/// Why there is no tokenizer.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenizerError {
+    /// The folder has none that can be read.
+    #[error(
+        "{} is missing; convert the model's tokenizer to tokenizer.json \
+         (transformers: AutoTokenizer.from_pretrained(..).save_pretrained(..))",
+        path.display()
+    )]
+    Missing {
+        /// Where it should be.
+        path: PathBuf,
+    },
+    /// It is there and not valid.
+    #[error("{} is not a valid tokenizer: {reason}", path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// What the parser says.
+        reason: String,
+    },
+    /// A file beside it is not valid.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// Why a text has no tokens.
+#[derive(Debug, thiserror::Error)]
+#[error("the text cannot be tokenized: {0}")]
+pub struct EncodeError(String);
+
+/// A model's tokenizer.
+pub struct Tokenizer {
+    inner: HfTokenizer,
+    pieces: Pieces,
+    /// Put first if special tokens are wanted and the post-processor does not do it.
+    bos: Option<TokenId>,
+    add_bos: bool,
+    digest: String,
+}
+
+/// The fields of `tokenizer_config.json` that matter here.
+#[derive(Default, Deserialize)]
+struct TokenizerConfig {
+    add_bos_token: Option<bool>,
+    bos_token: Option<SpecialToken>,
+}
+
+/// A special token: its text, or an object with its text.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum SpecialToken {
+    Text(String),
+    Object { content: String },
+}
+
+impl SpecialToken {
+    pub(crate) fn text(&self) -> &str {
+        match self {
+            Self::Text(text) | Self::Object { content: text } => text,
+        }
+    }
+}
+
+impl Tokenizer {
+    /// Reads the tokenizer of a model folder.
+    ///
+    /// # Errors
+    /// See [`TokenizerError`]; each names the file.
+    pub fn load(folder: &Path) -> Result<Self, TokenizerError> {
+        let path = folder.join("tokenizer.json");
+        if !path.is_file() {
+            return Err(TokenizerError::Missing { path });
+        }
+        let bytes = fs::read(&path).map_err(|source| FileError::Read {
+            path: path.clone(),
+            source,
+        })?;
+        let config: TokenizerConfig =
+            read_json(folder, "tokenizer_config.json")?.unwrap_or_default();
+        Self::build(&bytes, &config).map_err(|reason| TokenizerError::Invalid { path, reason })
+    }
+
+    fn build(bytes: &[u8], config: &TokenizerConfig) -> Result<Self, String> {
+        let mut inner = HfTokenizer::from_bytes(bytes).map_err(|e| e.to_string())?;
+        // Both are for training; a prompt must arrive whole.
+        inner.with_truncation(None).map_err(|e| e.to_string())?;
+        inner.with_padding(None);
+        let raw: serde_json::Value = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
+        let pieces = Pieces::new(&inner);
+        let digest = pieces::digest(&inner, &raw);
+        let bos = config
+            .bos_token
+            .as_ref()
+            .and_then(|token| inner.token_to_id(token.text()))
+            .map(TokenId);
+        let add_bos = config.add_bos_token.unwrap_or(false);
+        Ok(Self {
+            inner,
+            pieces,
+            bos,
+            add_bos,
+            digest,
+        })
+    }
+
+    /// Token ids of a text. Special tokens that stand in the text count as themselves. With
+    /// `add_special`, what the model expects around a text is added: a beginning-of-sequence
+    /// token once, even if the text starts with it already.
+    ///
+    /// # Errors
+    /// If the tokenizer has no token for a part of the text and no unknown token.
+    pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<TokenId>, EncodeError> {
+        let encoding = self
+            .inner
+            .encode_fast(text, add_special)
+            .map_err(|e| EncodeError(e.to_string()))?;
+        let mut ids: Vec<TokenId> = encoding.get_ids().iter().copied().map(TokenId).collect();
+        if let Some(bos) = self.bos.filter(|_| add_special) {
+            if self.add_bos && ids.first() != Some(&bos) {
+                ids.insert(0, bos);
+            } else if ids.starts_with(&[bos, bos]) {
+                ids.remove(0);
+            }
+        }
+        Ok(ids)
+    }
+
+    /// Text of token ids; bytes that are no UTF-8 become U+FFFD. Ids outside the vocabulary have
+    /// no text.
+    pub fn decode(&self, ids: &[TokenId], skip_special: bool) -> String {
+        if let Some(bytes) = self.pieces.concat(ids, skip_special) {
+            return String::from_utf8_lossy(&bytes).into_owned();
+        }
+        self.decode_whole(ids, skip_special)
+    }
+
+    /// Decoding by the tokenizer's own decoder.
+    fn decode_whole(&self, ids: &[TokenId], skip_special: bool) -> String {
+        let ids: Vec<u32> = ids.iter().map(|id| id.0).collect();
+        // The decoders shipped with the crate fail on no input.
+        self.inner.decode(&ids, skip_special).unwrap_or_default()
+    }
+
+    /// Bytes that a token stands for on its own: part of a character for some.
+    pub fn token_bytes(&self, id: TokenId) -> &[u8] {
+        self.pieces.bytes(id)
+    }
+
+    /// Whether a token is special: not shown as text.
+    pub fn is_special(&self, id: TokenId) -> bool {
+        self.pieces.is_special(id)
+    }
+
+    /// The id of a token by its text in the vocabulary.
+    pub fn token_id(&self, token: &str) -> Option<TokenId> {
+        self.inner.token_to_id(token).map(TokenId)
+    }
+
+    /// One more than the highest id. A model's vocabulary may be larger (padding), never smaller.
+    pub fn vocab_size(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// BLAKE3, hex, over vocabulary, added tokens and merges in a canonical form: equal for
+    /// tokenizers that give every id the same meaning, however their files are written.
+    pub fn digest(&self) -> &str {
+        &self.digest
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+//! What each token stands for, in bytes, worked out once.
+//!
+//! Byte-level BPE (GPT-2 onwards) writes every byte as a printable character; joining the bytes
+//! of the tokens and decoding UTF-8 is all its decoder does, so text of such a tokenizer needs no
+//! call into it. Other decoders look at neighbours; for them the bytes serve for display only.
+
+use foretoken_speculation::TokenId;
+use tokenizers::{DecoderWrapper, tokenizer::Tokenizer as HfTokenizer};
+
+/// Bytes of all tokens, back to back.
+pub(super) struct Pieces {
+    bytes: Vec<u8>,
+    /// Token i is `bytes[ends[i - 1]..ends[i]]`.
+    ends: Vec<u32>,
+    special: Vec<bool>,
+    /// Whether joined pieces are the decoded text.
+    exact: bool,
+}
+
+impl Pieces {
+    pub(super) fn new(tokenizer: &HfTokenizer) -> Self {
+        let exact = matches!(tokenizer.get_decoder(), Some(DecoderWrapper::ByteLevel(_)));
+        let added = tokenizer.get_added_tokens_decoder();
+        let highest = tokenizer.get_vocab(true).into_values().max();
+        let len = highest.map_or(0, |id| id + 1);
+        let unprintable = byte_characters();
+        let mut pieces = Self {
+            bytes: Vec::new(),
+            ends: Vec::with_capacity(len as usize),
+            special: vec![false; len as usize],
+            exact,
+        };
+        for id in 0..len {
+            if let Some(token) = tokenizer.id_to_token(id) {
+                if exact {
+                    push_byte_level(&mut pieces.bytes, &token, &unprintable);
+                } else {
+                    push_display(&mut pieces.bytes, &token);
+                }
+            }
+            pieces.ends.push(pieces.bytes.len() as u32);
+            pieces.special[id as usize] = added.get(&id).is_some_and(|token| token.special);
+        }
+        pieces
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub(super) fn is_exact(&self) -> bool {
+        self.exact
+    }
+
+    pub(super) fn bytes(&self, id: TokenId) -> &[u8] {
+        let i = id.index();
+        let Some(&end) = self.ends.get(i) else {
+            return &[];
+        };
+        let start = if i == 0 { 0 } else { self.ends[i - 1] };
+        &self.bytes[start as usize..end as usize]
+    }
+
+    pub(super) fn is_special(&self, id: TokenId) -> bool {
+        self.special.get(id.index()).copied().unwrap_or(false)
+    }
+
+    /// Bytes of a text, if pieces can simply be joined.
+    pub(super) fn concat(&self, ids: &[TokenId], skip_special: bool) -> Option<Vec<u8>> {
+        self.exact.then(|| {
+            ids.iter()
+                .filter(|&&id| !(skip_special && self.is_special(id)))
+                .flat_map(|&id| self.bytes(id))
+                .copied()
+                .collect()
+        })
+    }
+}
+
+/// The byte that each of U+0000..U+0143 stands for in byte-level BPE: printable Latin-1
+/// characters stand for themselves, the other bytes, in order, for U+0100 and on (Radford et al.
+/// 2019, section 2.2).
+fn byte_characters() -> [Option<u8>; 0x144] {
+    let mut table = [None; 0x144];
+    let mut next = 0x100;
+    for byte in 0..=u8::MAX {
+        let printable = matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+        if printable {
+            table[usize::from(byte)] = Some(byte);
+        } else {
+            table[next] = Some(byte);
+            next += 1;
+        }
+    }
+    table
+}
+
+fn push_byte_level(out: &mut Vec<u8>, token: &str, table: &[Option<u8>]) {
+    let start = out.len();
+    for c in token.chars() {
+        let Some(byte) = table.get(c as usize).copied().flatten() else {
+            // An added token with characters outside the alphabet is plain text.
+            out.truncate(start);
+            out.extend_from_slice(token.as_bytes());
+            return;
+        };
+        out.push(byte);
+    }
+}
+
+/// Bytes of a token of a `SentencePiece` vocabulary: `▁` is a space and `<0xNN>` a byte.
+fn push_display(out: &mut Vec<u8>, token: &str) {
+    let byte = token
+        .strip_prefix("<0x")
+        .and_then(|rest| rest.strip_suffix('>'))
+        .and_then(|hex| u8::from_str_radix(hex, 16).ok());
+    match byte {
+        Some(byte) => out.push(byte),
+        None => out.extend_from_slice(token.replace('\u{2581}', " ").as_bytes()),
+    }
+}
+
+/// Digest of what ids mean: vocabulary by id, added tokens, merges in order.
+pub(super) fn digest(tokenizer: &HfTokenizer, raw: &serde_json::Value) -> String {
+    let mut hash = blake3::Hasher::new();
+    let mut field = |text: &str| {
+        hash.update(&(text.len() as u64).to_le_bytes());
+        hash.update(text.as_bytes());
+    };
+    let mut vocabulary: Vec<(u32, String)> = tokenizer
+        .get_vocab(true)
+        .into_iter()
+        .map(|(token, id)| (id, token))
+        .collect();
+    vocabulary.sort_unstable();
+    field("vocabulary");
+    for (id, token) in &vocabulary {
+        field(&id.to_string());
+        field(token);
+    }
+    let mut added: Vec<_> = tokenizer.get_added_tokens_decoder().into_iter().collect();
+    added.sort_unstable_by_key(|(id, _)| *id);
+    field("added");
+    for (id, token) in &added {
+        field(&id.to_string());
+        field(if token.special { "special" } else { "text" });
+    }
+    field("merges");
+    let merges = raw
+        .pointer("/model/merges")
+        .and_then(serde_json::Value::as_array);
+    for merge in merges.into_iter().flatten() {
+        match merge {
+            // Two spellings of one thing: "a b", and since 2024 ["a", "b"].
+            serde_json::Value::String(pair) => field(pair),
+            serde_json::Value::Array(pair) => {
+                let parts: Vec<&str> = pair.iter().filter_map(|p| p.as_str()).collect();
+                field(&parts.join(" "));
+            }
+            _ => {}
+        }
+    }
+    hash.finalize().to_hex().to_string()
+}
