@@ -11,9 +11,12 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod control;
 pub mod ids;
 pub mod message;
+pub mod noise;
 pub mod policy;
 pub mod sampling;
+pub mod verify;
 
 pub use ids::{Epoch, Round, Seed, SessionId, TokenId};

@@ -1,0 +1,1 @@
+//! How many tokens to speculate on: numbers in, lookahead out.

@@ -1,0 +1,403 @@
+//! The target's side of one request.
+//!
+//! A driver asks [`TargetSession::next`] what to verify, runs the pass, hands the tokens to
+//! [`TargetSession::handle`] and sends the messages that come back. It calls `next` again when a
+//! message arrived or the time it was told to wait for has come.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::{Patience, Policy};
+use crate::{
+    Epoch, Round, Seed, SessionId, TokenId,
+    message::{Open, Outcome, ToDraft, ToTarget, Window},
+    sampling::SamplingParams,
+};
+
+/// Verifications without speculation after two unanswered requests, before the next is made.
+const FIRST_SILENCE: u32 = 4;
+/// Silence doubles with each further unanswered request, up to this.
+const LONGEST_SILENCE: u32 = 256;
+
+/// What a session is made of.
+#[derive(Clone, Debug)]
+pub struct TargetConfig {
+    /// Name of the session, unique on its link.
+    pub session: SessionId,
+    /// Who proposes how much.
+    pub policy: Policy,
+    /// How the request samples; told to the endpoint.
+    pub sampling: SamplingParams,
+    /// Seed of the request's noise; told to the endpoint.
+    pub seed: Seed,
+    /// How many of the tokens at start are the prompt.
+    pub prompt_len: u32,
+    /// Most tokens the sequence may get, prompt included.
+    pub max_len: usize,
+    /// Entries of the vocabulary: windows with other tokens end the speculation of this session.
+    pub vocab_size: u32,
+    /// How long to wait for windows.
+    pub patience: Patience,
+    /// How long after a refusal that may be temporary to ask again.
+    pub reopen_after: Duration,
+}
+
+/// What the outside world tells a session.
+#[derive(Debug)]
+pub enum Input<'a> {
+    /// An endpoint can be reached (at first, after a lost link, or another one).
+    LinkUp,
+    /// The link to the endpoint is gone.
+    LinkDown,
+    /// The endpoint sent this.
+    Received(&'a ToTarget),
+    /// The pass that [`TargetSession::next`] asked for has decided.
+    Verified(Verified<'a>),
+    /// The request ended otherwise: cancelled, or failed.
+    Cancelled,
+}
+
+/// Result of a verification.
+#[derive(Clone, Copy, Debug)]
+pub struct Verified<'a> {
+    /// Tokens that were emitted: the accepted ones, then (unless a stop ended the output before it)
+    /// the decided one.
+    pub tokens: &'a [TokenId],
+    /// How many of them had been proposed.
+    pub accepted: u32,
+    /// How many tokens a controller wants in the next window; only an adaptive lookahead uses it.
+    pub suggested: u32,
+    /// Nothing follows: the output has ended.
+    pub last: bool,
+}
+
+/// What the driver must do after an input.
+#[derive(Debug, Default, PartialEq)]
+pub struct Effects {
+    /// Send these to the endpoint, in order.
+    pub messages: Vec<ToDraft>,
+    /// A window arrived: what to tell a controller.
+    pub answer: Option<Answer>,
+}
+
+/// How long an endpoint took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Tokens in the window.
+    pub tokens: u32,
+    /// From the request for it to its arrival.
+    pub took: Duration,
+    /// Whether it came after its round had been verified without it.
+    pub late: bool,
+}
+
+/// What a session wants of its driver.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next<'a> {
+    /// Verify this window (it may be empty). Repeated until the verdict is in.
+    Verify(&'a [TokenId]),
+    /// Do other things until a message arrives, at most until this time.
+    Wait {
+        /// When to ask again.
+        until: Duration,
+    },
+    /// The output has ended.
+    Finished,
+}
+
+/// Counts for usage and metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TargetStats {
+    /// Verifications that decided.
+    pub rounds: u32,
+    /// Tokens proposed in verified windows.
+    pub drafted: u32,
+    /// Tokens emitted that had been proposed.
+    pub accepted: u32,
+    /// Tokens emitted.
+    pub emitted: u32,
+    /// Windows that did not come in time.
+    pub missed: u32,
+    /// Bindings after the first.
+    pub reopened: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Link {
+    /// No endpoint, or one that does not want this session.
+    Down,
+    /// `Open` was sent; windows of this epoch count.
+    Bound,
+    /// Refused; `Open` goes out again with the first verdict after this time.
+    Refused(Duration),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Phase {
+    /// May be verified, or wait for its window until the deadline.
+    Collecting { deadline: Option<Duration> },
+    /// The driver has been told to verify.
+    Verifying,
+    Finished,
+}
+
+/// One request on the target.
+#[derive(Debug)]
+pub struct TargetSession {
+    config: TargetConfig,
+    tokens: Vec<TokenId>,
+    link: Link,
+    epoch: Epoch,
+    round: Round,
+    phase: Phase,
+    window: Vec<TokenId>,
+    /// Round of the last window asked for, when, and how many tokens, until it is answered.
+    asked: Option<(Round, Duration, u32)>,
+    /// Consecutive requests without an answer.
+    unanswered: u32,
+    /// Verifications until the next request, while the endpoint does not answer.
+    silence: u32,
+    stats: TargetStats,
+}
+
+impl TargetSession {
+    /// A session whose sequence so far is `tokens` (the prompt, and output that another target
+    /// already emitted). Nothing is sent before [`Input::LinkUp`].
+    pub fn new(config: TargetConfig, tokens: Vec<TokenId>) -> Self {
+        Self {
+            config,
+            tokens,
+            link: Link::Down,
+            epoch: Epoch(0),
+            round: Round(0),
+            phase: Phase::Collecting { deadline: None },
+            window: Vec::new(),
+            asked: None,
+            unanswered: 0,
+            silence: 0,
+            stats: TargetStats::default(),
+        }
+    }
+
+    /// Takes in what happened by `now`. Every input is legal in every state; one that does not fit
+    /// has no effect.
+    pub fn handle(&mut self, now: Duration, input: Input<'_>) -> Effects {
+        let mut effects = Effects::default();
+        if self.phase == Phase::Finished {
+            return effects;
+        }
+        match input {
+            Input::LinkUp => self.open(&mut effects),
+            Input::LinkDown => self.unbind(Link::Down),
+            Input::Received(message) => self.receive(now, message, &mut effects),
+            Input::Verified(verified) => {
+                if self.phase == Phase::Verifying {
+                    self.verified(now, verified, &mut effects);
+                }
+            }
+            Input::Cancelled => self.finish(&mut effects),
+        }
+        effects
+    }
+
+    /// What to do at `now`.
+    pub fn next(&mut self, now: Duration) -> Next<'_> {
+        match self.phase {
+            Phase::Finished => return Next::Finished,
+            Phase::Verifying => {}
+            Phase::Collecting { deadline: Some(until) } if now < until => {
+                return Next::Wait { until };
+            }
+            Phase::Collecting { deadline } => {
+                if deadline.is_some() {
+                    self.missed();
+                }
+                self.phase = Phase::Verifying;
+            }
+        }
+        Next::Verify(&self.window)
+    }
+
+    /// The sequence: prompt and everything emitted.
+    pub fn tokens(&self) -> &[TokenId] {
+        &self.tokens
+    }
+
+    /// Counts so far.
+    pub fn stats(&self) -> TargetStats {
+        self.stats
+    }
+
+    /// The current estimate of how long windows take; a good start for the next session with the
+    /// same endpoint.
+    pub fn patience(&self) -> &Patience {
+        &self.config.patience
+    }
+
+    /// Name of the session.
+    pub fn id(&self) -> SessionId {
+        self.config.session
+    }
+
+    /// Epoch of the current binding.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Whether an endpoint serves this session, as far as the target knows.
+    pub fn is_bound(&self) -> bool {
+        self.link == Link::Bound
+    }
+
+    fn open(&mut self, effects: &mut Effects) {
+        if self.config.policy == Policy::Autoregressive {
+            return;
+        }
+        if self.epoch != Epoch(0) {
+            self.stats.reopened += 1;
+        }
+        self.unbind(Link::Bound);
+        self.epoch = self.epoch.next();
+        self.round = Round(0);
+        self.unanswered = 0;
+        self.silence = 0;
+        effects.messages.push(ToDraft::Open(Open {
+            session: self.config.session,
+            epoch: self.epoch,
+            sampling: self.config.sampling.clone(),
+            seed: self.config.seed,
+            prompt_len: self.config.prompt_len,
+            tokens: self.tokens.clone(),
+        }));
+    }
+
+    /// Drops what is expected of the current binding. A window under verification stays: it is
+    /// only a proposal, wherever it came from.
+    fn unbind(&mut self, link: Link) {
+        self.link = link;
+        self.asked = None;
+        if let Phase::Collecting { deadline } = &mut self.phase {
+            *deadline = None;
+            self.window.clear();
+        }
+    }
+
+    fn receive(&mut self, now: Duration, message: &ToTarget, effects: &mut Effects) {
+        let (session, epoch) = match message {
+            ToTarget::Opened { session, epoch } | ToTarget::Refused { session, epoch, .. } => {
+                (*session, *epoch)
+            }
+            ToTarget::Window(window) => (window.session, window.epoch),
+            ToTarget::Resync(resync) => (resync.session, resync.epoch),
+        };
+        if session != self.config.session || epoch != self.epoch || self.link != Link::Bound {
+            return;
+        }
+        match message {
+            ToTarget::Opened { .. } => {}
+            ToTarget::Refused { retry: true, .. } => {
+                self.unbind(Link::Refused(now.saturating_add(self.config.reopen_after)));
+            }
+            ToTarget::Refused { retry: false, .. } => self.unbind(Link::Down),
+            ToTarget::Resync(_) => self.open(effects),
+            ToTarget::Window(window) => self.arrived(now, window, effects),
+        }
+    }
+
+    fn arrived(&mut self, now: Duration, window: &Window, effects: &mut Effects) {
+        let vocab_size = self.config.vocab_size;
+        if window.tokens.iter().any(|token| token.0 >= vocab_size) {
+            // Not our vocabulary: nothing this endpoint says about the session can be of use.
+            self.unbind(Link::Down);
+            effects.messages.push(self.close());
+            return;
+        }
+        let Some((round, since, wanted)) = self.asked.filter(|asked| asked.0 == window.round)
+        else {
+            return;
+        };
+        self.asked = None;
+        let took = now.saturating_sub(since);
+        self.config.patience.observe(took);
+        let fits = round == self.round && window.base_len as usize == self.tokens.len();
+        let waiting = matches!(self.phase, Phase::Collecting { deadline: Some(_) });
+        effects.answer =
+            Some(Answer { tokens: window.tokens.len() as u32, took, late: !(fits && waiting) });
+        self.unanswered = 0;
+        self.silence = 0;
+        if fits && waiting {
+            let len = window.tokens.len().min(wanted as usize);
+            self.window.extend_from_slice(&window.tokens[..len]);
+            self.phase = Phase::Collecting { deadline: None };
+        }
+    }
+
+    /// The window did not come. Once may be chance; an endpoint that stays silent is left in peace
+    /// for longer and longer.
+    fn missed(&mut self) {
+        self.stats.missed += 1;
+        if let Some(doublings) = self.unanswered.checked_sub(1) {
+            self.silence = (FIRST_SILENCE << doublings.min(16)).min(LONGEST_SILENCE);
+        }
+        self.unanswered = self.unanswered.saturating_add(1);
+    }
+
+    fn verified(&mut self, now: Duration, verified: Verified<'_>, effects: &mut Effects) {
+        let base_len = self.tokens.len() as u32;
+        self.tokens.extend_from_slice(verified.tokens);
+        self.stats.rounds += 1;
+        self.stats.drafted += self.window.len() as u32;
+        self.stats.accepted += verified.accepted;
+        self.stats.emitted += verified.tokens.len() as u32;
+        self.window.clear();
+        self.phase = Phase::Collecting { deadline: None };
+        if verified.last || self.tokens.len() >= self.config.max_len {
+            return self.finish(effects);
+        }
+        let decided = self.round;
+        self.round = self.round.next();
+        match self.link {
+            Link::Down => return,
+            Link::Refused(until) if now < until => return,
+            Link::Refused(_) => return self.open(effects),
+            Link::Bound => {}
+        }
+        let lookahead = self.wanted(verified.suggested);
+        if lookahead > 0 {
+            self.asked = Some((self.round, now, lookahead));
+            let deadline = now.saturating_add(self.config.patience.limit());
+            self.phase = Phase::Collecting { deadline: Some(deadline) };
+        }
+        effects.messages.push(ToDraft::Outcome(Outcome {
+            session: self.config.session,
+            epoch: self.epoch,
+            round: decided,
+            base_len,
+            tokens: verified.tokens.to_vec(),
+            lookahead,
+        }));
+    }
+
+    /// Tokens to ask for: what the policy wants, if the endpoint answers and the sequence has room
+    /// for them and the decided token.
+    fn wanted(&mut self, suggested: u32) -> u32 {
+        if self.silence > 0 {
+            self.silence -= 1;
+            return 0;
+        }
+        let room = self.config.max_len.saturating_sub(self.tokens.len() + 1);
+        let room = u32::try_from(room).unwrap_or(u32::MAX);
+        self.config.policy.lookahead(suggested).min(room)
+    }
+
+    fn finish(&mut self, effects: &mut Effects) {
+        self.phase = Phase::Finished;
+        if self.link == Link::Bound {
+            effects.messages.push(self.close());
+        }
+    }
+
+    fn close(&self) -> ToDraft {
+        ToDraft::Close { session: self.config.session, epoch: self.epoch }
+    }
+}

@@ -1,0 +1,190 @@
+//! From a row of logits to the token at the next position.
+
+use alloc::vec::Vec;
+
+use super::{History, InvalidSampling, SamplingParams, argmax, support};
+use crate::{
+    Seed, TokenId,
+    noise::{Domain, Noise},
+};
+
+/// How one request samples: checked parameters, seed, and the sequence so far.
+#[derive(Clone, Debug)]
+pub struct Sampler {
+    params: SamplingParams,
+    seed: Seed,
+    history: History,
+}
+
+/// Buffers for [`Sampler`]s; one per thread is enough. They grow to the vocabulary once.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    /// Adjusted logits.
+    pub(super) logits: Vec<f32>,
+    /// Bounds on noisy scores.
+    pub(super) bounds: Vec<f32>,
+    /// Sort keys of the tokens that truncation considers.
+    pub(super) keys: Vec<u64>,
+}
+
+impl Scratch {
+    /// Empty buffers.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl Sampler {
+    /// A sampler for a sequence of `tokens`, of which the first `prompt_len` are the prompt.
+    ///
+    /// # Errors
+    /// If a parameter is out of range.
+    pub fn new(
+        params: SamplingParams,
+        seed: Seed,
+        tokens: &[TokenId],
+        prompt_len: usize,
+    ) -> Result<Self, InvalidSampling> {
+        params.validate()?;
+        let history = History::new(tokens, prompt_len, params.has_penalties());
+        Ok(Self { params, seed, history })
+    }
+
+    /// The token at the next position, given the logits after the last one (one value per entry of
+    /// the vocabulary). A function of the logits, the parameters, the seed and the sequence.
+    ///
+    /// Logits that are not numbers count as minus infinity. If nothing is left to choose from, it
+    /// is token 0.
+    pub fn choose(&self, logits: &[f32], scratch: &mut Scratch) -> TokenId {
+        self.choose_with(Domain::Coupled, logits, scratch)
+    }
+
+    /// As [`Self::choose`], with noise of another stream: what a draft in rejection mode samples
+    /// its proposals with.
+    pub fn choose_with(&self, domain: Domain, logits: &[f32], scratch: &mut Scratch) -> TokenId {
+        let Scratch { logits: adjusted, bounds, keys } = scratch;
+        let logits = if self.adjusts() {
+            self.adjust(logits, adjusted);
+            &adjusted[..]
+        } else {
+            logits
+        };
+        if self.params.is_greedy() {
+            return argmax::greedy(logits);
+        }
+        let noise = Noise::new(self.seed, domain, self.history.len() as u32);
+        let temperature = self.params.temperature;
+        if !self.params.truncates() {
+            return argmax::noisy(logits, temperature, &noise, bounds);
+        }
+        let cut = support::cut(logits, &self.params, keys);
+        argmax::noisy_above(logits, temperature, &noise, cut, keys)
+    }
+
+    /// The distribution that [`Self::choose`] samples, one probability per entry of the vocabulary
+    /// (zero outside the support); `probabilities` is overwritten. Greedy: all mass on the argmax.
+    pub fn distribution(
+        &self,
+        logits: &[f32],
+        scratch: &mut Scratch,
+        probabilities: &mut Vec<f64>,
+    ) {
+        probabilities.clear();
+        probabilities.resize(logits.len(), 0.0);
+        let Scratch { logits: adjusted, keys, .. } = scratch;
+        self.adjust(logits, adjusted);
+        if self.params.is_greedy() || !adjusted.iter().any(|&logit| logit > f32::NEG_INFINITY) {
+            if let Some(p) = probabilities.get_mut(argmax::greedy(adjusted).index()) {
+                *p = 1.0;
+            }
+            return;
+        }
+        let cut = support::cut(adjusted, &self.params, keys);
+        let temperature = f64::from(self.params.temperature);
+        let top = f64::from(argmax::maximum(adjusted));
+        let mut total = 0.0;
+        for (index, (p, &logit)) in probabilities.iter_mut().zip(adjusted.iter()).enumerate() {
+            if support::key(logit, index) >= cut && !logit.is_nan() {
+                // The difference is not a number if both are infinite: full weight.
+                let difference = f64::from(logit) - top;
+                *p = if difference.is_nan() { 1.0 } else { libm::exp(difference / temperature) };
+                total += *p;
+            }
+        }
+        for p in probabilities.iter_mut() {
+            *p /= total;
+        }
+    }
+
+    /// Appends a token to the sequence.
+    pub fn push(&mut self, token: TokenId) {
+        self.history.push(token);
+    }
+
+    /// Removes output from the end, down to a sequence of `len` tokens.
+    pub fn truncate(&mut self, len: usize) {
+        self.history.truncate(len);
+    }
+
+    /// The sequence so far.
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// The position of the token that [`Self::choose`] gives.
+    pub fn position(&self) -> u32 {
+        self.history.len() as u32
+    }
+
+    /// The request's parameters.
+    pub fn params(&self) -> &SamplingParams {
+        &self.params
+    }
+
+    /// The request's seed.
+    pub fn seed(&self) -> Seed {
+        self.seed
+    }
+
+    fn bans(&self) -> bool {
+        !self.params.banned_until_min.is_empty()
+            && self.history.output().len() < self.params.min_tokens as usize
+    }
+
+    /// Whether the logits have to be changed at all at this position.
+    fn adjusts(&self) -> bool {
+        self.bans() || self.params.has_penalties() || !self.params.logit_bias.is_empty()
+    }
+
+    /// Bans, bias and penalties, in vLLM's order. Only tokens that are named or were seen are
+    /// touched.
+    fn adjust(&self, logits: &[f32], adjusted: &mut Vec<f32>) {
+        adjusted.clear();
+        adjusted.extend_from_slice(logits);
+        let params = &self.params;
+        if self.bans() {
+            for token in &params.banned_until_min {
+                if let Some(logit) = adjusted.get_mut(token.index()) {
+                    *logit = f32::NEG_INFINITY;
+                }
+            }
+        }
+        for &(token, bias) in &params.logit_bias {
+            if let Some(logit) = adjusted.get_mut(token.index()) {
+                *logit += bias;
+            }
+        }
+        for seen in self.history.seen() {
+            let Some(logit) = adjusted.get_mut(seen.token.index()) else { continue };
+            if *logit > 0.0 {
+                *logit /= params.repetition_penalty;
+            } else {
+                *logit *= params.repetition_penalty;
+            }
+            if seen.outputs > 0 {
+                *logit -= params.frequency_penalty * seen.outputs as f32;
+                *logit -= params.presence_penalty;
+            }
+        }
+    }
+}
