@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use shard::Shard;
-pub use tensor::{Stored, Tensor};
+pub use tensor::Tensor;
 
 /// The tensors of a model folder.
 #[derive(Debug)]
@@ -143,7 +143,7 @@ impl Weights {
     }
 
     /// The files, for a message about something that none of them has.
-    fn files(&self) -> String {
+    pub(crate) fn files(&self) -> String {
         match self.shards.as_slice() {
             [one] => one.file().display().to_string(),
             many => format!("{} ({} shards)", self.folder.display(), many.len()),

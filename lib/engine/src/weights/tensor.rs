@@ -2,20 +2,8 @@
 
 use std::path::Path;
 
-use half::{bf16, f16};
-
 use super::WeightsError;
-
-/// What a tensor's values are stored as.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stored {
-    /// 32 bit.
-    F32,
-    /// 16 bit, IEEE.
-    F16,
-    /// The upper half of 32 bit.
-    Bf16,
-}
+use crate::cpu::linear::SourceType;
 
 /// A tensor in a mapped file.
 #[derive(Clone, Copy, Debug)]
@@ -55,11 +43,11 @@ impl<'a> Tensor<'a> {
     ///
     /// # Errors
     /// If that is nothing weights come in; `name` is for the message.
-    pub fn stored(&self, name: &str) -> Result<Stored, WeightsError> {
+    pub fn source(&self, name: &str) -> Result<SourceType, WeightsError> {
         match self.dtype {
-            "F32" => Ok(Stored::F32),
-            "F16" => Ok(Stored::F16),
-            "BF16" => Ok(Stored::Bf16),
+            "F32" => Ok(SourceType::F32),
+            "F16" => Ok(SourceType::F16),
+            "BF16" => Ok(SourceType::Bf16),
             other => Err(WeightsError::WrongDtype {
                 file: self.file.to_owned(),
                 tensor: name.to_owned(),
@@ -68,25 +56,14 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// All values, widened to f32 (exact for every stored form).
+    /// All values, widened to f32 (exact for every source).
     ///
     /// # Errors
-    /// As [`Tensor::stored`].
+    /// As [`Tensor::source`].
     pub fn to_f32(&self, name: &str) -> Result<Vec<f32>, WeightsError> {
-        let stored = self.stored(name)?;
-        Ok(match stored {
-            Stored::F32 => {
-                let (values, _) = self.bytes.as_chunks::<4>();
-                values.iter().map(|b| f32::from_le_bytes(*b)).collect()
-            }
-            Stored::F16 => {
-                let (values, _) = self.bytes.as_chunks::<2>();
-                values.iter().map(|b| f16::from_le_bytes(*b).to_f32()).collect()
-            }
-            Stored::Bf16 => {
-                let (values, _) = self.bytes.as_chunks::<2>();
-                values.iter().map(|b| bf16::from_le_bytes(*b).to_f32()).collect()
-            }
-        })
+        let source = self.source(name)?;
+        let mut values = vec![0.0; self.bytes.len() / source.bytes()];
+        source.widen(self.bytes, &mut values);
+        Ok(values)
     }
 }
