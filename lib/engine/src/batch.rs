@@ -17,10 +17,21 @@
 //!
 //! Not here: who runs and when ([`crate::schedule`]), sampling (`foretoken-speculation`).
 
+mod assemble;
+mod fault;
+mod feed;
+mod sequence;
+#[cfg(test)]
+mod tests;
+
 use foretoken_speculation::TokenId;
 
-use crate::kv::{Salt, Usage};
-use crate::runner::{Logits, ModelRunner, RunnerError, RunnerInfo};
+use self::assemble::Assembly;
+pub use self::fault::{SeqError, StepError};
+pub use self::feed::{Feed, StepLogits, Wants};
+use self::sequence::{Sequence, Slab};
+use crate::kv::{AuditError, PagePool, Salt, Usage, pages_for};
+use crate::runner::{ModelRunner, PAGE_TOKENS, RunnerInfo};
 
 /// Names an open sequence of one [`Engine`]. Ids are not reused: that of a closed sequence is an
 /// error, never somebody else's sequence.
@@ -39,119 +50,123 @@ pub enum Reuse {
     Within(Salt),
 }
 
-/// Which of a feed's rows need logits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wants {
-    /// None: a prefill chunk that is not the last one.
-    None,
-    /// The last row's.
-    Last,
-    /// Every row's: verification of a window or a tree.
-    All,
-}
-
-/// The rows of one sequence in a step.
-#[derive(Clone, Copy, Debug)]
-pub struct Feed<'a> {
-    /// The sequence; at most one feed of a step names it.
-    pub seq: SeqId,
-    /// Tokens to append, at least one.
-    pub tokens: &'a [TokenId],
-    /// Without a tree the tokens extend the trunk. With one, token i becomes the next node of the
-    /// sequence's tail and `tree[i]` is its parent: the index of an earlier node of the tail (those
-    /// of earlier steps count), or `None` for a child of the trunk's last token. The tail holds
-    /// up to 64 nodes; it ends with [`Engine::accept_path`] or [`Engine::truncate`].
-    pub tree: Option<&'a [Option<u32>]>,
-    /// Rows that need logits.
-    pub logits: Wants,
-}
-
-/// The logits of a step, by feed.
-#[derive(Clone, Copy, Debug)]
-pub struct StepLogits<'a> {
-    logits: &'a Logits,
-    /// First row of each feed, and the end of the last.
-    starts: &'a [usize],
-}
-
-impl<'a> StepLogits<'a> {
-    /// Rows that the `feed`-th feed wanted.
-    pub fn rows(&self, feed: usize) -> usize {
-        self.starts[feed + 1] - self.starts[feed]
-    }
-
-    /// Logits (`vocab_size` values) of the `i`-th wanted row of the `feed`-th feed.
-    ///
-    /// # Panics
-    /// If the feed wanted fewer rows.
-    pub fn row(&self, feed: usize, i: usize) -> &'a [f32] {
-        assert!(i < self.rows(feed), "feed {feed} wanted {} rows, not {}", self.rows(feed), i + 1);
-        self.logits.row(self.starts[feed] + i)
-    }
-
-    /// Logits of the feed's last row, unless it wanted none.
-    pub fn last(&self, feed: usize) -> Option<&'a [f32]> {
-        self.rows(feed).checked_sub(1).map(|i| self.row(feed, i))
-    }
-}
-
 /// A model with the sequences it serves.
 pub struct Engine {
     runner: Box<dyn ModelRunner>,
-    logits: Logits,
-    starts: Vec<usize>,
+    pool: PagePool,
+    sequences: Slab,
+    /// The latest step: buffers are kept so that a step allocates nothing.
+    step: Assembly,
 }
 
 impl Engine {
     /// An engine without sequences; owns all pages of the runner.
     pub fn new(runner: Box<dyn ModelRunner>) -> Self {
-        Self { runner, logits: Logits::default(), starts: vec![0] }
+        let info = runner.info();
+        let pool = PagePool::new(info.pages, &info.model_digest);
+        Self { runner, pool, sequences: Slab::default(), step: Assembly::default() }
     }
 
     /// Opens a sequence that is to begin with `tokens` and maps what the cache has of them: whole
     /// pages, but never all of `tokens`, because somebody will want the last one's logits. The
     /// caller goes on by feeding `tokens[self.cached_len(seq)?..]`.
     pub fn open(&mut self, tokens: &[TokenId], reuse: Reuse) -> SeqId {
-        let _ = (tokens, reuse);
-        unimplemented!()
+        // What others have finished since their last step may be what this one begins with.
+        for sequence in self.sequences.iter_mut() {
+            sequence.publish(&mut self.pool);
+        }
+        let (id, sequence) = self.sequences.insert();
+        let Reuse::Within(salt) = reuse else { return id };
+        let root = self.pool.root(salt);
+        sequence.root = Some(root);
+        let mut link = Some(root);
+        for page_tokens in tokens[..tokens.len().saturating_sub(1)].chunks_exact(PAGE_TOKENS) {
+            let Some(page) = link.and_then(|link| self.pool.find(link, page_tokens)) else { break };
+            sequence.pages.push(page);
+            sequence.tokens.extend_from_slice(page_tokens);
+            link = self.pool.link(page);
+        }
+        sequence.cached = sequence.tokens.len();
+        sequence.published = sequence.pages.len();
+        id
     }
 
     /// A new sequence with the first `len` tokens of `seq`'s trunk. Pages are shared; the last,
     /// partly filled one is copied when either side writes to it.
     pub fn fork(&mut self, seq: SeqId, len: usize) -> Result<SeqId, SeqError> {
-        let _ = (seq, len);
-        unimplemented!()
+        let parent = self.sequences.at_least(seq, len)?;
+        let child = Sequence {
+            tokens: parent.tokens[..len].to_vec(),
+            pages: parent.pages[..pages_for(len)].to_vec(),
+            root: parent.root,
+            published: parent.published.min(len / PAGE_TOKENS),
+            ..Sequence::default()
+        };
+        for &page in &child.pages {
+            self.pool.retain(page);
+        }
+        let (id, sequence) = self.sequences.insert();
+        *sequence = child;
+        self.debug_audit();
+        Ok(id)
     }
 
     /// Takes back tokens of the trunk, so that `len` are left, and the whole tail.
     pub fn truncate(&mut self, seq: SeqId, len: usize) -> Result<(), SeqError> {
-        let _ = (seq, len);
-        unimplemented!()
+        self.sequences.at_least(seq, len)?.truncate(len, &mut self.pool);
+        self.debug_audit();
+        Ok(())
     }
 
     /// Ends the tail: the nodes of `path`, each a child of the one before and the first a child of
     /// the trunk, join the trunk in order, the others are dropped.
     pub fn accept_path(&mut self, seq: SeqId, path: &[u32]) -> Result<(), SeqError> {
-        let _ = (seq, path);
-        unimplemented!()
+        let sequence = self.sequences.get_mut(seq)?;
+        sequence.check_path(path)?;
+        let moves = &mut self.step.moves;
+        moves.clear();
+        moves.extend(sequence.path_moves(path));
+        // Pages shared with forks may be written here: a fork never sees slots past the trunk.
+        self.runner.move_slots(moves);
+        sequence.accept_path(path, &mut self.pool);
+        self.debug_audit();
+        Ok(())
     }
 
     /// Ends a sequence. Its full pages stay cached (if it takes part) until others need them.
     pub fn close(&mut self, seq: SeqId) -> Result<(), SeqError> {
-        let _ = seq;
-        unimplemented!()
+        let sequence = self.sequences.get_mut(seq)?;
+        sequence.publish(&mut self.pool);
+        sequence.truncate(0, &mut self.pool);
+        self.sequences.remove(seq);
+        self.debug_audit();
+        Ok(())
     }
 
     /// Runs one forward pass over all feeds. Nothing is split: more rows than the runner takes are
     /// an error. After an error every sequence is as before.
     pub fn step(&mut self, feeds: &[Feed<'_>]) -> Result<StepLogits<'_>, StepError> {
-        let _ = feeds;
-        unimplemented!()
+        assemble::check(feeds, &mut self.sequences, &self.pool, self.runner.info())?;
+        self.step.clear();
+        let ran = self.run(feeds);
+        for feed in feeds {
+            let sequence = self.sequences.get_mut(feed.seq)?;
+            match ran {
+                Ok(()) => sequence.append(feed),
+                Err(_) => sequence.abandon(&mut self.pool),
+            }
+        }
+        self.debug_audit();
+        if let Err(error) = ran {
+            self.step.clear();
+            return Err(error);
+        }
+        Ok(self.logits())
     }
 
-    /// Logits of the latest successful step.
+    /// Logits of the latest step that was sound enough to run; none if the runner then failed.
     pub fn logits(&self) -> StepLogits<'_> {
-        StepLogits { logits: &self.logits, starts: &self.starts }
+        StepLogits { logits: &self.step.logits, starts: &self.step.starts }
     }
 
     /// The runner's facts.
@@ -161,127 +176,77 @@ impl Engine {
 
     /// How many tokens of `seq` came from the cache when it was opened.
     pub fn cached_len(&self, seq: SeqId) -> Result<usize, SeqError> {
-        let _ = seq;
-        unimplemented!()
+        Ok(self.sequences.get(seq)?.cached)
     }
 
     /// Tokens of the trunk.
     pub fn len(&self, seq: SeqId) -> Result<usize, SeqError> {
-        let _ = seq;
-        unimplemented!()
+        Ok(self.sequences.get(seq)?.tokens.len())
     }
 
     /// The trunk.
     pub fn tokens(&self, seq: SeqId) -> Result<&[TokenId], SeqError> {
-        let _ = seq;
-        unimplemented!()
+        Ok(&self.sequences.get(seq)?.tokens)
     }
 
     /// Nodes of the tail, in the order they were fed.
     pub fn tail(&self, seq: SeqId) -> Result<&[TokenId], SeqError> {
-        let _ = seq;
-        unimplemented!()
+        Ok(&self.sequences.get(seq)?.tail)
     }
 
     /// Pages that a step can take: free ones and cached ones that no sequence references.
     pub fn free_pages(&self) -> usize {
-        unimplemented!()
+        self.pool.available()
     }
 
     /// Pages that feeding `rows` more rows to `seq` would take from [`Self::free_pages`].
     pub fn pages_needed(&self, seq: SeqId, rows: usize) -> Result<usize, SeqError> {
-        let _ = (seq, rows);
-        unimplemented!()
+        Ok(self.sequences.get(seq)?.pages_needed(rows, &self.pool))
     }
 
     /// Pages that closing `seq` would give back: those no other sequence references.
     pub fn owned_pages(&self, seq: SeqId) -> Result<usize, SeqError> {
-        let _ = seq;
-        unimplemented!()
+        let pages = &self.sequences.get(seq)?.pages;
+        Ok(pages.iter().filter(|page| !self.pool.is_shared(**page)).count())
     }
 
     /// Whether the next row of `seq` must copy a page first, because a fork shares it.
     pub fn shares_tail(&self, seq: SeqId) -> Result<bool, SeqError> {
-        let _ = seq;
-        unimplemented!()
+        Ok(self.sequences.get(seq)?.shared_tail(&self.pool).is_some())
     }
 
     /// How the pages are used.
     pub fn usage(&self) -> Usage {
-        unimplemented!()
+        self.pool.usage()
     }
-}
 
-/// Why a call about one sequence failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SeqError {
-    /// The sequence was closed, or belongs to another engine.
-    #[error("there is no open sequence {0:?}")]
-    Unknown(SeqId),
-    /// A length past the end.
-    #[error("length {asked} is past the sequence's {len} tokens")]
-    PastEnd {
-        /// Length asked for.
-        asked: usize,
-        /// Length of the trunk.
-        len: usize,
-    },
-    /// A path that does not follow the tail's tree.
-    #[error("node {node} of the accepted path is not a child of the node before it")]
-    NotAPath {
-        /// The offending node.
-        node: u32,
-    },
-}
+    /// Checks the accounting of all pages; used by tests, and after every change in debug builds.
+    pub fn audit(&self) -> Result<Usage, AuditError> {
+        for sequence in self.sequences.iter() {
+            let (slots, pages) = (sequence.slots(), sequence.pages.len());
+            if pages != pages_for(slots) {
+                return Err(AuditError::Table { slots, pages });
+            }
+        }
+        self.pool.audit(self.sequences.iter().map(|sequence| sequence.pages.as_slice()))
+    }
 
-/// Why a step did not run.
-#[derive(Debug, thiserror::Error)]
-pub enum StepError {
-    /// A feed names a sequence that is not open, or breaks its bounds.
-    #[error(transparent)]
-    Sequence(#[from] SeqError),
-    /// Two feeds of one sequence.
-    #[error("sequence {0:?} appears twice in one step")]
-    Repeated(SeqId),
-    /// A feed without tokens, or a step without feeds.
-    #[error("every step needs a feed and every feed a token")]
-    Empty,
-    /// A chain fed to a sequence whose tree is not decided.
-    #[error("sequence {0:?} has an open tree: accept a path or truncate before feeding a chain")]
-    TreeOpen(SeqId),
-    /// The number of parents differs from the number of tokens.
-    #[error("a tree of {tokens} tokens has {parents} parents")]
-    Parents {
-        /// Tokens of the feed.
-        tokens: usize,
-        /// Parents given.
-        parents: usize,
-    },
-    /// A parent that does not come before its child.
-    #[error("node {node} names node {parent} as its parent, which does not come before it")]
-    ParentOrder {
-        /// The child.
-        node: usize,
-        /// The parent it names.
-        parent: u32,
-    },
-    /// More tree nodes than a mask has bits.
-    #[error("a tree of {nodes} nodes exceeds the limit of {limit}")]
-    TreeTooLarge {
-        /// Nodes the tail would have.
-        nodes: usize,
-        /// Most nodes of a tail.
-        limit: usize,
-    },
-    /// Not enough pages.
-    #[error("the step needs {needed} pages and {available} are free: preempt a sequence first")]
-    OutOfPages {
-        /// Pages needed.
-        needed: usize,
-        /// Pages free or evictable.
-        available: usize,
-    },
-    /// The runner refused or failed.
-    #[error(transparent)]
-    Runner(#[from] RunnerError),
+    /// Gives every feed the pages it writes to and runs the model on them.
+    fn run(&mut self, feeds: &[Feed<'_>]) -> Result<(), StepError> {
+        for feed in feeds {
+            let sequence = self.sequences.get_mut(feed.seq)?;
+            // All before the end is final now: whoever wanted it back has truncated.
+            sequence.publish(&mut self.pool);
+            sequence.make_room(feed.tokens.len(), &mut self.pool, &mut self.step.copies)?;
+            sequence.plant(feed.tree.unwrap_or_default());
+            self.step.add(feed, sequence);
+        }
+        self.runner.copy_pages(&self.step.copies);
+        self.runner.forward(&self.step.plan, &mut self.step.logits)?;
+        Ok(())
+    }
+
+    fn debug_audit(&self) {
+        debug_assert_eq!(self.audit().err(), None);
+    }
 }
