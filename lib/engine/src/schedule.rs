@@ -18,6 +18,16 @@
 //! Not here: tokens, pages and clocks. The caller owns the [`crate::batch::Engine`] and does what
 //! the plan says: close what is preempted, open what is admitted, feed the rest.
 
+mod divide;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+use self::divide::{Division, Share};
+use crate::kv::pages_for;
+use crate::runner::PAGE_TOKENS;
+
 /// Names a request; chosen by the caller, unique among those submitted and not finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
@@ -44,7 +54,7 @@ impl Limits {
     /// The longest sequence that can run when nobody else does, in tokens. Requests should be cut
     /// to it before they are submitted.
     pub fn longest(&self) -> usize {
-        self.positions.min(self.pages * crate::runner::PAGE_TOKENS)
+        self.positions.min(self.pages * PAGE_TOKENS)
     }
 }
 
@@ -124,31 +134,81 @@ pub struct Plan {
 #[derive(Clone, Debug)]
 pub struct Scheduler {
     limits: Limits,
+    /// Oldest first.
+    running: Vec<Entry>,
+    /// Oldest first.
+    waiting: VecDeque<Entry>,
+    arrivals: u64,
+}
+
+/// A request that is not finished.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    request: Request,
+    /// Its place among all requests ever submitted.
+    arrival: u64,
 }
 
 impl Scheduler {
     /// A scheduler without requests.
     pub fn new(limits: Limits) -> Self {
-        Self { limits }
+        Self { limits, running: Vec::new(), waiting: VecDeque::new(), arrivals: 0 }
     }
 
     /// Takes a request into the queue.
     pub fn submit(&mut self, request: Request) -> Result<(), Refusal> {
-        let _ = request;
-        unimplemented!()
+        let Limits { pages, positions, waiting, .. } = self.limits;
+        let most = request.max_tokens.max(request.tokens);
+        if request.tokens == 0 {
+            return Err(Refusal::Empty);
+        }
+        if most > positions {
+            return Err(Refusal::TooLong { tokens: most, limit: positions });
+        }
+        if pages_for(most) > pages {
+            return Err(Refusal::NeverFits { needed: pages_for(most), pages });
+        }
+        if self.running().chain(self.waiting()).any(|id| id == request.id) {
+            return Err(Refusal::Duplicate(request.id));
+        }
+        if self.waiting.len() >= waiting {
+            return Err(Refusal::Full { limit: waiting });
+        }
+        self.waiting.push_back(Entry { request, arrival: self.arrivals });
+        self.arrivals += 1;
+        Ok(())
     }
 
     /// Forgets a request that is done or cancelled, waiting or running. Unknown ids are ignored.
     pub fn finish(&mut self, id: RequestId) {
-        let _ = id;
-        unimplemented!()
+        self.running.retain(|entry| entry.request.id != id);
+        self.waiting.retain(|entry| entry.request.id != id);
     }
 
-    /// Divides one step. `running` describes the running requests; those it leaves out sit out
-    /// and own nothing.
+    /// Divides one step. `running` describes the running requests; one that it leaves out sits
+    /// out and owns nothing. Ids that are not running are ignored.
     pub fn plan(&mut self, free_pages: usize, running: &[Running]) -> Plan {
-        let _ = (free_pages, running);
-        unimplemented!()
+        let shares = self.shares(running);
+        let decoding = shares.iter().any(Share::decodes);
+        let rows = self.limits.rows;
+        let prefill_rows = if decoding { self.limits.prefill_rows.max(1) } else { rows };
+        let mut step = Division { shares, rows, prefill_rows, pages: free_pages };
+        step.decode();
+        step.prefill();
+        let preempt = self.preempt(&step.shares);
+        let admit = if preempt.is_empty() { self.admit(&mut step) } else { Vec::new() };
+        step.windows();
+
+        let mut plan = Plan { preempt, admit, ..Plan::default() };
+        for share in step.shares.iter().filter(|share| share.rows > 0) {
+            let id = share.state.id;
+            if share.decodes() {
+                plan.decode.push(Decode { id, window: share.rows - 1 });
+            } else {
+                plan.prefill.push(Chunk { id, rows: share.rows });
+            }
+        }
+        plan
     }
 
     /// What it divides.
@@ -158,12 +218,66 @@ impl Scheduler {
 
     /// Running requests, oldest first.
     pub fn running(&self) -> impl ExactSizeIterator<Item = RequestId> + '_ {
-        [].into_iter()
+        self.running.iter().map(|entry| entry.request.id)
     }
 
     /// Waiting requests, next to be admitted first.
     pub fn waiting(&self) -> impl ExactSizeIterator<Item = RequestId> + '_ {
-        [].into_iter()
+        self.waiting.iter().map(|entry| entry.request.id)
+    }
+
+    fn shares(&self, running: &[Running]) -> Vec<Share> {
+        let share = |(i, entry): (usize, &Entry)| {
+            let Request { id, tokens, max_tokens } = entry.request;
+            // Callers usually keep the order of `running()`.
+            let there = running.get(i).filter(|state| state.id == id);
+            let state = there.or_else(|| running.iter().find(|state| state.id == id));
+            let absent =
+                Running { id, len: 0, tokens, owned_pages: 0, shares_tail: false, ask: Ask::SitOut };
+            let state = state.copied().unwrap_or(absent);
+            // A round emits its window and one more token.
+            let most_window = max_tokens.saturating_sub(state.tokens + 1);
+            Share { state, most_window, rows: 0, preempted: false }
+        };
+        self.running.iter().enumerate().map(share).collect()
+    }
+
+    /// Puts the preempted back in the queue, where their age puts them before all others.
+    fn preempt(&mut self, shares: &[Share]) -> Vec<RequestId> {
+        let mut preempted = Vec::new();
+        for (i, share) in shares.iter().enumerate().rev().filter(|(_, share)| share.preempted) {
+            let mut entry = self.running.remove(i);
+            entry.request.tokens = share.state.tokens;
+            let place = self.waiting.partition_point(|other| other.arrival < entry.arrival);
+            self.waiting.insert(place, entry);
+            preempted.push(share.state.id);
+        }
+        preempted
+    }
+
+    /// Lets waiting requests in, in order, while all their known tokens fit beside what is running.
+    fn admit(&mut self, step: &mut Division) -> Vec<Chunk> {
+        let mut admitted = Vec::new();
+        let promised: usize = step.shares.iter().map(Share::outstanding).sum();
+        while let Some(entry) = self.waiting.front() {
+            let Request { id, tokens, max_tokens } = entry.request;
+            // A page to grow for everyone, or the next step might preempt whom this one let in.
+            let spare = if self.running.is_empty() { 0 } else { self.running.len() + 1 };
+            let needed = pages_for((tokens + 1).min(max_tokens.max(tokens)));
+            let full = self.running.len() >= self.limits.running.min(self.limits.rows);
+            if full || step.prefill_rows == 0 || promised + spare + needed > step.pages {
+                break;
+            }
+            let rows = tokens.min(step.prefill_rows);
+            step.prefill_rows -= rows;
+            step.rows -= rows;
+            step.pages -= needed;
+            admitted.push(Chunk { id, rows });
+            let place = self.running.partition_point(|other| other.arrival < entry.arrival);
+            self.running.insert(place, *entry);
+            self.waiting.pop_front();
+        }
+        admitted
     }
 }
 
