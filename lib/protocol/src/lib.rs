@@ -13,5 +13,6 @@
 pub mod address;
 pub mod generate;
 pub mod link;
+mod wire;
 
 pub use address::{Address, BindError, Listener};

@@ -13,15 +13,25 @@
 //! decodes alone, the endpoint frees their slots, and after a reconnect the target opens them
 //! anew. Messages of one session arrive in the order they were sent or not at all.
 
+mod codec;
 mod dial;
 mod event;
+mod frame;
+mod message;
+mod pump;
+mod queue;
 mod serve;
 mod transport;
 
+pub(crate) use codec::FrameCodec;
 pub use dial::Link;
 pub use event::{
     Hello, Limits, LinkEvent, LinkId, LinkOptions, LoadReport, Malformed, SendError, ServerEvent,
     Welcome,
+};
+pub use frame::{
+    DraftFrame, FrameError, MAX_MESSAGES, TargetFrame, VERSION, decode_draft_frame,
+    decode_target_frame, encode_draft_frame, encode_target_frame,
 };
 pub use serve::LinkServer;
 pub use transport::{Transport, TransportOptions};

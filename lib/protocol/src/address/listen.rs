@@ -59,7 +59,7 @@ enum Kind {
 
 /// Removes the socket's file, unless somebody else has taken its place.
 #[derive(Debug)]
-struct SocketFile {
+pub(crate) struct SocketFile {
     path: PathBuf,
     inode: u64,
 }

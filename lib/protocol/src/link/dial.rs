@@ -1,36 +1,65 @@
 //! The target's end of a link.
 
-use foretoken_speculation::message::ToDraft;
-use tokio_util::sync::CancellationToken;
+use std::{fmt, io, sync::Arc};
 
-use super::{Hello, LinkEvent, LinkOptions, SendError};
-use crate::Address;
+use foretoken_speculation::message::ToDraft;
+use hyper_util::rt::TokioIo;
+use tokio::{
+    runtime::Handle,
+    time::{Instant, sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use tonic::{Code, Streaming, transport::Endpoint};
+use tower::service_fn;
+
+use super::{
+    Hello, LinkEvent, LinkOptions, SendError, Welcome,
+    event::{Identity, mismatch},
+    frame::{DraftFrame, TargetFrame, VERSION},
+    pump::{Backoff, Ended, Heard, pump},
+    queue::Queue,
+    transport::WINDOW,
+};
+use crate::{
+    Address, address::Socket, wire::proto::speculation::v1::speculation_client::SpeculationClient,
+};
 
 /// A link that a target keeps to an endpoint. Dropping it ends the link.
-#[derive(Debug)]
 pub struct Link {
     address: Address,
+    queue: Arc<Queue<TargetFrame>>,
     stop: CancellationToken,
 }
 
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+pub(super) type OnEvent = Box<dyn FnMut(LinkEvent) + Send>;
+
 impl Link {
     pub(super) fn spawn(
-        _runtime: &tokio::runtime::Handle,
+        runtime: &Handle,
         address: Address,
-        _hello: Hello,
-        _options: LinkOptions,
+        hello: Hello,
+        options: LinkOptions,
         stop: CancellationToken,
-        _on_event: Box<dyn FnMut(LinkEvent) + Send>,
+        on_event: OnEvent,
     ) -> Self {
-        Self { address, stop }
+        let queue = Arc::new(Queue::new(options.queue));
+        let link = Self { address: address.clone(), queue: Arc::clone(&queue), stop: stop.clone() };
+        let dialer = Dialer { address, hello, options, stop, queue, on_event };
+        runtime.spawn(dialer.run());
+        link
     }
 
     /// Sends the messages of one step, in one frame if they fit. Never blocks; callable from any
     /// thread. If the queue is full, older messages of a session go first when a newer round of
     /// the same session waits behind them.
     pub fn send(&self, messages: Vec<ToDraft>) -> Result<(), SendError> {
-        drop(messages);
-        Err(SendError::Down)
+        self.queue.push(messages)
     }
 
     /// Where the endpoint is.
@@ -43,4 +72,157 @@ impl Drop for Link {
     fn drop(&mut self) {
         self.stop.cancel();
     }
+}
+
+/// Keeps the link up.
+struct Dialer {
+    address: Address,
+    hello: Hello,
+    options: LinkOptions,
+    stop: CancellationToken,
+    queue: Arc<Queue<TargetFrame>>,
+    on_event: OnEvent,
+}
+
+/// Why an attempt, or the link that came of it, ended.
+enum Attempt {
+    Stopped,
+    Incompatible(String),
+    Lost(String),
+}
+
+impl Drop for Dialer {
+    fn drop(&mut self) {
+        // However this task ends, senders are told so.
+        self.queue.close();
+    }
+}
+
+impl Dialer {
+    async fn run(mut self) {
+        let mut backoff = Backoff::new(&self.options);
+        let mut silent = false;
+        let stop = self.stop.clone();
+        loop {
+            let begun = Instant::now();
+            let mut up = false;
+            let attempt = tokio::select! {
+                attempt = self.attempt(&mut up) => attempt,
+                () = stop.cancelled() => Attempt::Stopped,
+            };
+            self.queue.close();
+            if up && begun.elapsed() > self.options.backoff_max {
+                backoff.reset();
+            }
+            let wait = match attempt {
+                Attempt::Stopped => return,
+                Attempt::Incompatible(reason) => {
+                    silent = true;
+                    (self.on_event)(LinkEvent::Incompatible(reason));
+                    backoff.longest()
+                }
+                Attempt::Lost(reason) => {
+                    // Once is enough: nothing has changed since the last time.
+                    if up || !silent {
+                        silent = true;
+                        (self.on_event)(LinkEvent::Down(reason));
+                    }
+                    backoff.wait()
+                }
+            };
+            tokio::select! {
+                () = sleep(wait) => {}
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+
+    async fn attempt(&mut self, up: &mut bool) -> Attempt {
+        let (frames, welcome) = match self.connect().await {
+            Ok(connected) => connected,
+            Err(failed) => return failed,
+        };
+        *up = true;
+        self.queue.open((welcome.limits.max_frame as usize).min(self.options.max_frame));
+        (self.on_event)(LinkEvent::Up(welcome));
+        let Self { queue, options, stop, on_event, .. } = self;
+        let ended = pump(frames, queue, options, stop, |heard| match heard {
+            Heard::Suspect(suspect) => on_event(LinkEvent::Suspect(suspect)),
+            Heard::Frame(frame) => deliver(frame, on_event),
+        })
+        .await;
+        match ended {
+            Ended::Stopped => Attempt::Stopped,
+            Ended::Lost(reason) => Attempt::Lost(reason),
+        }
+    }
+
+    async fn connect(&mut self) -> Result<(Streaming<DraftFrame>, Welcome), Attempt> {
+        let lost = |reason: String| Attempt::Lost(reason);
+        let late = |_| lost(format!("{} did not answer in time", self.address));
+        let patience = self.options.dead_after;
+        let address = self.address.clone();
+        let connector = service_fn(move |_| {
+            let address = address.clone();
+            async move { Ok::<_, io::Error>(TokioIo::new(Socket::connect(&address).await?)) }
+        });
+        let channel = timeout(
+            patience,
+            // The name only fills a header: the connector knows where to go.
+            Endpoint::from_static("http://endpoint")
+                .initial_stream_window_size(WINDOW)
+                .initial_connection_window_size(WINDOW)
+                .connect_with_connector(connector),
+        )
+        .await
+        .map_err(late)?
+        .map_err(|error| lost(format!("cannot reach {}: {}", self.address, chain(&error))))?;
+
+        let mut client =
+            SpeculationClient::new(channel).max_decoding_message_size(self.options.max_frame);
+        let outgoing = self.queue.connect(self.hello.clone());
+        let mut frames = match timeout(patience, client.link(outgoing)).await.map_err(late)? {
+            Ok(response) => response.into_inner(),
+            Err(status) if status.code() == Code::FailedPrecondition => {
+                return Err(Attempt::Incompatible(status.message().into()));
+            }
+            Err(status) => return Err(lost(status.message().into())),
+        };
+        let first = timeout(patience, frames.message()).await.map_err(late)?;
+        let introduction = match first {
+            Ok(frame) => frame.and_then(|frame| frame.welcome),
+            Err(status) => return Err(lost(status.message().into())),
+        };
+        let Some((version, welcome)) = introduction else {
+            return Err(lost("the endpoint did not introduce itself".into()));
+        };
+        let ours = Identity::of_target(VERSION, &self.hello);
+        if let Some(reason) = mismatch(&ours, &Identity::of_endpoint(version, &welcome)) {
+            return Err(Attempt::Incompatible(reason));
+        }
+        Ok((frames, welcome))
+    }
+}
+
+fn deliver(frame: DraftFrame, on_event: &mut OnEvent) {
+    for malformed in frame.malformed {
+        on_event(LinkEvent::Malformed(malformed));
+    }
+    if let Some(load) = frame.load {
+        on_event(LinkEvent::Load(load));
+    }
+    if !frame.messages.is_empty() {
+        on_event(LinkEvent::Messages(frame.messages));
+    }
+}
+
+/// An error and its causes, which tonic keeps to itself otherwise.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
 }

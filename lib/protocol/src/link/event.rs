@@ -140,9 +140,13 @@ pub enum SendError {
     /// The link is not up. Nothing is kept for later: sessions have to be opened anew anyway.
     #[error("the link is down")]
     Down,
-    /// The peer does not keep up and the queue is full. The sessions named lost messages; the
-    /// protocol heals them (a resync), or the sender closes them.
-    #[error("the peer does not keep up: messages of {} sessions were dropped", sessions.len())]
+    /// The peer does not keep up and the queue is full, or a message is larger than the peer's
+    /// largest frame. The sessions named lost messages; the protocol heals them (a resync), or
+    /// the sender closes them. Everything else was sent.
+    #[error(
+        "messages of {} sessions were dropped: the peer does not keep up or they are too large",
+        sessions.len()
+    )]
     Overflow {
         /// Sessions that lost messages.
         sessions: Vec<SessionId>,
@@ -180,4 +184,48 @@ impl Default for LinkOptions {
             max_frame: 4 << 20,
         }
     }
+}
+
+/// What decides whether two ends go together.
+pub(super) struct Identity<'a> {
+    version: u32,
+    tokenizer_digest: &'a str,
+    vocab_size: u32,
+}
+
+impl<'a> Identity<'a> {
+    pub(super) fn of_target(version: u32, hello: &'a Hello) -> Self {
+        let Hello { tokenizer_digest, vocab_size, .. } = hello;
+        Self { version, tokenizer_digest, vocab_size: *vocab_size }
+    }
+
+    pub(super) fn of_endpoint(version: u32, welcome: &'a Welcome) -> Self {
+        let Welcome { tokenizer_digest, vocab_size, .. } = welcome;
+        Self { version, tokenizer_digest, vocab_size: *vocab_size }
+    }
+}
+
+/// Why a target and an endpoint do not go together, if they do not.
+pub(super) fn mismatch(target: &Identity<'_>, endpoint: &Identity<'_>) -> Option<String> {
+    if target.version != endpoint.version {
+        return Some(format!(
+            "the target speaks protocol version {}, the endpoint {}: run the same release on both",
+            target.version, endpoint.version
+        ));
+    }
+    if target.vocab_size != endpoint.vocab_size {
+        return Some(format!(
+            "the target has a vocabulary of {} entries, the endpoint of {}: \
+             choose a draft model with the target's tokenizer",
+            target.vocab_size, endpoint.vocab_size
+        ));
+    }
+    if target.tokenizer_digest != endpoint.tokenizer_digest {
+        return Some(format!(
+            "the target's tokenizer is {}, the endpoint's {}: \
+             choose a draft model with the target's tokenizer",
+            target.tokenizer_digest, endpoint.tokenizer_digest
+        ));
+    }
+    None
 }

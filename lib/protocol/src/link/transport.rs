@@ -9,6 +9,10 @@ use super::{
 };
 use crate::{Address, Listener};
 
+/// HTTP/2 flow-control window, of streams and connections. Credits bound what is under way; the
+/// window only has to be out of their way.
+pub(super) const WINDOW: u32 = 8 << 20;
+
 /// How the transport thread behaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransportOptions {

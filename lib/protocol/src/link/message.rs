@@ -1,0 +1,257 @@
+//! Messages of one session, as protobuf.
+//!
+//! What is checked: arrays are whole, as long as each other and within limits; numbers are in
+//! their range; a proposal's distributions are distributions. What is not: whether tokens exist
+//! and rounds follow, which only the receiving session can tell.
+
+use foretoken_speculation::{
+    Epoch, Round, Seed, SessionId,
+    message::{Open, Outcome, Resync, SparseDistribution, ToDraft, ToTarget, Window},
+    sampling::SamplingParams,
+};
+
+use crate::wire::{
+    ValueError, Wire, check_number, check_text, pack_tokens, pack_words,
+    proto::speculation::v1::{
+        self as proto, DraftMessage, TargetMessage, draft_message, target_message,
+    },
+    unpack_pairs, unpack_tokens, unpack_words,
+};
+
+/// Most tokens an outcome or a window can have. Far above any lookahead that pays.
+const MAX_WINDOW: usize = 4096;
+
+/// Distance from 1 at which probabilities are no distribution any more: rounding of a thousand
+/// f32 terms stays a hundred times below it.
+const MAX_SUM_ERROR: f32 = 0.01;
+
+/// Who a message is about.
+pub(crate) trait Keyed {
+    fn session(&self) -> SessionId;
+    fn epoch(&self) -> Epoch;
+}
+
+impl Keyed for ToDraft {
+    fn session(&self) -> SessionId {
+        match self {
+            Self::Open(Open { session, .. })
+            | Self::Outcome(Outcome { session, .. })
+            | Self::Close { session, .. } => *session,
+        }
+    }
+
+    fn epoch(&self) -> Epoch {
+        match self {
+            Self::Open(Open { epoch, .. })
+            | Self::Outcome(Outcome { epoch, .. })
+            | Self::Close { epoch, .. } => *epoch,
+        }
+    }
+}
+
+impl Keyed for ToTarget {
+    fn session(&self) -> SessionId {
+        match self {
+            Self::Opened { session, .. }
+            | Self::Refused { session, .. }
+            | Self::Window(Window { session, .. })
+            | Self::Resync(Resync { session, .. }) => *session,
+        }
+    }
+
+    fn epoch(&self) -> Epoch {
+        match self {
+            Self::Opened { epoch, .. }
+            | Self::Refused { epoch, .. }
+            | Self::Window(Window { epoch, .. })
+            | Self::Resync(Resync { epoch, .. }) => *epoch,
+        }
+    }
+}
+
+impl Wire for ToDraft {
+    type Proto = TargetMessage;
+
+    fn to_proto(&self) -> TargetMessage {
+        let body = match self {
+            Self::Open(open) => target_message::Body::Open(proto::Open {
+                sampling: Some(open.sampling.to_proto()),
+                seed: open.seed.0,
+                prompt_len: open.prompt_len,
+                tokens: pack_tokens(&open.tokens),
+            }),
+            Self::Outcome(outcome) => target_message::Body::Outcome(proto::Outcome {
+                round: outcome.round.0,
+                base_len: outcome.base_len,
+                tokens: pack_tokens(&outcome.tokens),
+                lookahead: outcome.lookahead,
+            }),
+            Self::Close { .. } => target_message::Body::Close(proto::Close {}),
+        };
+        TargetMessage { session: self.session().0, epoch: self.epoch().0, body: Some(body) }
+    }
+
+    fn from_proto(message: TargetMessage) -> Result<Self, ValueError> {
+        let session = SessionId(message.session);
+        let epoch = Epoch(message.epoch);
+        Ok(match message.body.ok_or(ValueError::Missing("the body"))? {
+            target_message::Body::Open(open) => {
+                let tokens = unpack_tokens("open.tokens", &open.tokens)?;
+                if open.prompt_len as usize > tokens.len() {
+                    return Err(ValueError::TooMany {
+                        field: "open.prompt_len",
+                        found: open.prompt_len as usize,
+                        limit: tokens.len(),
+                    });
+                }
+                Self::Open(Open {
+                    session,
+                    epoch,
+                    sampling: SamplingParams::from_proto(
+                        open.sampling.ok_or(ValueError::Missing("sampling"))?,
+                    )?,
+                    seed: Seed(open.seed),
+                    prompt_len: open.prompt_len,
+                    tokens,
+                })
+            }
+            target_message::Body::Outcome(outcome) => {
+                let tokens = unpack_tokens("outcome.tokens", &outcome.tokens)?;
+                check_window("outcome.tokens", tokens.len())?;
+                check_window("outcome.lookahead", outcome.lookahead as usize)?;
+                Self::Outcome(Outcome {
+                    session,
+                    epoch,
+                    round: Round(outcome.round),
+                    base_len: outcome.base_len,
+                    tokens,
+                    lookahead: outcome.lookahead,
+                })
+            }
+            target_message::Body::Close(proto::Close {}) => Self::Close { session, epoch },
+        })
+    }
+}
+
+impl Wire for ToTarget {
+    type Proto = DraftMessage;
+
+    fn to_proto(&self) -> DraftMessage {
+        let body = match self {
+            Self::Opened { .. } => draft_message::Body::Opened(proto::Opened {}),
+            Self::Refused { reason, retry, .. } => {
+                draft_message::Body::Refused(proto::Refused { reason: reason.clone(), retry: *retry })
+            }
+            Self::Window(window) => draft_message::Body::Window(proto::Window {
+                round: window.round.0,
+                base_len: window.base_len,
+                tokens: pack_tokens(&window.tokens),
+                q: (!window.q.is_empty()).then(|| pack_distributions(&window.q)),
+            }),
+            Self::Resync(resync) => {
+                draft_message::Body::Resync(proto::Resync { have_len: resync.have_len })
+            }
+        };
+        DraftMessage { session: self.session().0, epoch: self.epoch().0, body: Some(body) }
+    }
+
+    fn from_proto(message: DraftMessage) -> Result<Self, ValueError> {
+        let session = SessionId(message.session);
+        let epoch = Epoch(message.epoch);
+        Ok(match message.body.ok_or(ValueError::Missing("the body"))? {
+            draft_message::Body::Opened(proto::Opened {}) => Self::Opened { session, epoch },
+            draft_message::Body::Refused(refused) => Self::Refused {
+                session,
+                epoch,
+                reason: check_text("refused.reason", refused.reason)?,
+                retry: refused.retry,
+            },
+            draft_message::Body::Window(window) => {
+                let tokens = unpack_tokens("window.tokens", &window.tokens)?;
+                check_window("window.tokens", tokens.len())?;
+                let q = match window.q {
+                    Some(q) => unpack_distributions(&q, tokens.len())?,
+                    None => Vec::new(),
+                };
+                Self::Window(Window {
+                    session,
+                    epoch,
+                    round: Round(window.round),
+                    base_len: window.base_len,
+                    tokens,
+                    q,
+                })
+            }
+            draft_message::Body::Resync(resync) => {
+                Self::Resync(Resync { session, epoch, have_len: resync.have_len })
+            }
+        })
+    }
+}
+
+fn check_window(field: &'static str, found: usize) -> Result<(), ValueError> {
+    if found > MAX_WINDOW {
+        return Err(ValueError::TooMany { field, found, limit: MAX_WINDOW });
+    }
+    Ok(())
+}
+
+fn pack_distributions(q: &[SparseDistribution]) -> proto::SparseQ {
+    let entries = || q.iter().flat_map(|distribution| &distribution.entries);
+    let tokens: Vec<u32> = entries().map(|(token, _)| token.0).collect();
+    let probabilities: Vec<u32> = entries().map(|(_, probability)| probability.to_bits()).collect();
+    proto::SparseQ {
+        counts: pack_words(q.iter().map(|distribution| distribution.entries.len() as u32)),
+        tokens: pack_words(tokens.into_iter()),
+        probabilities: pack_words(probabilities.into_iter()),
+    }
+}
+
+fn unpack_distributions(
+    q: &proto::SparseQ,
+    expected: usize,
+) -> Result<Vec<SparseDistribution>, ValueError> {
+    let counts = unpack_words("q.counts", &q.counts)?;
+    if counts.len() != expected {
+        let found = counts.len();
+        return Err(ValueError::Count { field: "q.counts", found, expected });
+    }
+    let pairs = unpack_pairs("q.probabilities", &q.tokens, &q.probabilities)?;
+    let mut rest = pairs.as_slice();
+    let mut distributions = Vec::with_capacity(expected);
+    for count in counts {
+        let (entries, behind) = rest.split_at_checked(count as usize).ok_or(ValueError::Count {
+            field: "q.tokens",
+            found: rest.len(),
+            expected: count as usize,
+        })?;
+        rest = behind;
+        distributions.push(check_distribution(entries)?);
+    }
+    if !rest.is_empty() {
+        return Err(ValueError::TooMany {
+            field: "q.tokens",
+            found: pairs.len(),
+            limit: pairs.len() - rest.len(),
+        });
+    }
+    Ok(distributions)
+}
+
+fn check_distribution(
+    entries: &[(foretoken_speculation::TokenId, f32)],
+) -> Result<SparseDistribution, ValueError> {
+    let mut sum = 0.0;
+    for (_, probability) in entries {
+        sum += check_number("q.probabilities", *probability, "more than 0", |p| p > 0.0)?;
+    }
+    check_number("the sum of q.probabilities", sum, "1", |sum| (sum - 1.0).abs() <= MAX_SUM_ERROR)?;
+    if !entries.is_sorted_by(|one, two| one.0 < two.0) {
+        return Err(ValueError::Range {
+            field: "q.tokens",
+            found: "out of order".into(),
+            allowed: "ascending",
+        });
+    }
+    Ok(SparseDistribution { entries: entries.to_vec() })
+}

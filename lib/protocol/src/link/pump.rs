@@ -1,0 +1,180 @@
+//! What both ends of an established link do: take frames in, keep the beat, watch the peer.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio_util::sync::CancellationToken;
+use tonic::Streaming;
+
+use super::{
+    DraftFrame, LinkOptions, TargetFrame,
+    queue::{CREDIT_WINDOW, OutgoingFrame, Queue},
+};
+
+/// A frame as flow control sees it.
+pub(super) trait IncomingFrame {
+    /// Messages in it, readable or not.
+    fn count(&self) -> usize;
+    /// Messages it lets this side send.
+    fn credit(&self) -> u32;
+}
+
+impl IncomingFrame for TargetFrame {
+    fn count(&self) -> usize {
+        self.messages.len() + self.malformed.len()
+    }
+
+    fn credit(&self) -> u32 {
+        self.credit
+    }
+}
+
+impl IncomingFrame for DraftFrame {
+    fn count(&self) -> usize {
+        self.messages.len() + self.malformed.len()
+    }
+
+    fn credit(&self) -> u32 {
+        self.credit
+    }
+}
+
+/// What the pump tells its owner.
+pub(super) enum Heard<F> {
+    Frame(F),
+    Suspect(bool),
+}
+
+/// Why a link ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// This side was told to stop.
+    Stopped,
+    /// The peer is gone or broke the rules.
+    Lost(String),
+}
+
+/// Runs an established link until it ends.
+pub(super) async fn pump<I: IncomingFrame, O: OutgoingFrame>(
+    mut frames: Streaming<I>,
+    queue: &Queue<O>,
+    options: &LinkOptions,
+    stop: &CancellationToken,
+    mut on_heard: impl FnMut(Heard<I>),
+) -> Ended {
+    let mut beat = interval_at(Instant::now() + options.beat, options.beat);
+    beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut stopped = std::pin::pin!(stop.cancelled());
+    let mut credit = Credit { allowed: CREDIT_WINDOW, taken: 0 };
+    let mut heard = Instant::now();
+    let mut suspected = false;
+    loop {
+        tokio::select! {
+            frame = frames.message() => {
+                let frame = match frame {
+                    Ok(Some(frame)) => frame,
+                    Ok(None) => return Ended::Lost("the peer ended the link".into()),
+                    Err(status) => return Ended::Lost(status.message().into()),
+                };
+                heard = Instant::now();
+                if std::mem::take(&mut suspected) {
+                    on_heard(Heard::Suspect(false));
+                }
+                let count = frame.count();
+                if !credit.take(count) {
+                    return Ended::Lost("the peer sent more than it was granted".into());
+                }
+                if frame.credit() > 0 {
+                    queue.granted(frame.credit());
+                }
+                on_heard(Heard::Frame(frame));
+                if let Some(grant) = credit.refill() {
+                    queue.grant(grant);
+                }
+            }
+            due = beat.tick() => {
+                queue.beat();
+                let late = due.elapsed();
+                let silence = heard.elapsed();
+                // If this thread itself did not run, silence says nothing about the peer.
+                if late < options.beat && silence > options.dead_after {
+                    return Ended::Lost(format!("nothing heard for {} ms", silence.as_millis()));
+                }
+                if late < options.beat && silence > options.suspect_after && !suspected {
+                    suspected = true;
+                    on_heard(Heard::Suspect(true));
+                }
+            }
+            () = &mut stopped => return Ended::Stopped,
+        }
+    }
+}
+
+
+/// What the peer may still send.
+struct Credit {
+    allowed: u32,
+    /// Taken since the last grant.
+    taken: u32,
+}
+
+impl Credit {
+    /// Whether `count` messages were allowed.
+    fn take(&mut self, count: usize) -> bool {
+        let Some(left) = u32::try_from(count).ok().and_then(|count| self.allowed.checked_sub(count))
+        else {
+            return false;
+        };
+        self.taken += self.allowed - left;
+        self.allowed = left;
+        true
+    }
+
+    /// What to grant, once it is worth a frame.
+    fn refill(&mut self) -> Option<u32> {
+        if self.taken < CREDIT_WINDOW / 2 {
+            return None;
+        }
+        let grant = std::mem::take(&mut self.taken);
+        self.allowed += grant;
+        Some(grant)
+    }
+}
+
+/// Waits between attempts: doubling, with jitter so that many targets do not come at once.
+#[derive(Debug)]
+pub(super) struct Backoff {
+    min: Duration,
+    max: Duration,
+    next: Duration,
+}
+
+impl Backoff {
+    pub(super) fn new(options: &LinkOptions) -> Self {
+        Self { min: options.backoff_min, max: options.backoff_max, next: options.backoff_min }
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.next = self.min;
+    }
+
+    /// How long to wait now: between half and all of the step.
+    pub(super) fn wait(&mut self) -> Duration {
+        let step = self.next.min(self.max);
+        self.next = (step * 2).min(self.max);
+        jitter(step)
+    }
+
+    /// The longest wait, with jitter.
+    pub(super) fn longest(&self) -> Duration {
+        jitter(self.max)
+    }
+}
+
+fn jitter(step: Duration) -> Duration {
+    use std::hash::{BuildHasher, RandomState};
+    // A fresh `RandomState` is the standard library's only source of randomness; spreading
+    // reconnects needs no better one.
+    let random = RandomState::new().hash_one(0_u8) % 1024;
+    step / 2 + step / 2048 * (random as u32)
+}

@@ -1,0 +1,175 @@
+//! The generated protobuf code, and the packed arrays in it.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use foretoken_speculation::{TokenId, sampling::SamplingParams};
+
+#[expect(
+    clippy::pedantic,
+    unreachable_pub,
+    reason = "generated; the domain types are the documented ones"
+)]
+pub(crate) mod proto {
+    pub(crate) mod sampling {
+        pub(crate) mod v1 {
+            tonic::include_proto!("foretoken.sampling.v1");
+        }
+    }
+    pub(crate) mod speculation {
+        pub(crate) mod v1 {
+            tonic::include_proto!("foretoken.speculation.v1");
+        }
+    }
+    pub(crate) mod generation {
+        pub(crate) mod v1 {
+            tonic::include_proto!("foretoken.generation.v1");
+        }
+    }
+}
+
+/// A domain type and its form on the wire.
+pub(crate) trait Wire: Sized {
+    type Proto;
+
+    fn to_proto(&self) -> Self::Proto;
+
+    /// Checks everything that a value of the domain type promises.
+    fn from_proto(proto: Self::Proto) -> Result<Self, ValueError>;
+}
+
+/// Longest identifying text (instance, digest, path) a peer may send.
+const MAX_TEXT: usize = 4096;
+
+/// Why a value from a peer is no value of its type.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ValueError {
+    #[error("{0} is missing")]
+    Missing(&'static str),
+    #[error("{field} has {len} bytes, which is no whole number of words")]
+    Torn { field: &'static str, len: usize },
+    #[error("{field} has {found} entries, not {expected}")]
+    Count { field: &'static str, found: usize, expected: usize },
+    #[error("{field} has {found} entries, {limit} are allowed")]
+    TooMany { field: &'static str, found: usize, limit: usize },
+    #[error("{field} is {found}, allowed is {allowed}")]
+    Range { field: &'static str, found: String, allowed: &'static str },
+}
+
+pub(crate) fn pack_tokens(tokens: &[TokenId]) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(tokens.len() * 4);
+    for token in tokens {
+        bytes.put_u32_le(token.0);
+    }
+    bytes.freeze()
+}
+
+pub(crate) fn pack_words(words: impl ExactSizeIterator<Item = u32>) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(words.len() * 4);
+    for word in words {
+        bytes.put_u32_le(word);
+    }
+    bytes.freeze()
+}
+
+pub(crate) fn unpack_words<'a>(
+    field: &'static str,
+    bytes: &'a [u8],
+) -> Result<impl ExactSizeIterator<Item = u32> + 'a, ValueError> {
+    let (words, rest) = bytes.as_chunks::<4>();
+    if !rest.is_empty() {
+        return Err(ValueError::Torn { field, len: bytes.len() });
+    }
+    Ok(words.iter().map(|word| u32::from_le_bytes(*word)))
+}
+
+pub(crate) fn unpack_tokens(
+    field: &'static str,
+    bytes: &[u8],
+) -> Result<Vec<TokenId>, ValueError> {
+    Ok(unpack_words(field, bytes)?.map(TokenId).collect())
+}
+
+/// Tokens with a number each: two arrays of equal length.
+pub(crate) fn unpack_pairs(
+    field: &'static str,
+    tokens: &[u8],
+    values: &[u8],
+) -> Result<Vec<(TokenId, f32)>, ValueError> {
+    let tokens = unpack_words(field, tokens)?;
+    let values = unpack_words(field, values)?;
+    if tokens.len() != values.len() {
+        return Err(ValueError::Count { field, found: values.len(), expected: tokens.len() });
+    }
+    Ok(tokens.map(TokenId).zip(values.map(f32::from_bits)).collect())
+}
+
+pub(crate) fn check_text(field: &'static str, text: String) -> Result<String, ValueError> {
+    if text.len() > MAX_TEXT {
+        return Err(ValueError::TooMany { field, found: text.len(), limit: MAX_TEXT });
+    }
+    Ok(text)
+}
+
+pub(crate) fn check_number(
+    field: &'static str,
+    value: f32,
+    allowed: &'static str,
+    good: impl Fn(f32) -> bool,
+) -> Result<f32, ValueError> {
+    if value.is_finite() && good(value) {
+        Ok(value)
+    } else {
+        Err(ValueError::Range { field, found: value.to_string(), allowed })
+    }
+}
+
+impl Wire for SamplingParams {
+    type Proto = proto::sampling::v1::SamplingParams;
+
+    fn to_proto(&self) -> Self::Proto {
+                Self::Proto {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            bias_tokens: pack_words(self.logit_bias.iter().map(|(token, _)| token.0)),
+            bias_values: pack_words(self.logit_bias.iter().map(|(_, bias)| bias.to_bits())),
+            banned_until_min: pack_tokens(&self.banned_until_min),
+            min_tokens: self.min_tokens,
+        }
+    }
+
+    fn from_proto(params: Self::Proto) -> Result<Self, ValueError> {
+        let any = "any finite number";
+        let logit_bias = unpack_pairs("logit_bias", &params.bias_tokens, &params.bias_values)?;
+        for (_, bias) in &logit_bias {
+            check_number("logit_bias", *bias, any, |_| true)?;
+        }
+        Ok(Self {
+            temperature: check_number("temperature", params.temperature, "0 or more", |t| t >= 0.0)?,
+            top_k: params.top_k,
+            top_p: check_number("top_p", params.top_p, "more than 0, up to 1", |p| {
+                p > 0.0 && p <= 1.0
+            })?,
+            min_p: check_number("min_p", params.min_p, "0 to 1", |p| (0.0..=1.0).contains(&p))?,
+            repetition_penalty: check_number(
+                "repetition_penalty",
+                params.repetition_penalty,
+                "more than 0",
+                |penalty| penalty > 0.0,
+            )?,
+            presence_penalty: check_number("presence_penalty", params.presence_penalty, any, |_| true)?,
+            frequency_penalty: check_number(
+                "frequency_penalty",
+                params.frequency_penalty,
+                any,
+                |_| true,
+            )?,
+            logit_bias,
+            banned_until_min: unpack_tokens("banned_until_min", &params.banned_until_min)?,
+            min_tokens: params.min_tokens,
+        })
+    }
+}
