@@ -1,1 +1,260 @@
 //! How many tokens to speculate on: numbers in, lookahead out.
+//!
+//! A [`Controller`] learns acceptance by position, the time answers take, and the cost of steps by
+//! their rows. It then takes the lookahead K with the most expected tokens per second:
+//!
+//! ```text
+//! E(K) = 1 + a1 + a1 a2 + ... + a1..aK            tokens a round emits
+//! T(K) = step(other + sessions (K + 1)) + answer(K)     and what the round takes
+//! ```
+//!
+//! `answer(0)` is 0, so K = 0 is plain decoding. The model is that of sessions in lock-step: it
+//! charges the whole answer to the round, which errs on the side of plain decoding when other
+//! sessions' steps fill the wait. Acceptance alone never decides: it stays flat while the right
+//! lookahead falls with load.
+//!
+//! A lookahead is left only for one that is better by a margin. At K = 0 nothing is learned, so
+//! every now and then one round probes.
+
+mod acceptance;
+mod answer;
+mod cost;
+
+use core::time::Duration;
+
+pub use self::{acceptance::Acceptance, answer::AnswerTime, cost::StepCost};
+
+/// How a controller decides.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ControlConfig {
+    /// Largest lookahead.
+    pub max: u32,
+    /// Expected gain, as a fraction, for which the lookahead changes.
+    pub margin: f64,
+    /// Decisions for K = 0 before the first probe.
+    pub probe_after: u32,
+    /// The pause doubles after each probe that changed nothing, up to this.
+    pub probe_at_most: u32,
+}
+
+impl Default for ControlConfig {
+    fn default() -> Self {
+        Self {
+            max: 8,
+            margin: 0.03,
+            probe_after: 64,
+            probe_at_most: 2048,
+        }
+    }
+}
+
+/// What the next step has to carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// Sessions that verify in it, this one included: each has its lookahead plus one row.
+    pub sessions: u32,
+    /// Rows that are in it anyway, prompt chunks for example.
+    pub other_rows: u32,
+}
+
+impl Default for Load {
+    fn default() -> Self {
+        Self {
+            sessions: 1,
+            other_rows: 0,
+        }
+    }
+}
+
+/// A decision, and what kept it from being larger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// Tokens to speculate on.
+    pub lookahead: u32,
+    /// The binding limit.
+    pub limit: Limit,
+}
+
+/// Why a lookahead is not larger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// It is the largest allowed.
+    Maximum,
+    /// One more token would too seldom be accepted.
+    Acceptance,
+    /// One more token would take the draft too long, or the first one the round trip.
+    Answer,
+    /// One more row a session would make steps too slow.
+    Step,
+    /// A better one is not better by enough to change.
+    Margin,
+    /// Not the best known: one round to find out whether things have changed.
+    Probe,
+}
+
+impl Limit {
+    /// The name used as a metric label.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Maximum => "maximum",
+            Self::Acceptance => "acceptance",
+            Self::Answer => "answer",
+            Self::Step => "step",
+            Self::Margin => "margin",
+            Self::Probe => "probe",
+        }
+    }
+}
+
+/// Chooses the lookahead of sessions that share a target and an endpoint.
+#[derive(Clone, Debug)]
+pub struct Controller {
+    config: ControlConfig,
+    acceptance: Acceptance,
+    answers: AnswerTime,
+    steps: StepCost,
+    current: u32,
+    /// Decisions for K = 0 since the last probe.
+    idle: u32,
+    pause: u32,
+}
+
+impl Controller {
+    /// A controller that knows the cost of steps (measured at start) and a first guess of how
+    /// long answers take.
+    pub fn new(config: ControlConfig, steps: StepCost, answers: AnswerTime) -> Self {
+        let current = config.max;
+        let pause = config.probe_after.max(1);
+        Self {
+            config,
+            acceptance: Acceptance::default(),
+            answers,
+            steps,
+            current,
+            idle: 0,
+            pause,
+        }
+    }
+
+    /// Takes in a verified window: how many tokens it had and how many were accepted. An empty one
+    /// teaches nothing.
+    pub fn observe_round(&mut self, drafted: u32, accepted: u32) {
+        self.acceptance.observe(drafted, accepted);
+    }
+
+    /// Takes in how long a window of `tokens` took, from its request to its arrival.
+    pub fn observe_answer(&mut self, tokens: u32, took: Duration) {
+        self.answers.observe(tokens, took);
+    }
+
+    /// Takes in how long a step of `rows` took.
+    pub fn observe_step(&mut self, rows: u32, took: Duration) {
+        self.steps.observe(rows, took);
+    }
+
+    /// Chooses the lookahead for a session's next round under `load`.
+    pub fn choose(&mut self, load: Load) -> Choice {
+        let best = self.best(0, load);
+        let gain = self.goodput(best, load) / self.goodput(self.current, load);
+        if best != self.current && gain < 1.0 + self.config.margin {
+            return self.decide(
+                Choice {
+                    lookahead: self.current,
+                    limit: Limit::Margin,
+                },
+                load,
+            );
+        }
+        let limit = self.limit(best, load);
+        self.decide(
+            Choice {
+                lookahead: best,
+                limit,
+            },
+            load,
+        )
+    }
+
+    /// Expected tokens per second and session with lookahead `k` under `load`.
+    pub fn goodput(&self, k: u32, load: Load) -> f64 {
+        self.acceptance.expected(k) / self.seconds(k, load)
+    }
+
+    /// What was learned of acceptance.
+    pub fn acceptance(&self) -> &Acceptance {
+        &self.acceptance
+    }
+
+    /// What was learned of answers.
+    pub fn answers(&self) -> &AnswerTime {
+        &self.answers
+    }
+
+    fn decide(&mut self, choice: Choice, load: Load) -> Choice {
+        self.current = choice.lookahead;
+        if choice.lookahead > 0 || self.config.max == 0 {
+            self.idle = 0;
+            self.pause = self.config.probe_after.max(1);
+            return choice;
+        }
+        self.idle += 1;
+        if self.idle < self.pause {
+            return choice;
+        }
+        self.idle = 0;
+        self.pause = self
+            .pause
+            .saturating_mul(2)
+            .min(self.config.probe_at_most.max(1));
+        Choice {
+            lookahead: self.best(1, load),
+            limit: Limit::Probe,
+        }
+    }
+
+    /// The lookahead of at least `least` with the highest goodput.
+    fn best(&self, least: u32, load: Load) -> u32 {
+        let mut best = (least, f64::NEG_INFINITY);
+        for k in least..=self.config.max.max(least) {
+            let goodput = self.goodput(k, load);
+            if goodput > best.1 {
+                best = (k, goodput);
+            }
+        }
+        best.0
+    }
+
+    fn seconds(&self, k: u32, load: Load) -> f64 {
+        self.step_seconds(k, load) + self.answers.seconds(k)
+    }
+
+    fn step_seconds(&self, k: u32, load: Load) -> f64 {
+        let rows = load.sessions.max(1).saturating_mul(k.saturating_add(1));
+        self.steps.seconds(rows.saturating_add(load.other_rows))
+    }
+
+    /// Why not `k + 1`: what one more token brings, in time at the present pace, against what it
+    /// costs in each respect. Acceptance is to blame if it is less than even and the token would
+    /// pay if it were certain.
+    fn limit(&self, k: u32, load: Load) -> Limit {
+        if k >= self.config.max {
+            return Limit::Maximum;
+        }
+        let pace = 1.0 / self.goodput(k, load);
+        let brings = (self.acceptance.expected(k + 1) - self.acceptance.expected(k)) * pace;
+        let accepted = self.acceptance.by_position().nth(k as usize).unwrap_or(1.0);
+        let step = self.step_seconds(k + 1, load) - self.step_seconds(k, load);
+        let answer = self.answers.seconds(k + 1) - self.answers.seconds(k);
+        let pays_if_certain = brings / accepted > step + answer;
+        if accepted < 0.5 && pays_if_certain {
+            Limit::Acceptance
+        } else if answer >= step {
+            Limit::Answer
+        } else {
+            Limit::Step
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

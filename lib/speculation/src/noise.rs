@@ -49,7 +49,11 @@ impl Noise {
     /// Noise for the token at index `position` of the sequence (in [`Domain::Verify`]: for the
     /// round of that number).
     pub fn new(seed: Seed, domain: Domain, position: u32) -> Self {
-        Self { key: [seed.0 as u32, (seed.0 >> 32) as u32], domain, position }
+        Self {
+            key: [seed.0 as u32, (seed.0 >> 32) as u32],
+            domain,
+            position,
+        }
     }
 
     /// The 32 random bits that belong to `token`.
@@ -127,7 +131,11 @@ mod tests {
     #[test]
     fn philox_gives_the_published_known_answers() {
         let cases = [
-            ([0; 4], [0; 2], [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]),
+            (
+                [0; 4],
+                [0; 2],
+                [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8],
+            ),
             (
                 [u32::MAX; 4],
                 [u32::MAX; 2],
@@ -157,7 +165,17 @@ mod tests {
 
     #[test]
     fn gumbel_is_finite_increasing_and_bounded() {
-        let words = [0, 1, 2, 1000, 1 << 20, 1 << 31, u32::MAX - 2, u32::MAX - 1, u32::MAX];
+        let words = [
+            0,
+            1,
+            2,
+            1000,
+            1 << 20,
+            1 << 31,
+            u32::MAX - 2,
+            u32::MAX - 1,
+            u32::MAX,
+        ];
         for pair in words.windows(2) {
             assert!(gumbel(pair[0]) < gumbel(pair[1]));
         }
@@ -174,7 +192,10 @@ mod tests {
         let mean = sum / f64::from(n);
         let variance = squares / f64::from(n) - mean * mean;
         assert!((mean - 0.577_215_664_9).abs() < 0.01, "mean {mean}");
-        assert!((variance - 1.644_934_066_8).abs() < 0.02, "variance {variance}");
+        assert!(
+            (variance - 1.644_934_066_8).abs() < 0.02,
+            "variance {variance}"
+        );
     }
 
     #[test]

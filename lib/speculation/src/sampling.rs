@@ -81,22 +81,55 @@ impl SamplingParams {
     /// The first field out of range, with its value and what is allowed.
     pub fn validate(&self) -> Result<(), InvalidSampling> {
         let in_range = |field, value: f32, ok: bool, allowed| {
-            if ok { Ok(()) } else { Err(InvalidSampling { field, value: value.to_string(), allowed }) }
+            if ok {
+                Ok(())
+            } else {
+                Err(InvalidSampling {
+                    field,
+                    value: value.to_string(),
+                    allowed,
+                })
+            }
         };
         let t = self.temperature;
-        in_range("temperature", t, t.is_finite() && t >= 0.0, "a number of at least 0")?;
+        in_range(
+            "temperature",
+            t,
+            t.is_finite() && t >= 0.0,
+            "a number of at least 0",
+        )?;
         let p = self.top_p;
         in_range("top_p", p, p > 0.0 && p <= 1.0, "above 0 and at most 1")?;
         let p = self.min_p;
         in_range("min_p", p, (0.0..=1.0).contains(&p), "from 0 to 1")?;
         let r = self.repetition_penalty;
-        in_range("repetition_penalty", r, r.is_finite() && r > 0.0, "a number above 0")?;
+        in_range(
+            "repetition_penalty",
+            r,
+            r.is_finite() && r > 0.0,
+            "a number above 0",
+        )?;
         let a = self.presence_penalty;
-        in_range("presence_penalty", a, (-2.0..=2.0).contains(&a), "from -2 to 2")?;
+        in_range(
+            "presence_penalty",
+            a,
+            (-2.0..=2.0).contains(&a),
+            "from -2 to 2",
+        )?;
         let a = self.frequency_penalty;
-        in_range("frequency_penalty", a, (-2.0..=2.0).contains(&a), "from -2 to 2")?;
+        in_range(
+            "frequency_penalty",
+            a,
+            (-2.0..=2.0).contains(&a),
+            "from -2 to 2",
+        )?;
         for &(_, bias) in &self.logit_bias {
-            in_range("logit_bias", bias, (-100.0..=100.0).contains(&bias), "from -100 to 100")?;
+            in_range(
+                "logit_bias",
+                bias,
+                (-100.0..=100.0).contains(&bias),
+                "from -100 to 100",
+            )?;
         }
         Ok(())
     }

@@ -150,8 +150,18 @@ impl DraftSession {
         }
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
-        self.flight = Some(Flight { ticket, keep, valid: end, current: true });
-        Some(Work { ticket, keep, tokens: &self.tokens[keep..end], wants_logits })
+        self.flight = Some(Flight {
+            ticket,
+            keep,
+            valid: end,
+            current: true,
+        });
+        Some(Work {
+            ticket,
+            keep,
+            tokens: &self.tokens[keep..end],
+            wants_logits,
+        })
     }
 
     /// Reports that the engine fed the first `fed` tokens of the work with this ticket. `logits`
@@ -189,8 +199,14 @@ impl DraftSession {
 
     /// Tokens still to be drafted for the window being made.
     pub fn remaining(&self) -> usize {
-        let job = self.binding.as_ref().and_then(|binding| binding.job.as_ref());
-        job.map_or(0, |job| job.lookahead.saturating_sub(self.tokens.len() - self.decided))
+        let job = self
+            .binding
+            .as_ref()
+            .and_then(|binding| binding.job.as_ref());
+        job.map_or(0, |job| {
+            job.lookahead
+                .saturating_sub(self.tokens.len() - self.decided)
+        })
     }
 
     /// The sequence as the session wants it: decided tokens, then proposals.
@@ -207,7 +223,10 @@ impl DraftSession {
                 return None;
             }
             if open.epoch == binding.epoch {
-                return Some(ToTarget::Opened { session: self.session, epoch: open.epoch });
+                return Some(ToTarget::Opened {
+                    session: self.session,
+                    epoch: open.epoch,
+                });
             }
         }
         let sampler = match self.admit(open) {
@@ -225,7 +244,10 @@ impl DraftSession {
             job: None,
         });
         self.replace(&open.tokens);
-        Some(ToTarget::Opened { session: self.session, epoch: open.epoch })
+        Some(ToTarget::Opened {
+            session: self.session,
+            epoch: open.epoch,
+        })
     }
 
     fn admit(&self, open: &Open) -> Result<Sampler, String> {
@@ -235,7 +257,9 @@ impl DraftSession {
         }
         let (len, limit) = (open.tokens.len(), self.max_len);
         if len >= limit {
-            return Err(format!("{len} tokens leave no room in a draft model of {limit} positions"));
+            return Err(format!(
+                "{len} tokens leave no room in a draft model of {limit} positions"
+            ));
         }
         let prompt_len = open.prompt_len as usize;
         Sampler::new(open.sampling.clone(), open.seed, &open.tokens, prompt_len)
@@ -291,7 +315,10 @@ impl DraftSession {
         // then does not wait in vain.
         let room = self.max_len.saturating_sub(self.decided);
         let lookahead = room.min(outcome.lookahead as usize);
-        self.binding.as_mut()?.job = Some(Job { round: outcome.round.next(), lookahead });
+        self.binding.as_mut()?.job = Some(Job {
+            round: outcome.round.next(),
+            lookahead,
+        });
         self.complete()
     }
 
@@ -299,7 +326,9 @@ impl DraftSession {
     fn complete(&mut self) -> Option<ToTarget> {
         let binding = self.binding.as_mut()?;
         let proposals = &self.tokens[self.decided..];
-        let job = binding.job.take_if(|job| proposals.len() >= job.lookahead)?;
+        let job = binding
+            .job
+            .take_if(|job| proposals.len() >= job.lookahead)?;
         Some(ToTarget::Window(Window {
             session: self.session,
             epoch: binding.epoch,
@@ -316,7 +345,11 @@ impl DraftSession {
     /// thus ready for the next round).
     fn follow(&mut self, emitted: &[TokenId]) {
         let proposals = &self.tokens[self.decided..];
-        let common = proposals.iter().zip(emitted).take_while(|(a, b)| a == b).count();
+        let common = proposals
+            .iter()
+            .zip(emitted)
+            .take_while(|(a, b)| a == b)
+            .count();
         let keep = self.decided + common;
         self.decided += emitted.len();
         if common == emitted.len() {
@@ -333,7 +366,12 @@ impl DraftSession {
 
     /// Makes `tokens` the decided sequence; what it shares with the old one keeps its KV.
     fn replace(&mut self, tokens: &[TokenId]) {
-        let common = self.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
+        let common = self
+            .tokens
+            .iter()
+            .zip(tokens)
+            .take_while(|(a, b)| a == b)
+            .count();
         self.set_tail(common, &tokens[common..]);
         self.decided = self.tokens.len();
     }
@@ -349,7 +387,10 @@ impl DraftSession {
     }
 
     fn close(&mut self, epoch: Epoch) {
-        let current = self.binding.as_ref().is_none_or(|binding| binding.epoch <= epoch);
+        let current = self
+            .binding
+            .as_ref()
+            .is_none_or(|binding| binding.epoch <= epoch);
         if current {
             self.binding = None;
             self.tokens.clear();
@@ -361,6 +402,11 @@ impl DraftSession {
     }
 
     fn refuse(&self, epoch: Epoch, reason: String, retry: bool) -> ToTarget {
-        ToTarget::Refused { session: self.session, epoch, reason, retry }
+        ToTarget::Refused {
+            session: self.session,
+            epoch,
+            reason,
+            retry,
+        }
     }
 }

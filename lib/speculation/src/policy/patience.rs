@@ -35,7 +35,13 @@ impl Default for Patience {
 impl Patience {
     /// Patience within the given bounds, with no answer seen yet.
     pub fn new(factor: f64, floor: Duration, ceiling: Duration, initial: Duration) -> Self {
-        Self { factor, floor, ceiling, initial, smoothed: None }
+        Self {
+            factor,
+            floor,
+            ceiling,
+            initial,
+            smoothed: None,
+        }
     }
 
     /// Takes in the time between a request for a window and its arrival.

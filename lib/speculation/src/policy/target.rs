@@ -135,7 +135,9 @@ enum Link {
 #[derive(Debug, PartialEq, Eq)]
 enum Phase {
     /// May be verified, or wait for its window until the deadline.
-    Collecting { deadline: Option<Duration> },
+    Collecting {
+        deadline: Option<Duration>,
+    },
     /// The driver has been told to verify.
     Verifying,
     Finished,
@@ -205,7 +207,9 @@ impl TargetSession {
         match self.phase {
             Phase::Finished => return Next::Finished,
             Phase::Verifying => {}
-            Phase::Collecting { deadline: Some(until) } if now < until => {
+            Phase::Collecting {
+                deadline: Some(until),
+            } if now < until => {
                 return Next::Wait { until };
             }
             Phase::Collecting { deadline } => {
@@ -321,8 +325,11 @@ impl TargetSession {
         self.config.patience.observe(took);
         let fits = round == self.round && window.base_len as usize == self.tokens.len();
         let waiting = matches!(self.phase, Phase::Collecting { deadline: Some(_) });
-        effects.answer =
-            Some(Answer { tokens: window.tokens.len() as u32, took, late: !(fits && waiting) });
+        effects.answer = Some(Answer {
+            tokens: window.tokens.len() as u32,
+            took,
+            late: !(fits && waiting),
+        });
         self.unanswered = 0;
         self.silence = 0;
         if fits && waiting {
@@ -366,7 +373,9 @@ impl TargetSession {
         if lookahead > 0 {
             self.asked = Some((self.round, now, lookahead));
             let deadline = now.saturating_add(self.config.patience.limit());
-            self.phase = Phase::Collecting { deadline: Some(deadline) };
+            self.phase = Phase::Collecting {
+                deadline: Some(deadline),
+            };
         }
         effects.messages.push(ToDraft::Outcome(Outcome {
             session: self.config.session,
@@ -398,6 +407,9 @@ impl TargetSession {
     }
 
     fn close(&self) -> ToDraft {
-        ToDraft::Close { session: self.config.session, epoch: self.epoch }
+        ToDraft::Close {
+            session: self.config.session,
+            epoch: self.epoch,
+        }
     }
 }

@@ -59,7 +59,10 @@ struct Best {
 
 impl Best {
     fn none() -> Self {
-        Self { score: f64::NEG_INFINITY, token: 0 }
+        Self {
+            score: f64::NEG_INFINITY,
+            token: 0,
+        }
     }
 
     fn offer(&mut self, logit: f32, inverse: f64, noise: &Noise, token: u32) {
@@ -74,7 +77,11 @@ impl Best {
         let slack = SLACK + RELATIVE_SLACK * libm::fabs(self.score);
         let threshold = (self.score - slack) as f32;
         // Infinite scores leave nothing to compare: evaluate whatever is left.
-        if threshold.is_finite() { threshold } else { f32::NEG_INFINITY }
+        if threshold.is_finite() {
+            threshold
+        } else {
+            f32::NEG_INFINITY
+        }
     }
 }
 
@@ -93,8 +100,10 @@ pub(super) fn noisy(
     let mut blocks = bound_blocks.iter_mut().enumerate();
     let mut padded = [f32::NEG_INFINITY; BLOCK];
     padded[..rest.len()].copy_from_slice(rest);
-    for (block, ((index, bound), logit)) in
-        blocks.by_ref().zip(logit_blocks.iter().chain([&padded])).enumerate()
+    for (block, ((index, bound), logit)) in blocks
+        .by_ref()
+        .zip(logit_blocks.iter().chain([&padded]))
+        .enumerate()
     {
         debug_assert_eq!(block, index);
         let largest = bound_block(logit, inverse as f32, noise, index, bound);

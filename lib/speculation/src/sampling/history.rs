@@ -101,7 +101,11 @@ impl History {
         self.distinct.iter().filter_map(|&token| {
             let tally = self.tallies[token.index()];
             let (in_prompt, outputs) = (tally & IN_PROMPT != 0, tally & COUNT);
-            (in_prompt || outputs > 0).then_some(Seen { token, in_prompt, outputs })
+            (in_prompt || outputs > 0).then_some(Seen {
+                token,
+                in_prompt,
+                outputs,
+            })
         })
     }
 

@@ -47,7 +47,11 @@ impl Sampler {
     ) -> Result<Self, InvalidSampling> {
         params.validate()?;
         let history = History::new(tokens, prompt_len, params.has_penalties());
-        Ok(Self { params, seed, history })
+        Ok(Self {
+            params,
+            seed,
+            history,
+        })
     }
 
     /// The token at the next position, given the logits after the last one (one value per entry of
@@ -62,7 +66,11 @@ impl Sampler {
     /// As [`Self::choose`], with noise of another stream: what a draft in rejection mode samples
     /// its proposals with.
     pub fn choose_with(&self, domain: Domain, logits: &[f32], scratch: &mut Scratch) -> TokenId {
-        let Scratch { logits: adjusted, bounds, keys } = scratch;
+        let Scratch {
+            logits: adjusted,
+            bounds,
+            keys,
+        } = scratch;
         let logits = if self.adjusts() {
             self.adjust(logits, adjusted);
             &adjusted[..]
@@ -91,7 +99,11 @@ impl Sampler {
     ) {
         probabilities.clear();
         probabilities.resize(logits.len(), 0.0);
-        let Scratch { logits: adjusted, keys, .. } = scratch;
+        let Scratch {
+            logits: adjusted,
+            keys,
+            ..
+        } = scratch;
         self.adjust(logits, adjusted);
         if self.params.is_greedy() || !adjusted.iter().any(|&logit| logit > f32::NEG_INFINITY) {
             if let Some(p) = probabilities.get_mut(argmax::greedy(adjusted).index()) {
@@ -107,7 +119,11 @@ impl Sampler {
             if support::key(logit, index) >= cut && !logit.is_nan() {
                 // The difference is not a number if both are infinite: full weight.
                 let difference = f64::from(logit) - top;
-                *p = if difference.is_nan() { 1.0 } else { libm::exp(difference / temperature) };
+                *p = if difference.is_nan() {
+                    1.0
+                } else {
+                    libm::exp(difference / temperature)
+                };
                 total += *p;
             }
         }
@@ -175,7 +191,9 @@ impl Sampler {
             }
         }
         for seen in self.history.seen() {
-            let Some(logit) = adjusted.get_mut(seen.token.index()) else { continue };
+            let Some(logit) = adjusted.get_mut(seen.token.index()) else {
+                continue;
+            };
             if *logit > 0.0 {
                 *logit /= params.repetition_penalty;
             } else {

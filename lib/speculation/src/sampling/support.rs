@@ -12,9 +12,17 @@ use crate::TokenId;
 /// complement of the token. Not-a-numbers count as minus infinity.
 #[inline]
 pub(super) fn key(logit: f32, token: usize) -> u64 {
-    let logit = if logit.is_nan() { f32::NEG_INFINITY } else { logit + 0.0 };
+    let logit = if logit.is_nan() {
+        f32::NEG_INFINITY
+    } else {
+        logit + 0.0
+    };
     let bits = logit.to_bits();
-    let ordered = if bits >> 31 == 0 { bits | 1 << 31 } else { !bits };
+    let ordered = if bits >> 31 == 0 {
+        bits | 1 << 31
+    } else {
+        !bits
+    };
     u64::from(ordered) << 32 | u64::from(!(token as u32))
 }
 

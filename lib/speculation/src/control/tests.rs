@@ -1,0 +1,192 @@
+use std::vec;
+
+use super::*;
+use crate::noise::philox;
+
+const US: Duration = Duration::from_micros(1);
+
+/// A memory-bound target: rows are nearly free up to 16, then cost in proportion.
+fn steps() -> StepCost {
+    StepCost::new(vec![
+        (1, 1000 * US),
+        (16, 1100 * US),
+        (64, 4400 * US),
+        (256, 17_600 * US),
+    ])
+}
+
+fn controller(overhead: u32, per_token: u32) -> Controller {
+    let answers = AnswerTime::new(US * overhead, US * per_token);
+    Controller::new(ControlConfig::default(), steps(), answers)
+}
+
+/// Feeds rounds in which each position is accepted `tenths` times in ten.
+fn teach(controller: &mut Controller, tenths: u32, drafted: u32) {
+    for i in 0..500 {
+        let roll = |p: u32| philox([i, p, 0, 0], [1, 2])[0] % 10;
+        let accepted = (0..drafted).take_while(|&p| roll(p) < tenths).count() as u32;
+        controller.observe_round(drafted, accepted);
+    }
+}
+
+fn load(sessions: u32) -> Load {
+    Load {
+        sessions,
+        other_rows: 0,
+    }
+}
+
+#[test]
+fn a_good_cheap_draft_is_used_to_the_maximum() {
+    let mut controller = controller(50, 10);
+    teach(&mut controller, 10, 8);
+    assert_eq!(
+        controller.choose(load(1)),
+        Choice {
+            lookahead: 8,
+            limit: Limit::Maximum
+        }
+    );
+}
+
+#[test]
+fn a_bad_draft_is_not_used_and_acceptance_is_named() {
+    let mut controller = controller(50, 300);
+    teach(&mut controller, 1, 8);
+    assert_eq!(
+        controller.choose(load(1)),
+        Choice {
+            lookahead: 0,
+            limit: Limit::Acceptance
+        }
+    );
+}
+
+#[test]
+fn a_long_round_trip_ends_speculation_and_the_answer_is_named() {
+    let mut controller = controller(20_000, 10);
+    teach(&mut controller, 8, 8);
+    assert_eq!(
+        controller.choose(load(1)),
+        Choice {
+            lookahead: 0,
+            limit: Limit::Answer
+        }
+    );
+}
+
+#[test]
+fn load_ends_speculation_at_the_same_acceptance_and_its_end_brings_it_back() {
+    let mut controller = controller(100, 20);
+    teach(&mut controller, 7, 8);
+    let alone = controller.choose(load(1));
+    assert!(alone.lookahead >= 3, "{alone:?}");
+    let crowded = controller.choose(load(64));
+    assert!(crowded.lookahead <= 1, "{crowded:?}");
+    assert_eq!(crowded.limit, Limit::Step);
+    assert!(controller.choose(load(1)).lookahead + 1 >= alone.lookahead);
+}
+
+#[test]
+fn rows_of_prompts_count_as_load() {
+    let mut controller = controller(100, 20);
+    teach(&mut controller, 7, 8);
+    let alone = controller.choose(load(1)).lookahead;
+    let beside = controller
+        .choose(Load {
+            sessions: 1,
+            other_rows: 15,
+        })
+        .lookahead;
+    assert!(beside < alone, "{beside} beside a prompt, {alone} without");
+}
+
+#[test]
+fn the_choice_is_the_best_by_its_own_model_up_to_the_margin() {
+    for tenths in 0..=10 {
+        for sessions in [1, 2, 5, 16, 50] {
+            let mut controller = controller(150, 60);
+            teach(&mut controller, tenths, 8);
+            let chosen = controller.choose(load(sessions)).lookahead;
+            let goodput = |k| controller.goodput(k, load(sessions));
+            let best = (0..=8).map(goodput).fold(0.0, f64::max);
+            assert!(goodput(chosen) * 1.03 >= best);
+        }
+    }
+}
+
+#[test]
+fn a_small_gain_does_not_change_the_lookahead() {
+    let mut controller = controller(100, 100);
+    teach(&mut controller, 7, 8);
+    let first = controller.choose(load(1)).lookahead;
+    let mut changes = 0;
+    let mut last = first;
+    for i in 0..400 {
+        controller.observe_round(8, if i % 2 == 0 { 2 } else { 3 });
+        let chosen = controller.choose(load(1)).lookahead;
+        changes += u32::from(chosen != last);
+        last = chosen;
+    }
+    assert!(changes <= 3, "{changes} changes");
+}
+
+#[test]
+fn plain_decoding_probes_now_and_then_and_finds_a_draft_that_became_good() {
+    let mut controller = controller(100, 100);
+    teach(&mut controller, 0, 8);
+    assert_eq!(controller.choose(load(1)).lookahead, 0);
+    let mut probes = vec![];
+    let mut back = None;
+    for round in 0..200_000 {
+        let choice = controller.choose(load(1));
+        if choice.limit == Limit::Probe {
+            assert!(choice.lookahead > 0);
+            probes.push(round);
+        } else if choice.lookahead > 0 {
+            back = Some(round);
+            break;
+        }
+        if choice.lookahead > 0 {
+            controller.observe_round(choice.lookahead, choice.lookahead);
+            controller.observe_answer(choice.lookahead, 300 * US);
+        }
+    }
+    assert!(back.is_some());
+    assert!(probes.len() < 400, "{} probes", probes.len());
+    assert!(probes[0] >= 30 && probes[0] < 70);
+    assert!(probes[1] - probes[0] > probes[0]);
+}
+
+#[test]
+fn a_maximum_of_zero_is_plain_decoding_without_probes() {
+    let config = ControlConfig {
+        max: 0,
+        ..ControlConfig::default()
+    };
+    let mut controller = Controller::new(config, steps(), AnswerTime::new(US, US));
+    for _ in 0..5000 {
+        let choice = controller.choose(load(1));
+        assert_eq!(
+            choice,
+            Choice {
+                lookahead: 0,
+                limit: Limit::Maximum
+            }
+        );
+    }
+}
+
+#[test]
+fn answers_of_more_than_a_second_and_steps_of_none_break_nothing() {
+    let mut controller = controller(0, 0);
+    controller.observe_answer(3, Duration::MAX);
+    controller.observe_step(0, Duration::ZERO);
+    controller.observe_step(u32::MAX, Duration::MAX);
+    controller.observe_round(u32::from(u16::MAX), 9);
+    let choice = controller.choose(Load {
+        sessions: u32::MAX,
+        other_rows: u32::MAX,
+    });
+    assert!(choice.lookahead <= 8);
+}
