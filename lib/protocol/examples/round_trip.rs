@@ -2,10 +2,11 @@
 //! the window it is answered with back, over a real link.
 //!
 //! ```text
-//! cargo run --release -p foretoken-protocol --example round_trip -- [unix] [tcp] [channel]
+//! cargo run --release -p foretoken-protocol --example round_trip -- [ARM]..
 //! ```
 //!
-//! The arms run interleaved, in blocks, so that what else the machine does hits all alike.
+//! The engines wait at mailboxes and so move the links' bytes themselves; `unix-thread` and
+//! `tcp-thread` leave that to the transports' threads. The arms run interleaved, in blocks, so that what else the machine does hits all alike.
 //! `channel` passes the same messages between the same threads without a link: what any exchange
 //! between threads costs here.
 
@@ -19,8 +20,8 @@ use std::{
 use foretoken_protocol::{
     Address, Listener,
     link::{
-        Hello, Link, LinkEvent, LinkOptions, LinkServer, ServerEvent, Transport, TransportOptions,
-        Welcome,
+        Hello, Link, LinkEvent, LinkOptions, LinkServer, Mailbox, Postbox, ServerEvent, Transport,
+        TransportOptions, Welcome,
     },
 };
 use foretoken_speculation::{
@@ -41,7 +42,7 @@ type Failure = Box<dyn Error + Send + Sync>;
 fn main() -> Result<(), Failure> {
     let mut names: Vec<String> = std::env::args().skip(1).collect();
     if names.is_empty() {
-        names = ["unix", "tcp", "channel"].map(String::from).to_vec();
+        names = ["unix", "tcp", "unix-thread", "tcp-thread", "channel"].map(String::from).to_vec();
     }
     let spin = std::env::var("SPIN_US").ok().and_then(|us| us.parse().ok()).unwrap_or(0);
     let spin = Duration::from_micros(spin);
@@ -50,8 +51,11 @@ fn main() -> Result<(), Failure> {
     let mut arms = Vec::new();
     for name in names {
         arms.push(match name.as_str() {
-            "unix" => Arm::link(name, &Address::Unix(folder.join("link.sock")), spin)?,
-            "tcp" => Arm::link(name, &Address::loopback(0), spin)?,
+            "unix" | "unix-thread" => {
+                let socket = Address::Unix(folder.join(&name));
+                Arm::link(name, &socket, spin)?
+            }
+            "tcp" | "tcp-thread" => Arm::link(name, &Address::loopback(0), spin)?,
             "channel" => Arm::channel(name)?,
             other => return Err(format!("no arm {other:?}; arms are unix, tcp, channel").into()),
         });
@@ -69,7 +73,7 @@ fn main() -> Result<(), Failure> {
         arm.times.sort_unstable();
         let at = |share: f64| arm.times[((arm.times.len() - 1) as f64 * share) as usize];
         println!(
-            "{:8} n {} p10 {:?} p50 {:?} p90 {:?} p99 {:?}",
+            "{:12} n {} p10 {:?} p50 {:?} p90 {:?} p99 {:?}",
             arm.name,
             arm.times.len(),
             at(0.1),
@@ -89,8 +93,50 @@ struct Arm {
     times: Vec<Duration>,
     round: u32,
     way: Way,
-    windows: Receiver<Vec<ToTarget>>,
+    windows: Inbox<Vec<ToTarget>>,
     _engine: JoinHandle<()>,
+}
+
+/// Where an engine waits.
+enum Inbox<T> {
+    Mailbox(Mailbox<T>),
+    Channel(Receiver<T>),
+}
+
+/// Where its events are put.
+#[derive(Clone)]
+enum Outbox<T> {
+    Postbox(Postbox<T>),
+    Channel(Sender<T>),
+}
+
+impl<T> Inbox<T> {
+    fn new(transport: &Transport, mailbox: bool) -> (Outbox<T>, Self) {
+        if mailbox {
+            let (postbox, mailbox) = transport.mailbox();
+            (Outbox::Postbox(postbox), Self::Mailbox(mailbox))
+        } else {
+            let (sender, receiver) = channel();
+            (Outbox::Channel(sender), Self::Channel(receiver))
+        }
+    }
+
+    fn recv(&mut self) -> Option<T> {
+        let patience = Duration::from_secs(5);
+        match self {
+            Self::Mailbox(mailbox) => mailbox.recv_timeout(patience),
+            Self::Channel(receiver) => receiver.recv_timeout(patience).ok(),
+        }
+    }
+}
+
+impl<T> Outbox<T> {
+    fn send(&self, item: T) {
+        match self {
+            Self::Postbox(postbox) => drop(postbox.post(item)),
+            Self::Channel(sender) => drop(sender.send(item)),
+        }
+    }
 }
 
 enum Way {
@@ -104,21 +150,22 @@ impl Arm {
         let options = LinkOptions::default();
         let transports =
             [Transport::start(TransportOptions { spin })?, Transport::start(TransportOptions { spin })?];
-        let (events, incoming) = channel();
+        let mailbox = !name.ends_with("-thread");
+        let (events, mut incoming) = Inbox::new(&transports[0], mailbox);
         let server = transports[0].serve(
             Listener::bind(address)?,
             Welcome::default(),
             options,
             &stop,
-            move |event| drop(events.send(event)),
+            move |event| events.send(event),
         )?;
         let address = server.address().clone();
-        let engine = thread::spawn(move || draft_engine(&server, &incoming));
-        let (sender, windows) = channel();
+        let engine = thread::spawn(move || draft_engine(&server, &mut incoming));
         let (up, is_up) = channel();
+        let (sender, windows) = Inbox::new(&transports[1], mailbox);
         let link =
             transports[1].dial(address, Hello::default(), options, &stop, move |event| match event {
-                LinkEvent::Messages(messages) => drop(sender.send(messages)),
+                LinkEvent::Messages(messages) => sender.send(messages),
                 LinkEvent::Up(_) => drop(up.send(())),
                 other => eprintln!("{other:?}"),
             });
@@ -138,6 +185,7 @@ impl Arm {
             }
         })?;
         let way = Way::Channel(outcomes);
+        let windows = Inbox::Channel(windows);
         Ok(Self { name, times: Vec::new(), round: 0, way, windows, _engine: engine })
     }
 
@@ -151,7 +199,7 @@ impl Arm {
                 Way::Link { link, .. } => link.send(messages)?,
                 Way::Channel(outcomes) => outcomes.send(messages)?,
             }
-            let answer = self.windows.recv_timeout(Duration::from_secs(5))?;
+            let answer = self.windows.recv().ok_or("no answer")?;
             times.push(begun.elapsed());
             match answer.as_slice() {
                 [ToTarget::Window(window)] if window.round.0 == self.round + 1 => {}
@@ -162,8 +210,8 @@ impl Arm {
     }
 }
 
-fn draft_engine(server: &LinkServer, incoming: &Receiver<ServerEvent>) {
-    while let Ok(event) = incoming.recv() {
+fn draft_engine(server: &LinkServer, incoming: &mut Inbox<ServerEvent>) {
+    while let Some(event) = incoming.recv() {
         match event {
             ServerEvent::Messages { link, messages } => {
                 let answers = messages.iter().filter_map(answer).collect();

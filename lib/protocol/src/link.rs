@@ -17,6 +17,7 @@ mod codec;
 mod dial;
 mod event;
 mod frame;
+mod mailbox;
 mod message;
 mod pump;
 mod queue;
@@ -33,5 +34,6 @@ pub use frame::{
     DraftFrame, FrameError, MAX_MESSAGES, TargetFrame, VERSION, decode_draft_frame,
     decode_target_frame, encode_draft_frame, encode_target_frame,
 };
+pub use mailbox::{Mailbox, Postbox};
 pub use serve::LinkServer;
 pub use transport::{Transport, TransportOptions};
