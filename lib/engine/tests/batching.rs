@@ -1,0 +1,304 @@
+//! Random programs over sequences give the logits of naive decoding: whatever is opened, fed,
+//! forked, truncated, accepted from trees, closed or refused for lack of pages, every row's logits
+//! are those of its own tokens computed alone.
+
+use std::collections::{HashMap, HashSet};
+
+use foretoken_engine::batch::{Engine, Feed, Reuse, SeqError, SeqId, StepError, Wants};
+use foretoken_engine::kv::Salt;
+use foretoken_engine::runner::{ModelRunner, PAGE_TOKENS};
+use foretoken_engine::sim::{SimOptions, SimRunner};
+use foretoken_speculation::TokenId;
+use proptest::prelude::*;
+
+/// One operation; sequences are named by their number modulo the open ones.
+#[derive(Clone, Debug)]
+enum Op {
+    Open { prompt: Prompt, tenant: Option<u8> },
+    Feed { feeds: Vec<(usize, Vec<u8>, bool)> },
+    Grow { seq: usize, nodes: Vec<(u8, usize)> },
+    Accept { seq: usize, leaf: usize },
+    Truncate { seq: usize, cut: usize },
+    Fork { seq: usize, cut: usize },
+    Close { seq: usize },
+}
+
+/// The beginning of one of a few texts, so that prefixes meet.
+#[derive(Clone, Debug)]
+struct Prompt {
+    text: u8,
+    len: usize,
+}
+
+impl Prompt {
+    fn tokens(&self) -> Vec<TokenId> {
+        // The texts share their first 40 tokens, which is no whole number of pages.
+        let token = |i: usize| if i < 40 { i % 3 } else { (i + usize::from(self.text)) % 3 };
+        (0..self.len).map(|i| TokenId(token(i) as u32)).collect()
+    }
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let seq = || 0..8_usize;
+    let tokens = |n: std::ops::Range<usize>| prop::collection::vec(0..3_u8, n);
+    let prompt = (0..2_u8, 1..60_usize).prop_map(|(text, len)| Prompt { text, len });
+    let op = prop_oneof![
+        3 => (prompt, prop::option::weighted(0.8, 0..2_u8))
+            .prop_map(|(prompt, tenant)| Op::Open { prompt, tenant }),
+        6 => prop::collection::vec((seq(), tokens(1..40), any::<bool>()), 1..4)
+            .prop_map(|feeds| Op::Feed { feeds }),
+        4 => (seq(), prop::collection::vec((0..3_u8, 0..9_usize), 1..12))
+            .prop_map(|(seq, nodes)| Op::Grow { seq, nodes }),
+        3 => (seq(), 0..64_usize).prop_map(|(seq, leaf)| Op::Accept { seq, leaf }),
+        3 => (seq(), 0..40_usize).prop_map(|(seq, cut)| Op::Truncate { seq, cut }),
+        2 => (seq(), 0..24_usize).prop_map(|(seq, cut)| Op::Fork { seq, cut }),
+        3 => seq().prop_map(|seq| Op::Close { seq }),
+    ];
+    prop::collection::vec(op, 1..120)
+}
+
+/// Logits of token paths, each computed in a sequence of its own.
+struct Oracle {
+    engine: Engine,
+    known: HashMap<Vec<TokenId>, Vec<f32>>,
+}
+
+impl Oracle {
+    fn logits(&mut self, path: &[TokenId]) -> &[f32] {
+        if !self.known.contains_key(path) {
+            let seq = self.engine.open(path, Reuse::Off);
+            let feed = Feed { seq, tokens: path, tree: None, logits: Wants::All };
+            let logits = self.engine.step(&[feed]).unwrap();
+            for i in 0..path.len() {
+                self.known.insert(path[..=i].to_vec(), logits.row(0, i).to_vec());
+            }
+            self.engine.close(seq).unwrap();
+        }
+        &self.known[path]
+    }
+}
+
+/// What a sequence should be.
+#[derive(Clone)]
+struct Twin {
+    id: SeqId,
+    tokens: Vec<TokenId>,
+    /// Rest of the prompt that is not fed yet.
+    ahead: Vec<TokenId>,
+    /// Tree nodes: token and parent.
+    tail: Vec<(TokenId, Option<u32>)>,
+    tenant: Option<u8>,
+}
+
+impl Twin {
+    /// Nodes from the trunk to `node`.
+    fn path(&self, node: u32) -> Vec<u32> {
+        let parent = |node: &u32| self.tail[*node as usize].1;
+        let mut path: Vec<u32> = std::iter::successors(Some(node), parent).collect();
+        path.reverse();
+        path
+    }
+
+    /// The text that ends with `node`.
+    fn text(&self, node: u32) -> Vec<TokenId> {
+        let nodes = self.path(node).into_iter().map(|node| self.tail[node as usize].0);
+        self.tokens.iter().copied().chain(nodes).collect()
+    }
+}
+
+/// The engine under test with what it should hold.
+struct Trial {
+    engine: Engine,
+    oracle: Oracle,
+    twins: Vec<Twin>,
+    /// Whatever each tenant has computed, page by page.
+    computed: HashSet<(u8, Vec<TokenId>)>,
+}
+
+impl Trial {
+    fn new(under_test: Box<dyn ModelRunner>, oracle: Box<dyn ModelRunner>) -> Self {
+        let oracle = Oracle { engine: Engine::new(oracle), known: HashMap::new() };
+        let engine = Engine::new(under_test);
+        Self { engine, oracle, twins: Vec::new(), computed: HashSet::new() }
+    }
+
+    fn run(&mut self, ops: &[Op]) {
+        for op in ops {
+            self.apply(op);
+            let usage = self.engine.audit().unwrap();
+            assert_eq!(usage.free + usage.cached, self.engine.free_pages());
+            for twin in &self.twins {
+                assert_eq!(self.engine.tokens(twin.id).unwrap(), twin.tokens);
+                let tail: Vec<_> = twin.tail.iter().map(|(token, _)| *token).collect();
+                assert_eq!(self.engine.tail(twin.id).unwrap(), tail);
+            }
+        }
+        for twin in self.twins.drain(..) {
+            self.engine.close(twin.id).unwrap();
+            assert_eq!(self.engine.len(twin.id), Err(SeqError::Unknown(twin.id)));
+        }
+        assert_eq!(self.engine.audit().unwrap().referenced, 0);
+    }
+
+    fn apply(&mut self, op: &Op) {
+        if let Op::Open { prompt, tenant } = op {
+            return self.open(prompt, *tenant);
+        }
+        if self.twins.is_empty() {
+            return;
+        }
+        let count = self.twins.len();
+        match op {
+            Op::Open { .. } => {}
+            Op::Feed { feeds } => self.feed(feeds),
+            Op::Grow { seq, nodes } => self.grow(seq % count, nodes),
+            Op::Accept { seq, leaf } => {
+                let twin = &mut self.twins[seq % count];
+                let path = match leaf.checked_rem(twin.tail.len()) {
+                    Some(leaf) => twin.path(leaf as u32),
+                    None => Vec::new(),
+                };
+                self.engine.accept_path(twin.id, &path).unwrap();
+                twin.tokens.extend(path.iter().map(|node| twin.tail[*node as usize].0));
+                twin.tail.clear();
+            }
+            Op::Truncate { seq, cut } => {
+                let twin = &mut self.twins[seq % count];
+                let len = twin.tokens.len().saturating_sub(*cut);
+                self.engine.truncate(twin.id, len).unwrap();
+                twin.tokens.truncate(len);
+                twin.tail.clear();
+            }
+            Op::Fork { seq, cut } => {
+                let mut twin = self.twins[seq % count].clone();
+                let len = twin.tokens.len().saturating_sub(*cut);
+                twin.id = self.engine.fork(twin.id, len).unwrap();
+                twin.tokens.truncate(len);
+                twin.tail.clear();
+                self.twins.push(twin);
+            }
+            Op::Close { seq } => {
+                let twin = self.twins.swap_remove(seq % count);
+                self.engine.close(twin.id).unwrap();
+            }
+        }
+    }
+
+    fn open(&mut self, prompt: &Prompt, tenant: Option<u8>) {
+        let tokens = prompt.tokens();
+        let reuse = tenant.map_or(Reuse::Off, |tenant| Reuse::Within(Salt([tenant; 32])));
+        let id = self.engine.open(&tokens, reuse);
+        let cached = self.engine.cached_len(id).unwrap();
+        assert!(cached < tokens.len() && cached.is_multiple_of(PAGE_TOKENS));
+        if cached > 0 {
+            let prefix = (tenant.unwrap(), tokens[..cached].to_vec());
+            assert!(self.computed.contains(&prefix), "nobody of this tenant has computed this");
+        }
+        let ahead = tokens[cached..].to_vec();
+        let tokens = tokens[..cached].to_vec();
+        self.twins.push(Twin { id, tokens, ahead, tail: Vec::new(), tenant });
+    }
+
+    /// Feeds chains: the rest of the prompt first, then the given tokens.
+    fn feed(&mut self, asked: &[(usize, Vec<u8>, bool)]) {
+        let mut chosen: Vec<(usize, Vec<TokenId>, Wants)> = Vec::new();
+        for (seq, tokens, all) in asked {
+            let seq = seq % self.twins.len();
+            let twin = &self.twins[seq];
+            if twin.tail.is_empty() && chosen.iter().all(|(other, ..)| *other != seq) {
+                let mut ahead = twin.ahead.iter().copied();
+                let tokens = tokens.iter().map(|t| ahead.next().unwrap_or(TokenId((*t).into())));
+                let wants = if *all { Wants::All } else { Wants::Last };
+                chosen.push((seq, tokens.collect(), wants));
+            }
+        }
+        let feed = |(seq, tokens, logits): &'_ (usize, Vec<TokenId>, Wants)| (*seq, tokens.clone(), *logits);
+        let chosen: Vec<_> = chosen.iter().map(feed).collect();
+        let feeds: Vec<Feed<'_>> = chosen
+            .iter()
+            .map(|(seq, tokens, logits)| {
+                Feed { seq: self.twins[*seq].id, tokens, tree: None, logits: *logits }
+            })
+            .collect();
+        if feeds.is_empty() || !fits(&mut self.engine, &feeds) {
+            return;
+        }
+        for (i, (seq, tokens, wants)) in chosen.iter().enumerate() {
+            let twin = &mut self.twins[*seq];
+            twin.ahead.drain(..tokens.len().min(twin.ahead.len()));
+            for token in tokens {
+                twin.tokens.push(*token);
+                if let Some(tenant) = twin.tenant.filter(|_| twin.tokens.len().is_multiple_of(PAGE_TOKENS)) {
+                    self.computed.insert((tenant, twin.tokens.clone()));
+                }
+            }
+            let rows = self.engine.logits().rows(i);
+            assert_eq!(rows, if *wants == Wants::All { tokens.len() } else { 1 });
+            for row in 0..rows {
+                let end = twin.tokens.len() - rows + row + 1;
+                let expected = self.oracle.logits(&twin.tokens[..end]);
+                assert_eq!(self.engine.logits().row(i, row), expected, "row {row} of feed {i}");
+            }
+        }
+    }
+
+    /// Feeds tree nodes; parents are chosen among the nodes there are, or the trunk.
+    fn grow(&mut self, seq: usize, nodes: &[(u8, usize)]) {
+        let twin = &mut self.twins[seq];
+        let old = twin.tail.len();
+        if twin.tokens.is_empty() || old + nodes.len() > 64 {
+            return;
+        }
+        let mut tail = twin.tail.clone();
+        for (token, back) in nodes {
+            tail.push((TokenId((*token).into()), tail.len().checked_sub(*back + 1).map(|p| p as u32)));
+        }
+        let tokens: Vec<_> = tail[old..].iter().map(|(token, _)| *token).collect();
+        let parents: Vec<_> = tail[old..].iter().map(|(_, parent)| *parent).collect();
+        let feed = Feed { seq: twin.id, tokens: &tokens, tree: Some(&parents), logits: Wants::All };
+        if !fits(&mut self.engine, &[feed]) {
+            return;
+        }
+        twin.tail = tail;
+        for row in 0..nodes.len() {
+            let expected = self.oracle.logits(&twin.text((old + row) as u32));
+            assert_eq!(self.engine.logits().row(0, row), expected, "tree row {row}");
+        }
+    }
+}
+
+/// Runs a step; false if pages were short, which must be so if and only if the engine said so.
+fn fits(engine: &mut Engine, feeds: &[Feed<'_>]) -> bool {
+    let needed = |feed: &Feed<'_>| engine.pages_needed(feed.seq, feed.tokens.len()).unwrap();
+    let expected: usize = feeds.iter().map(needed).sum();
+    let free = engine.free_pages();
+    match engine.step(feeds) {
+        Ok(_) => {
+            assert!(expected <= free);
+            true
+        }
+        Err(StepError::OutOfPages { needed, available }) => {
+            assert_eq!((needed, available), (expected, free));
+            assert!(needed > available);
+            false
+        }
+        Err(other) => panic!("{other}"),
+    }
+}
+
+fn simulated(pages: usize) -> Box<dyn ModelRunner> {
+    let options = SimOptions { vocab_size: 32, pages, max_positions: 2048, ..SimOptions::default() };
+    Box::new(SimRunner::new(SimOptions { max_rows: 2048, ..options }))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_program_over_sequences_gives_the_logits_of_naive_decoding(
+        ops in ops(),
+        pages in 8..40_usize,
+    ) {
+        Trial::new(simulated(pages), simulated(256)).run(&ops);
+    }
+}

@@ -1,0 +1,242 @@
+//! Against itself: whatever computes a token's logits, their bits are the same.
+
+use foretoken_engine::isa::Isa;
+use foretoken_engine::model::{CpuRunner, KvType, WeightType};
+use foretoken_engine::runner::{ModelRunner, PageCopy, PageIndex, SlotMove};
+
+use crate::fixture::{self, Expected, NAMES};
+use crate::sequence::{Rows, Sequence, assert_same_bits, causal, step};
+
+/// Runs a test on every path, model and number format.
+fn everywhere(test: impl Fn(&mut CpuRunner, &[Vec<u32>], &str)) {
+    let formats = [
+        (WeightType::F32, KvType::F32),
+        (WeightType::F32, KvType::Bf16),
+        (WeightType::Bf16, KvType::Bf16),
+        (WeightType::Int8, KvType::Bf16),
+    ];
+    for isa in Isa::available() {
+        for name in NAMES {
+            let prompts = texts(&Expected::read(name));
+            for (dtype, kv_dtype) in formats {
+                let mut runner = fixture::load(&fixture::folder(name), isa, dtype, kv_dtype);
+                test(&mut runner, &prompts, &format!("{isa}, {name}, {dtype}, kv {kv_dtype}"));
+            }
+        }
+    }
+}
+
+/// Each prompt with its continuation: 56 tokens, past three pages and the sliding window.
+fn texts(expected: &Expected) -> Vec<Vec<u32>> {
+    let pairs = expected.prompts.iter().zip(&expected.greedy);
+    pairs.map(|(prompt, greedy)| [prompt.as_slice(), greedy].concat()).collect()
+}
+
+/// Logits of every token, computed one token a step on fresh pages.
+fn one_by_one(runner: &mut CpuRunner, text: &[u32]) -> Vec<Vec<f32>> {
+    let mut sequence = Sequence::new(0, 64);
+    text.iter()
+        .flat_map(|token| step(runner, &mut [causal(&mut sequence, &[*token])], true))
+        .collect()
+}
+
+#[test]
+fn any_chunking_of_a_prefill_gives_the_logits_of_single_tokens() {
+    everywhere(|runner, texts, what| {
+        let text = &texts[0];
+        let alone = one_by_one(runner, text);
+        for chunk in [2, 3, 5, 7, 8, 11, 16, 17, 24, 33, 56] {
+            let mut sequence = Sequence::new(8, 64);
+            let mut found = Vec::new();
+            for tokens in text.chunks(chunk) {
+                found.extend(step(runner, &mut [causal(&mut sequence, tokens)], true));
+            }
+            for (i, (row, wanted)) in found.iter().zip(&alone).enumerate() {
+                assert_same_bits(row, wanted, &format!("{what}, chunks of {chunk}, token {i}"));
+            }
+        }
+    });
+}
+
+#[test]
+fn asking_for_the_last_logits_alone_gives_the_same_bits() {
+    everywhere(|runner, texts, what| {
+        let all = step(runner, &mut [causal(&mut Sequence::new(0, 64), &texts[1])], true);
+        let last = step(runner, &mut [causal(&mut Sequence::new(8, 64), &texts[1])], false);
+        assert_eq!(last.len(), 1);
+        assert_same_bits(&last[0], &all[texts[1].len() - 1], what);
+    });
+}
+
+#[test]
+fn sequences_of_a_ragged_batch_do_not_feel_each_other() {
+    everywhere(|runner, texts, what| {
+        let alone: Vec<_> = texts.iter().map(|text| one_by_one(runner, text)).collect();
+        let mut sequences: Vec<_> = (0..4).map(|i| Sequence::new(10 + 4 * i, 64)).collect();
+        // Each sequence starts at its own length, then steps of its own width.
+        for (round, widths) in [[1, 20, 5, 16], [3, 1, 8, 2], [1, 1, 1, 1], [5, 2, 9, 4]]
+            .into_iter()
+            .enumerate()
+        {
+            let starts: Vec<usize> = sequences.iter().map(|s| s.len).collect();
+            let mut batch: Vec<Rows<'_>> = Vec::new();
+            for ((sequence, text), width) in sequences.iter_mut().zip(texts).zip(widths) {
+                let from = sequence.len;
+                batch.push(causal(sequence, &text[from..from + width]));
+            }
+            let mut found = step(runner, &mut batch, true).into_iter();
+            for (i, (start, width)) in starts.into_iter().zip(widths).enumerate() {
+                for at in start..start + width {
+                    let what = format!("{what}, round {round}, sequence {i}, token {at}");
+                    assert_same_bits(&found.next().unwrap(), &alone[i][at], &what);
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn the_layout_of_pages_does_not_matter() {
+    everywhere(|runner, texts, what| {
+        let plain = step(runner, &mut [causal(&mut Sequence::new(0, 64), &texts[2])], true);
+        let mut scattered = Sequence::on(vec![31, 7, 40, 5]);
+        let (first, second) = texts[2].split_at(21);
+        let mut found = step(runner, &mut [causal(&mut scattered, first)], true);
+        found.extend(step(runner, &mut [causal(&mut scattered, second)], true));
+        for (i, (row, wanted)) in found.iter().zip(&plain).enumerate() {
+            assert_same_bits(row, wanted, &format!("{what}, token {i}"));
+        }
+    });
+}
+
+/// A tree over the slots of a speculative tail, each row by its parent:
+///
+/// ```text
+/// trunk -+- 0 -+- 2 --- 4
+///        |     +- 5 --- 6
+///        +- 1 --- 3
+/// ```
+const PARENTS: [Option<usize>; 7] =
+    [None, None, Some(0), Some(1), Some(2), Some(0), Some(5)];
+
+/// Slots on the way to a slot of the tree, itself included.
+fn path_to(slot: usize) -> Vec<usize> {
+    let mut path = vec![slot];
+    while let Some(parent) = PARENTS[path[0]] {
+        path.insert(0, parent);
+    }
+    path
+}
+
+#[test]
+fn every_branch_of_a_tree_has_the_logits_of_plain_decoding() {
+    everywhere(|runner, texts, what| {
+        let trunk = &texts[3][..21];
+        let tail: Vec<u32> = texts[0][..PARENTS.len()].to_vec();
+        let wanted: Vec<Vec<f32>> = (0..PARENTS.len())
+            .map(|slot| {
+                let branch = path_to(slot).into_iter().map(|s| tail[s]);
+                let text: Vec<u32> = trunk.iter().copied().chain(branch).collect();
+                one_by_one(runner, &text).pop().unwrap()
+            })
+            .collect();
+        // The whole tree in one step, and grown over three.
+        for cuts in [vec![0, 7], vec![0, 2, 4, 7]] {
+            let mut sequence = Sequence::new(20, 64);
+            step(runner, &mut [causal(&mut sequence, trunk)], false);
+            let mut found = Vec::new();
+            for cut in cuts.windows(2) {
+                let rows = Rows {
+                    sequence: &mut sequence,
+                    tokens: &tail[cut[0]..cut[1]],
+                    tree: Some((trunk.len(), &PARENTS)),
+                };
+                found.extend(step(runner, &mut [rows], true));
+            }
+            for (slot, (row, wanted)) in found.iter().zip(&wanted).enumerate() {
+                assert_same_bits(row, wanted, &format!("{what}, {cuts:?}, slot {slot}"));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_compacted_path_continues_like_plain_decoding() {
+    everywhere(|runner, texts, what| {
+        // The tail spans two pages, so the moves cross them.
+        let trunk = &texts[3][..13];
+        let tail: Vec<u32> = texts[0][..PARENTS.len()].to_vec();
+        let mut sequence = Sequence::new(20, 64);
+        step(runner, &mut [causal(&mut sequence, trunk)], false);
+        let tree = Some((trunk.len(), PARENTS.as_slice()));
+        step(runner, &mut [Rows { sequence: &mut sequence, tokens: &tail, tree }], false);
+        let path = path_to(6);
+        let place = |slot: usize| (PageIndex(20 + slot as u32 / 16), slot as u32 % 16);
+        let moves: Vec<SlotMove> = path
+            .iter()
+            .enumerate()
+            .filter(|(to, from)| to != *from)
+            .map(|(to, from)| SlotMove {
+                from: place(trunk.len() + from),
+                to: place(trunk.len() + to),
+            })
+            .collect();
+        runner.move_slots(&moves);
+        sequence.len = trunk.len() + path.len();
+        let next = &texts[2][..3];
+        let found = step(runner, &mut [causal(&mut sequence, next)], true);
+        let accepted = path.iter().map(|s| tail[*s]);
+        let text: Vec<u32> =
+            trunk.iter().copied().chain(accepted).chain(next.iter().copied()).collect();
+        let wanted = one_by_one(runner, &text);
+        for (row, wanted) in found.iter().zip(&wanted[wanted.len() - 3..]) {
+            assert_same_bits(row, wanted, what);
+        }
+    });
+}
+
+#[test]
+fn a_fork_shares_full_pages_and_copies_the_last_one() {
+    everywhere(|runner, texts, what| {
+        let (trunk, rest) = texts[1].split_at(21);
+        let mut parent = Sequence::new(20, 64);
+        step(runner, &mut [causal(&mut parent, trunk)], false);
+        runner.copy_pages(&[PageCopy { from: PageIndex(21), to: PageIndex(40), slots: 5 }]);
+        let mut child = Sequence::on(vec![20, 40, 41, 42]);
+        child.len = parent.len;
+        // The parent goes another way first; the child must not see it.
+        step(runner, &mut [causal(&mut parent, &texts[2][..9])], false);
+        let found = step(runner, &mut [causal(&mut child, rest)], true);
+        let wanted = one_by_one(runner, &texts[1]);
+        for (i, (row, wanted)) in found.iter().zip(&wanted[21..]).enumerate() {
+            assert_same_bits(row, wanted, &format!("{what}, token {i}"));
+        }
+    });
+}
+
+#[test]
+fn the_number_of_threads_does_not_matter() {
+    for isa in Isa::available() {
+        for dtype in [WeightType::F32, WeightType::Bf16, WeightType::Int8] {
+            let logits = [1, 2, 3].map(|threads| {
+                let options = foretoken_engine::model::CpuOptions {
+                    dtype,
+                    threads: Some(threads),
+                    isa: Some(isa),
+                    kv: foretoken_engine::model::KvSize::Pages(8),
+                    max_rows: 64,
+                    ..Default::default()
+                };
+                let mut runner =
+                    CpuRunner::load(&fixture::folder("qwen3"), &options).unwrap();
+                let text = &texts(&Expected::read("qwen3"))[0];
+                step(&mut runner, &mut [causal(&mut Sequence::new(0, 64), text)], true)
+            });
+            for rows in &logits[1..] {
+                for (row, wanted) in rows.iter().zip(&logits[0]) {
+                    assert_same_bits(row, wanted, &format!("{isa}, {dtype}"));
+                }
+            }
+        }
+    }
+}
