@@ -18,6 +18,7 @@ pub mod attention;
 pub mod elementwise;
 pub mod linear;
 pub mod memory;
+mod simd;
 pub mod store;
 pub mod threads;
 
@@ -70,8 +71,8 @@ impl Cpu {
     }
 }
 
-/// Whether the kernel lets this process use AMX tiles.
+/// Whether this process may use AMX tiles.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn amx_is_granted() -> bool {
-    false
+    linear::amx::is_granted()
 }

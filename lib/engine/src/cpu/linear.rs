@@ -1,7 +1,36 @@
 //! Linear layers: weights packed once, read once per step for up to a dozen rows.
+//!
+//! ```text
+//! WeightView(s) --pack--> panels of 16 or 32 outputs, inputs running inside
+//! Activations ------------+--> Cpu::linear --panels shared among threads--> y
+//! ```
+//!
+//! A panel's outputs are the lanes of one or two vectors, so an output is one chain of
+//! multiply-adds over the inputs in order: its bits depend neither on the other rows nor on the
+//! threads. A tile keeps several rows' chains in registers and so reads a weight once for all of
+//! them: that is why verifying eight tokens costs little more than decoding one.
+//!
+//! | weights | path | arithmetic |
+//! |---|---|---|
+//! | f32 | all | f32 |
+//! | bf16 | up to AVX512-VNNI | widened to f32, f32 activations |
+//! | bf16 | AVX512-BF16, AMX | activations rounded to bf16, products summed in f32 |
+//! | int8 | all | both sides in groups of 128 inputs with an f32 scale each, exact sums in i32 |
+
+#![allow(unsafe_code, reason = "tiles write disjoint parts of one output from several threads")]
+
+pub(super) mod amx;
+mod dot;
+mod int8;
+mod pack;
+mod tile;
+
+use std::ops::Range;
 
 use half::{bf16, f16};
 
+use super::memory::Buffer;
+use super::simd::dispatch;
 use super::{Activations, Cpu};
 use crate::isa::Isa;
 
@@ -114,13 +143,47 @@ impl WeightView<'_> {
     }
 }
 
+/// How a packed layer is multiplied; decides its layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    /// f32 panels.
+    F32,
+    /// bf16 panels, widened.
+    Wide,
+    /// bf16 panels, multiplied as bf16 by the vector unit.
+    Dot,
+    /// bf16 panels, multiplied as bf16 by the tile unit.
+    Amx,
+    /// int8 panels.
+    Int8,
+}
+
+impl Format {
+    fn of(isa: Isa, weight_type: WeightType) -> Self {
+        match (weight_type, isa) {
+            (WeightType::F32, _) => Self::F32,
+            (WeightType::Bf16, Isa::Amx) => Self::Amx,
+            (WeightType::Bf16, Isa::Avx512Bf16) => Self::Dot,
+            (WeightType::Bf16, _) => Self::Wide,
+            (WeightType::Int8, _) => Self::Int8,
+        }
+    }
+}
+
 /// A linear layer in the layout that one instruction path streams.
 #[derive(Clone, Debug)]
 pub struct PackedLinear {
+    isa: Isa,
+    format: Format,
     outputs: usize,
     inputs: usize,
-    weights: Vec<f32>,
-    bias: Option<Vec<f32>>,
+    /// Outputs of a panel.
+    panel: usize,
+    /// Bytes of a panel.
+    panel_bytes: usize,
+    data: Buffer<u8>,
+    /// One value per output of all panels, or empty.
+    bias: Buffer<f32>,
 }
 
 impl PackedLinear {
@@ -135,26 +198,7 @@ impl PackedLinear {
         parts: &[WeightView<'_>],
         bias: Option<&[f32]>,
     ) -> Result<Self, PackError> {
-        let _ = (isa, weight_type);
-        let inputs = parts.first().map_or(0, |part| part.cols);
-        let mut weights = Vec::new();
-        for part in parts {
-            part.check()?;
-            if part.cols != inputs {
-                return Err(PackError::Inputs(inputs, part.cols));
-            }
-            let at = weights.len();
-            weights.resize(at + part.rows * part.cols, 0.0);
-            part.source.widen(part.bytes, &mut weights[at..]);
-        }
-        if weights.is_empty() {
-            return Err(PackError::Empty);
-        }
-        let outputs = weights.len() / inputs;
-        if let Some(found) = bias.map(<[f32]>::len).filter(|found| *found != outputs) {
-            return Err(PackError::Bias { wanted: outputs, found });
-        }
-        Ok(Self { outputs, inputs, weights, bias: bias.map(<[f32]>::to_vec) })
+        pack::pack(isa, Format::of(isa, weight_type), parts, bias)
     }
 
     /// Values of an output row.
@@ -169,9 +213,49 @@ impl PackedLinear {
 
     /// Bytes that one pass reads.
     pub fn bytes(&self) -> usize {
-        self.weights.len() * 4
+        self.data.len()
+    }
+
+    /// Number of panels.
+    fn panels(&self) -> usize {
+        self.outputs.div_ceil(self.panel)
     }
 }
+
+/// One multiplication, as the kernels see it.
+#[derive(Clone, Copy)]
+struct Job<'a> {
+    w: &'a PackedLinear,
+    x: &'a Activations,
+    /// First output of the first row.
+    y: *mut f32,
+}
+
+// SAFETY: `y` is written at disjoint places, since a panel belongs to one task.
+unsafe impl Sync for Job<'_> {}
+
+impl Job<'_> {
+    /// Multiplies some panels with all rows.
+    ///
+    /// # Safety
+    /// `y` must be valid for all rows, nobody else may touch these panels' outputs meanwhile, the
+    /// activations must be prepared for the format, and the machine must have the path.
+    unsafe fn run(&self, panels: Range<usize>) {
+        // SAFETY: as above.
+        unsafe {
+            match self.w.format {
+                Format::F32 => dispatch(self.w.isa, tile::Plain { job: *self, panels }),
+                Format::Wide => dispatch(self.w.isa, tile::Wide { job: *self, panels }),
+                Format::Dot => dot::run(self, panels),
+                Format::Amx => amx::run(self, panels),
+                Format::Int8 => int8::run(self, panels),
+            }
+        }
+    }
+}
+
+/// Below this many multiply-adds a second thread costs more than it brings.
+const WORTH_SHARING: usize = 1 << 16;
 
 impl Cpu {
     /// `y = x W^T + bias`: `y` gets `x.rows()` rows of `w.outputs()` values.
@@ -181,14 +265,33 @@ impl Cpu {
     /// # Panics
     /// If the shapes do not fit, or `w` was packed for another path.
     pub fn linear(&self, w: &PackedLinear, x: &mut Activations, y: &mut [f32]) {
+        assert_eq!(w.isa, self.isa, "weights packed for another instruction path");
         assert_eq!(x.cols(), w.inputs, "inputs of a linear layer");
         assert_eq!(y.len(), x.rows() * w.outputs, "outputs of a linear layer");
-        for (x, y) in x.values().chunks_exact(w.inputs).zip(y.chunks_exact_mut(w.outputs)) {
-            for (n, y) in y.iter_mut().enumerate() {
-                let row = &w.weights[n * w.inputs..][..w.inputs];
-                let bias = w.bias.as_ref().map_or(0.0, |bias| bias[n]);
-                *y = bias + row.iter().zip(x).map(|(w, x)| w * x).sum::<f32>();
-            }
+        match w.format {
+            Format::F32 | Format::Wide => {}
+            Format::Dot | Format::Amx => dispatch(self.isa, dot::Round(x)),
+            Format::Int8 => dispatch(self.isa, int8::Quantise { x, unsigned: int8::unsigned(self.isa) }),
         }
+        let panels = w.panels();
+        let shared = x.rows() * w.inputs * w.outputs >= WORTH_SHARING;
+        // Several tasks a thread, so that a thread that lost its core delays little.
+        let tasks = if shared && self.pool.threads() > 1 {
+            (4 * self.pool.threads()).min(panels.div_ceil(tile::GROUP))
+        } else {
+            1
+        };
+        let groups = panels.div_ceil(tile::GROUP);
+        let job = Job { w, x, y: y.as_mut_ptr() };
+        self.pool.run(tasks, &|task| {
+            let edge = |task: usize| (groups * task / tasks * tile::GROUP).min(panels);
+            let job = &job;
+            // SAFETY: `y` has all rows (checked above), tasks have disjoint panels, and
+            // `Cpu::new` made sure of the path.
+            unsafe { job.run(edge(task)..edge(task + 1)) };
+        });
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,266 @@
+//! The walk over panels and rows, and the tiles of f32 arithmetic.
+//!
+//! Few rows take several panels at once, which keeps enough loads in flight to reach memory
+//! bandwidth; many rows are cut into tiles that find the panel in the cache.
+
+#![allow(unsafe_code, reason = "kernels over raw panels, entered behind run-time detection")]
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use super::super::simd::{Kernel, LANES, Simd};
+use super::Job;
+
+/// Most panels taken at once; tasks are cut at multiples of it.
+pub(super) const GROUP: usize = 4;
+
+/// Distance of software prefetch: hardware does not look past a page's end.
+pub(super) const AHEAD: usize = 1024;
+
+/// A register tile: some rows times some panels.
+pub(super) trait Tile: Copy {
+    /// Vectors of a panel.
+    const VECTORS: usize;
+    /// Vectors of accumulators that fit the registers.
+    const ACCUMULATORS: usize;
+
+    /// Multiplies rows `row..row + R` with `W / VECTORS` panels from `panel` on.
+    ///
+    /// # Safety
+    /// As for [`Job::run`], inside a function with the path's target features.
+    unsafe fn tile<const R: usize, const W: usize>(self, panel: usize, row: usize);
+}
+
+/// Multiplies all rows with some panels.
+///
+/// # Safety
+/// As for [`Tile::tile`].
+#[inline(always)]
+pub(super) unsafe fn walk<T: Tile>(t: T, rows: usize, panels: Range<usize>) {
+    let most = (T::ACCUMULATORS / T::VECTORS).min(12);
+    let tiles = rows.div_ceil(most).max(1);
+    let mut panel = panels.start;
+    while panel < panels.end {
+        let left = panels.end - panel;
+        let together = match rows {
+            1 if left >= 4 => 4,
+            1..=3 if left >= 2 => 2,
+            _ => 1,
+        };
+        for i in 0..tiles {
+            let row = rows * i / tiles;
+            // SAFETY: the rows and panels exist; the rest is the caller's contract.
+            unsafe { step(t, panel, row, (rows * (i + 1) / tiles - row, together)) };
+        }
+        panel += together;
+    }
+}
+
+/// Enters the tile for a number of rows and panels.
+#[inline(always)]
+unsafe fn step<T: Tile>(t: T, panel: usize, row: usize, (rows, panels): (usize, usize)) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if T::VECTORS == 2 {
+            match (rows, panels) {
+                (1, 4) => t.tile::<1, 8>(panel, row),
+                (1, 2) => t.tile::<1, 4>(panel, row),
+                (2, 2) => t.tile::<2, 4>(panel, row),
+                (3, 2) => t.tile::<3, 4>(panel, row),
+                _ => rows_of::<T, 2>(t, panel, row, rows),
+            }
+        } else {
+            match (rows, panels) {
+                (1, 4) => t.tile::<1, 4>(panel, row),
+                (1, 2) => t.tile::<1, 2>(panel, row),
+                (2, 2) => t.tile::<2, 2>(panel, row),
+                (3, 2) => t.tile::<3, 2>(panel, row),
+                _ => rows_of::<T, 1>(t, panel, row, rows),
+            }
+        }
+    }
+}
+
+/// Enters the tile of one panel for a number of rows.
+#[inline(always)]
+unsafe fn rows_of<T: Tile, const W: usize>(t: T, panel: usize, row: usize, rows: usize) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match rows {
+            1 => t.tile::<1, W>(panel, row),
+            2 => t.tile::<2, W>(panel, row),
+            3 => t.tile::<3, W>(panel, row),
+            4 => t.tile::<4, W>(panel, row),
+            5 => t.tile::<5, W>(panel, row),
+            6 => t.tile::<6, W>(panel, row),
+            7 if T::ACCUMULATORS > 6 * W => t.tile::<7, W>(panel, row),
+            8 if T::ACCUMULATORS > 6 * W => t.tile::<8, W>(panel, row),
+            9 if T::ACCUMULATORS > 6 * W => t.tile::<9, W>(panel, row),
+            10 if T::ACCUMULATORS > 6 * W => t.tile::<10, W>(panel, row),
+            11 if T::ACCUMULATORS > 6 * W => t.tile::<11, W>(panel, row),
+            12 if T::ACCUMULATORS > 6 * W => t.tile::<12, W>(panel, row),
+            _ => {}
+        }
+    }
+}
+
+/// Adds the bias and stores a tile.
+///
+/// # Safety
+/// As for [`Tile::tile`].
+#[inline(always)]
+pub(super) unsafe fn finish<S: Simd, const R: usize, const W: usize>(
+    job: &Job<'_>,
+    sums: &[[S::F; W]; R],
+    panel: usize,
+    row: usize,
+) {
+    let first = panel * job.w.panel;
+    for (r, sums) in sums.iter().enumerate() {
+        for (j, sum) in sums.iter().enumerate() {
+            let output = first + j * LANES;
+            let lanes = job.w.outputs.saturating_sub(output).min(LANES);
+            // SAFETY: row and output are in range by the caller's contract; the bias covers all
+            // panels.
+            unsafe {
+                let mut sum = *sum;
+                if !job.w.bias.is_empty() {
+                    sum = S::add(sum, S::load(job.w.bias.as_ptr().add(output)));
+                }
+                if lanes > 0 {
+                    let to = job.y.add((row + r) * job.w.outputs + output);
+                    S::store_some(to, lanes, sum);
+                }
+            }
+        }
+    }
+}
+
+/// f32 panels: `[input][output]`.
+pub(super) struct Plain<'a> {
+    pub(super) job: Job<'a>,
+    pub(super) panels: Range<usize>,
+}
+
+impl Kernel for Plain<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let tile = PlainTile::<S>(&self.job, PhantomData);
+        // SAFETY: the caller's contract.
+        unsafe { walk(tile, self.job.x.rows(), self.panels) }
+    }
+}
+
+struct PlainTile<'a, S>(&'a Job<'a>, PhantomData<S>);
+
+impl<S> Clone for PlainTile<'_, S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S> Copy for PlainTile<'_, S> {}
+
+impl<S: Simd> Tile for PlainTile<'_, S> {
+    const VECTORS: usize = S::PANEL_VECTORS;
+    const ACCUMULATORS: usize = if S::PANEL_VECTORS == 2 { 24 } else { 6 };
+
+    #[inline(always)]
+    unsafe fn tile<const R: usize, const W: usize>(self, panel: usize, row: usize) {
+        let job = self.0;
+        let inputs = job.w.inputs;
+        let width = job.w.panel;
+        // SAFETY: panels and rows exist (the caller's contract); a panel has `inputs` lines.
+        unsafe {
+            let panels: *const f32 = job.w.data.as_ptr().add(panel * job.w.panel_bytes).cast();
+            let x = job.x.values().as_ptr().add(row * inputs);
+            let mut sums = [[S::splat(0.0); W]; R];
+            for i in 0..inputs {
+                let mut w = [S::splat(0.0); W];
+                for j in 0..W {
+                    let line = j / S::PANEL_VECTORS * inputs * width + i * width;
+                    let at = panels.add(line + j % S::PANEL_VECTORS * LANES);
+                    S::prefetch(at.cast::<u8>().wrapping_add(AHEAD));
+                    w[j] = S::load(at);
+                }
+                for r in 0..R {
+                    let x = S::splat(*x.add(r * inputs + i));
+                    for j in 0..W {
+                        sums[r][j] = S::fma(x, w[j], sums[r][j]);
+                    }
+                }
+            }
+            finish::<S, R, W>(job, &sums, panel, row);
+        }
+    }
+}
+
+/// bf16 panels, `[input / 2][output][2]`, against f32 activations.
+pub(super) struct Wide<'a> {
+    pub(super) job: Job<'a>,
+    pub(super) panels: Range<usize>,
+}
+
+impl Kernel for Wide<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let tile = WideTile::<S>(&self.job, PhantomData);
+        // SAFETY: the caller's contract.
+        unsafe { walk(tile, self.job.x.rows(), self.panels) }
+    }
+}
+
+struct WideTile<'a, S>(&'a Job<'a>, PhantomData<S>);
+
+impl<S> Clone for WideTile<'_, S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S> Copy for WideTile<'_, S> {}
+
+impl<S: Simd> Tile for WideTile<'_, S> {
+    const VECTORS: usize = S::PANEL_VECTORS;
+    const ACCUMULATORS: usize = if S::PANEL_VECTORS == 2 { 24 } else { 6 };
+
+    #[inline(always)]
+    unsafe fn tile<const R: usize, const W: usize>(self, panel: usize, row: usize) {
+        let job = self.0;
+        let (inputs, bytes) = (job.w.inputs, job.w.panel_bytes);
+        // SAFETY: panels and rows exist (the caller's contract); a panel has a line of
+        // `2 * panel` values for each pair of inputs, the last one padded with zeros.
+        unsafe {
+            let panels = job.w.data.as_ptr().add(panel * bytes);
+            let x = job.x.values().as_ptr().add(row * inputs);
+            let mut sums = [[S::splat(0.0); W]; R];
+            for i in 0..inputs.div_ceil(2) {
+                let mut w = [(S::splat(0.0), S::splat(0.0)); W];
+                for j in 0..W {
+                    let line = j / S::PANEL_VECTORS * bytes + i * job.w.panel * 4;
+                    let at = panels.add(line + j % S::PANEL_VECTORS * LANES * 4);
+                    S::prefetch(at.wrapping_add(AHEAD));
+                    w[j] = S::load_bf16_pairs(at.cast());
+                }
+                for r in 0..R {
+                    let x = x.add(r * inputs + 2 * i);
+                    let first = S::splat(*x);
+                    for j in 0..W {
+                        sums[r][j] = S::fma(first, w[j].0, sums[r][j]);
+                    }
+                    if 2 * i + 1 < inputs {
+                        let second = S::splat(*x.add(1));
+                        for j in 0..W {
+                            sums[r][j] = S::fma(second, w[j].1, sums[r][j]);
+                        }
+                    }
+                }
+            }
+            finish::<S, R, W>(job, &sums, panel, row);
+        }
+    }
+}

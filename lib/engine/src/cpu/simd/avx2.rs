@@ -1,0 +1,214 @@
+//! Lanes as two AVX2 registers.
+
+#![allow(unsafe_code, reason = "AVX2 instructions behind run-time detection")]
+
+use std::arch::x86_64::*;
+
+use super::{Kernel, LANES, Simd};
+
+/// AVX2, FMA and F16C.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cpu) struct Avx2;
+
+/// Runs a kernel with AVX2 enabled.
+///
+/// # Safety
+/// The machine must have the features.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn enter<K: Kernel>(kernel: K) -> K::Output {
+    // SAFETY: this function enables the path's features.
+    unsafe { kernel.run::<Avx2>() }
+}
+
+/// Lanes 0-7 and 8-15.
+type Two = [__m256; 2];
+
+/// Mask for the first `n` (at most 8) lanes.
+#[inline(always)]
+unsafe fn mask(n: usize) -> __m256i {
+    // SAFETY: AVX2 by the contract of `Simd`.
+    unsafe {
+        let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+        _mm256_cmpgt_epi32(_mm256_set1_epi32(n as i32), lanes)
+    }
+}
+
+#[inline(always)]
+unsafe fn widen(raw: __m128i) -> __m256 {
+    // SAFETY: AVX2 by the contract of `Simd`.
+    unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(raw))) }
+}
+
+#[inline(always)]
+unsafe fn floats(x: [__m256i; 2]) -> Two {
+    // SAFETY: AVX2 by the contract of `Simd`.
+    unsafe { [_mm256_castsi256_ps(x[0]), _mm256_castsi256_ps(x[1])] }
+}
+
+// SAFETY: every function needs AVX2 and FMA, which is the trait's contract.
+unsafe impl Simd for Avx2 {
+    type F = Two;
+
+    const PANEL_VECTORS: usize = 1;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Two {
+        // SAFETY: AVX2 by contract.
+        unsafe { [_mm256_set1_ps(x); 2] }
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Two {
+        // SAFETY: as above; the caller names 16 valid lanes.
+        unsafe { [_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))] }
+    }
+
+    #[inline(always)]
+    unsafe fn load_some(from: *const f32, n: usize) -> Two {
+        // SAFETY: as above; masked lanes are not touched.
+        unsafe {
+            let low = _mm256_maskload_ps(from, mask(n.min(8)));
+            [low, _mm256_maskload_ps(from.wrapping_add(8), mask(n.saturating_sub(8)))]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const u16) -> Two {
+        // SAFETY: as above.
+        unsafe {
+            let raw = _mm256_loadu_si256(from.cast());
+            [widen(_mm256_castsi256_si128(raw)), widen(_mm256_extracti128_si256::<1>(raw))]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16_pairs(from: *const u16) -> (Two, Two) {
+        // SAFETY: as above.
+        unsafe {
+            let a = _mm256_loadu_si256(from.cast());
+            let b = _mm256_loadu_si256(from.add(LANES).cast());
+            let keep = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+            let first = [_mm256_slli_epi32::<16>(a), _mm256_slli_epi32::<16>(b)];
+            let second = [_mm256_and_si256(a, keep), _mm256_and_si256(b, keep)];
+            (floats(first), floats(second))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, x: Two) {
+        // SAFETY: as above.
+        unsafe {
+            _mm256_storeu_ps(to, x[0]);
+            _mm256_storeu_ps(to.add(8), x[1]);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_some(to: *mut f32, n: usize, x: Two) {
+        // SAFETY: as above; masked lanes are not touched.
+        unsafe {
+            _mm256_maskstore_ps(to, mask(n.min(8)), x[0]);
+            _mm256_maskstore_ps(to.wrapping_add(8), mask(n.saturating_sub(8)), x[1]);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: Two, b: Two) -> Two {
+        // SAFETY: AVX2 by contract.
+        unsafe { [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    unsafe fn sub(a: Two, b: Two) -> Two {
+        // SAFETY: AVX2 by contract.
+        unsafe { [_mm256_sub_ps(a[0], b[0]), _mm256_sub_ps(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    unsafe fn mul(a: Two, b: Two) -> Two {
+        // SAFETY: AVX2 by contract.
+        unsafe { [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    unsafe fn div(a: Two, b: Two) -> Two {
+        // SAFETY: AVX2 by contract.
+        unsafe { [_mm256_div_ps(a[0], b[0]), _mm256_div_ps(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    unsafe fn fma(a: Two, b: Two, c: Two) -> Two {
+        // SAFETY: FMA by contract.
+        unsafe { [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])] }
+    }
+
+    #[inline(always)]
+    unsafe fn max(a: Two, b: Two) -> Two {
+        // SAFETY: AVX2 by contract.
+        unsafe { [_mm256_max_ps(a[0], b[0]), _mm256_max_ps(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    unsafe fn min(a: Two, b: Two) -> Two {
+        // SAFETY: AVX2 by contract.
+        unsafe { [_mm256_min_ps(a[0], b[0]), _mm256_min_ps(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    unsafe fn round(x: Two) -> Two {
+        // SAFETY: AVX2 by contract.
+        unsafe {
+            const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+            [_mm256_round_ps::<NEAREST>(x[0]), _mm256_round_ps::<NEAREST>(x[1])]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn scale_by_power(x: Two, n: Two) -> Two {
+        // SAFETY: AVX2 by contract.
+        unsafe {
+            let bias = _mm256_set1_epi32(127);
+            let a = _mm256_add_epi32(_mm256_cvtps_epi32(n[0]), bias);
+            let b = _mm256_add_epi32(_mm256_cvtps_epi32(n[1]), bias);
+            Self::mul(x, floats([_mm256_slli_epi32::<23>(a), _mm256_slli_epi32::<23>(b)]))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn zero_below(x: Two, test: Two, limit: Two) -> Two {
+        // SAFETY: AVX2 by contract.
+        unsafe {
+            let a = _mm256_cmp_ps::<_CMP_NLT_UQ>(test[0], limit[0]);
+            let b = _mm256_cmp_ps::<_CMP_NLT_UQ>(test[1], limit[1]);
+            [_mm256_and_ps(a, x[0]), _mm256_and_ps(b, x[1])]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn sum(x: Two) -> f32 {
+        // SAFETY: AVX2 by contract.
+        unsafe {
+            let x = _mm256_add_ps(x[0], x[1]);
+            let four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ps(two, _mm_movehdup_ps(two)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn largest(x: Two) -> f32 {
+        // SAFETY: AVX2 by contract.
+        unsafe {
+            let x = _mm256_max_ps(x[0], x[1]);
+            let four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+            let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_max_ps(two, _mm_movehdup_ps(two)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch(at: *const u8) {
+        // SAFETY: a hint; any address is allowed.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+}

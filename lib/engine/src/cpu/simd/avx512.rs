@@ -1,0 +1,161 @@
+//! Lanes as one AVX-512 register.
+
+#![allow(unsafe_code, reason = "AVX-512 instructions behind run-time detection")]
+
+use std::arch::x86_64::*;
+
+use super::{Kernel, LANES, Simd};
+
+/// AVX-512 F, BW, DQ and VL.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cpu) struct Avx512;
+
+/// Runs a kernel with AVX-512 enabled.
+///
+/// # Safety
+/// The machine must have the features.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+pub(super) unsafe fn enter<K: Kernel>(kernel: K) -> K::Output {
+    // SAFETY: this function enables the path's features.
+    unsafe { kernel.run::<Avx512>() }
+}
+
+#[inline(always)]
+fn mask(n: usize) -> __mmask16 {
+    debug_assert!(n <= LANES);
+    ((1_u32 << n) - 1) as __mmask16
+}
+
+// SAFETY: every function needs AVX-512, which is the trait's contract.
+unsafe impl Simd for Avx512 {
+    type F = __m512;
+
+    const PANEL_VECTORS: usize = 2;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> __m512 {
+        // SAFETY: AVX-512 by contract.
+        unsafe { _mm512_set1_ps(x) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> __m512 {
+        // SAFETY: as above; the caller names 16 valid lanes.
+        unsafe { _mm512_loadu_ps(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_some(from: *const f32, n: usize) -> __m512 {
+        // SAFETY: as above; masked lanes are not touched.
+        unsafe { _mm512_maskz_loadu_ps(mask(n), from) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const u16) -> __m512 {
+        // SAFETY: as above.
+        unsafe {
+            let raw = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(raw))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16_pairs(from: *const u16) -> (__m512, __m512) {
+        // SAFETY: as above.
+        unsafe {
+            let raw = _mm512_loadu_si512(from.cast());
+            let high = _mm512_and_si512(raw, _mm512_set1_epi32(0xffff_0000_u32 as i32));
+            (_mm512_castsi512_ps(_mm512_slli_epi32::<16>(raw)), _mm512_castsi512_ps(high))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, x: __m512) {
+        // SAFETY: as above.
+        unsafe { _mm512_storeu_ps(to, x) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_some(to: *mut f32, n: usize, x: __m512) {
+        // SAFETY: as above; masked lanes are not touched.
+        unsafe { _mm512_mask_storeu_ps(to, mask(n), x) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: AVX-512 by contract.
+        unsafe { _mm512_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn sub(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: AVX-512 by contract.
+        unsafe { _mm512_sub_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: AVX-512 by contract.
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn div(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: AVX-512 by contract.
+        unsafe { _mm512_div_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: AVX-512 by contract.
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn max(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: AVX-512 by contract.
+        unsafe { _mm512_max_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn min(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: AVX-512 by contract.
+        unsafe { _mm512_min_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn round(x: __m512) -> __m512 {
+        // SAFETY: AVX-512 by contract.
+        unsafe { _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x) }
+    }
+
+    #[inline(always)]
+    unsafe fn scale_by_power(x: __m512, n: __m512) -> __m512 {
+        // SAFETY: AVX-512 by contract.
+        unsafe { _mm512_scalef_ps(x, n) }
+    }
+
+    #[inline(always)]
+    unsafe fn zero_below(x: __m512, test: __m512, limit: __m512) -> __m512 {
+        // SAFETY: AVX-512 by contract.
+        unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(test, limit), x) }
+    }
+
+    #[inline(always)]
+    unsafe fn sum(x: __m512) -> f32 {
+        // SAFETY: AVX-512 by contract.
+        unsafe { _mm512_reduce_add_ps(x) }
+    }
+
+    #[inline(always)]
+    unsafe fn largest(x: __m512) -> f32 {
+        // SAFETY: AVX-512 by contract.
+        unsafe { _mm512_reduce_max_ps(x) }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch(at: *const u8) {
+        // SAFETY: a hint; any address is allowed.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+}
