@@ -43,7 +43,7 @@ pub struct TargetConfig {
 }
 
 /// What the outside world tells a session.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
     /// An endpoint can be reached (at first, after a lost link, or another one).
     LinkUp,

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use super::support;
 use crate::{
     TokenId,
-    noise::{self, GUMBEL_MAX, Noise},
+    noise::{GUMBEL_MAX, Noise},
 };
 
 /// Tokens per step of the scan.
@@ -23,13 +23,19 @@ const COUNTERS: usize = BLOCK / 4;
 const SLACK: f64 = 1e-3;
 /// More than the rounding error of a bound relative to the score.
 const RELATIVE_SLACK: f64 = 1e-6;
-/// Supports up to this size are evaluated token by token.
-const SPARSE: usize = 256;
 
 /// The token with the largest logit; the lowest of several.
 pub(super) fn greedy(logits: &[f32]) -> TokenId {
-    let top = maximum(logits);
-    TokenId(logits.iter().position(|&logit| logit == top).unwrap_or(0) as u32)
+    let mut best = (f32::NEG_INFINITY, 0);
+    for (index, block) in logits.chunks(BLOCK).enumerate() {
+        let top = maximum(block);
+        if top > best.0 {
+            best = (top, index * BLOCK);
+        }
+    }
+    let block = logits.get(best.1..).unwrap_or_default();
+    let offset = block.iter().position(|&logit| logit >= best.0).unwrap_or(0);
+    TokenId((best.1 + offset) as u32)
 }
 
 /// The largest logit; minus infinity if there is none.
@@ -67,7 +73,7 @@ impl Best {
 
     fn offer(&mut self, logit: f32, inverse: f64, noise: &Noise, token: u32) {
         let score = f64::from(logit) * inverse + noise.gumbel(TokenId(token));
-        if score > self.score || (score == self.score && token < self.token) {
+        if score > self.score || (score >= self.score && token < self.token) {
             *self = Self { score, token };
         }
     }
@@ -85,53 +91,51 @@ impl Best {
     }
 }
 
-/// The token with the largest noisy score.
+/// The token with the largest noisy score among those whose key is at least `cut`; minus infinity
+/// and below only if there is nothing else.
 pub(super) fn noisy(
     logits: &[f32],
     temperature: f32,
     noise: &Noise,
+    cut: u64,
     bounds: &mut Vec<f32>,
 ) -> TokenId {
     let inverse = 1.0 / f64::from(temperature);
-    bounds.resize(logits.len().next_multiple_of(BLOCK), 0.0);
-    let (logit_blocks, rest) = logits.as_chunks::<BLOCK>();
-    let (bound_blocks, _) = bounds.as_chunks_mut::<BLOCK>();
-    let mut top = (f32::NEG_INFINITY, 0);
-    let mut blocks = bound_blocks.iter_mut().enumerate();
+    let (blocks, rest) = logits.as_chunks::<BLOCK>();
     let mut padded = [f32::NEG_INFINITY; BLOCK];
     padded[..rest.len()].copy_from_slice(rest);
-    for (block, ((index, bound), logit)) in blocks
-        .by_ref()
-        .zip(logit_blocks.iter().chain([&padded]))
-        .enumerate()
-    {
-        debug_assert_eq!(block, index);
-        let largest = bound_block(logit, inverse as f32, noise, index, bound);
+    bounds.resize((blocks.len() + 1) * BLOCK, 0.0);
+    let mut top = (f32::NEG_INFINITY, 0);
+    let bound_blocks = bounds.as_chunks_mut::<BLOCK>().0;
+    for (index, (block, bound)) in blocks.iter().chain([&padded]).zip(bound_blocks).enumerate() {
+        let largest = bound_block(block, inverse as f32, noise, index, bound);
         if largest > top.0 {
             top = (largest, index);
         }
     }
     let mut best = Best::none();
-    let evaluate = |best: &mut Best, token: usize| {
-        if let Some(&logit) = logits.get(token) {
+    let mut evaluate = |token: usize| {
+        if let Some(&logit) = logits.get(token)
+            && support::key(logit, token) >= cut
+        {
             best.offer(logit, inverse, noise, token as u32);
         }
+        best.threshold()
     };
+    let bounds = bounds.as_chunks::<BLOCK>().0;
     // The likeliest winner first: its score rules out nearly all others.
-    let block = top.1 * BLOCK;
-    let candidates = bounds.get(block..block + BLOCK).unwrap_or_default();
-    if let Some(offset) = candidates.iter().position(|&bound| bound == top.0) {
-        evaluate(&mut best, block + offset);
-    }
-    for (index, bound) in bounds.as_chunks::<BLOCK>().0.iter().enumerate() {
-        let mut threshold = best.threshold();
-        if maximum(bound) < threshold {
+    let likeliest = bounds[top.1]
+        .iter()
+        .position(|&bound| bound >= top.0)
+        .unwrap_or(0);
+    let mut threshold = evaluate(top.1 * BLOCK + likeliest);
+    for (index, block) in bounds.iter().enumerate() {
+        if maximum(block) < threshold {
             continue;
         }
-        for (offset, &bound) in bound.iter().enumerate() {
+        for (offset, &bound) in block.iter().enumerate() {
             if bound >= threshold {
-                evaluate(&mut best, index * BLOCK + offset);
-                threshold = best.threshold();
+                threshold = evaluate(index * BLOCK + offset);
             }
         }
     }
@@ -165,21 +169,16 @@ fn bound_block(
     maximum(bounds)
 }
 
-/// The token with the largest noisy score among those whose key is at least `cut`. `keys` are the
-/// keys of these, in any order.
-pub(super) fn noisy_above(
-    logits: &[f32],
-    temperature: f32,
-    noise: &Noise,
-    cut: u64,
-    keys: &mut [u64],
-) -> TokenId {
-    let _ = (cut, noise::GUMBEL_MAX, GUMBEL_MAX, SPARSE);
+/// As [`noisy`], given the keys of all tokens that may win, in any order.
+pub(super) fn noisy_among(keys: &[u64], temperature: f32, noise: &Noise) -> TokenId {
     let inverse = 1.0 / f64::from(temperature);
     let mut best = Best::none();
-    for &key in keys.iter() {
-        let token = support::token(key);
-        best.offer(logits[token.index()], inverse, noise, token.0);
+    for &key in keys {
+        let logit = support::logit(key);
+        // Most of a support is too unlikely to win with any noise.
+        if f64::from(logit) * inverse + GUMBEL_MAX >= best.score {
+            best.offer(logit, inverse, noise, support::token(key).0);
+        }
     }
     TokenId(best.token)
 }

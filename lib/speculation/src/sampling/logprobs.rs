@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::{argmax, support, weight};
+use super::{Scratch, argmax, support, weight};
 use crate::TokenId;
 
 /// Log-probabilities at one position.
@@ -17,38 +17,40 @@ pub struct Logprobs {
 }
 
 /// Log-probability and rank of `token`, and those of the `top` likeliest tokens, under the softmax
-/// of `logits`. A token outside the vocabulary has probability 0 and the last rank.
-pub fn logprobs(logits: &[f32], token: TokenId, top: usize) -> Logprobs {
+/// of `logits`, to about 1e-6. A token outside the vocabulary has probability 0 and the last rank.
+pub fn logprobs(logits: &[f32], token: TokenId, top: usize, scratch: &mut Scratch) -> Logprobs {
     let maximum = argmax::maximum(logits);
-    let total: f64 = logits
+    // Equal infinities have no difference.
+    let relative = |logit: f32| {
+        if logit >= maximum {
+            0.0
+        } else {
+            logit - maximum
+        }
+    };
+    let log_total = libm::log(weight::total(logits, relative));
+    let logprob = |logit: f32| (f64::from(relative(logit)) - log_total) as f32;
+    support::likeliest(logits, top, &mut scratch.keys);
+    let likeliest = scratch
+        .keys
         .iter()
-        .map(|&logit| weight::weight(logit - maximum))
-        .sum();
-    let log_total = f64::from(maximum) + libm::log(total);
-    let logprob = |logit: f32| (f64::from(logit) - log_total) as f32;
-    let mut keys: Vec<u64> = logits
-        .iter()
-        .enumerate()
-        .map(|(i, &logit)| support::key(logit, i))
-        .collect();
-    keys.sort_unstable_by(|a, b| b.cmp(a));
+        .map(|&key| (support::token(key), support::logit(key)));
+    let (before, own) = match logits.get(token.index()) {
+        Some(&own) => (&logits[..token.index()], own),
+        None => (logits, f32::NEG_INFINITY),
+    };
+    let above = logits.iter().filter(|&&logit| logit > own).count();
+    let equal = before.iter().filter(|&&logit| logit >= own).count()
+        - before.iter().filter(|&&logit| logit > own).count();
     Logprobs {
-        logprob: logits
-            .get(token.index())
-            .map_or(f32::NEG_INFINITY, |&l| logprob(l)),
-        rank: keys
-            .iter()
-            .position(|&k| support::token(k) == token)
-            .unwrap_or(keys.len()) as u32,
-        top: keys
-            .iter()
-            .take(top)
-            .map(|&k| {
-                (
-                    support::token(k),
-                    logprob(logits[support::token(k).index()]),
-                )
-            })
+        logprob: if token.index() < logits.len() {
+            logprob(own)
+        } else {
+            f32::NEG_INFINITY
+        },
+        rank: (above + equal) as u32,
+        top: likeliest
+            .map(|(token, logit)| (token, logprob(logit)))
             .collect(),
     }
 }

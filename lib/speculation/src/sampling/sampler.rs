@@ -8,6 +8,9 @@ use crate::{
     noise::{Domain, Noise},
 };
 
+/// Supports up to this size are evaluated token by token; above, scanning all is quicker.
+const SPARSE: usize = 128;
+
 /// How one request samples: checked parameters, seed, and the sequence so far.
 #[derive(Clone, Debug)]
 pub struct Sampler {
@@ -83,10 +86,14 @@ impl Sampler {
         let noise = Noise::new(self.seed, domain, self.history.len() as u32);
         let temperature = self.params.temperature;
         if !self.params.truncates() {
-            return argmax::noisy(logits, temperature, &noise, bounds);
+            return argmax::noisy(logits, temperature, &noise, support::EVERYTHING, bounds);
         }
         let cut = support::cut(logits, &self.params, keys);
-        argmax::noisy_above(logits, temperature, &noise, cut, keys)
+        if keys.len() <= SPARSE {
+            argmax::noisy_among(keys, temperature, &noise)
+        } else {
+            argmax::noisy(logits, temperature, &noise, cut, bounds)
+        }
     }
 
     /// The distribution that [`Self::choose`] samples, one probability per entry of the vocabulary

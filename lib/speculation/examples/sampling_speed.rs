@@ -1,0 +1,109 @@
+//! How long choosing a token takes, by vocabulary and parameters.
+//!
+//! `cargo run --release -p foretoken-speculation --example sampling_speed`
+
+use std::{hint::black_box, time::Instant};
+
+use foretoken_speculation::{
+    Seed, TokenId,
+    noise::philox,
+    sampling::{Sampler, SamplingParams, Scratch, logprobs},
+};
+
+/// Rows like a model's: many unlikely tokens, a few likely ones.
+fn row(vocab: u32, seed: u32) -> Vec<f32> {
+    let unit = |v, salt| (f64::from(philox([v, seed, salt, 0], [3, 1])[0]) + 0.5) / 2_f64.powi(32);
+    (0..vocab)
+        .map(|v| {
+            let normal =
+                (-2.0 * unit(v, 0).ln()).sqrt() * (std::f64::consts::TAU * unit(v, 1)).cos();
+            (2.5 * normal + if v % 997 == 3 { 8.0 } else { 0.0 }) as f32
+        })
+        .collect()
+}
+
+/// Median over repetitions of the mean time per call, in microseconds.
+fn measure(mut call: impl FnMut(usize)) -> f64 {
+    let mut samples: Vec<f64> = (0..41)
+        .map(|_| {
+            let start = Instant::now();
+            (0..64).for_each(&mut call);
+            start.elapsed().as_secs_f64() / 64.0 * 1e6
+        })
+        .collect();
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 2]
+}
+
+fn main() {
+    let base = SamplingParams::default();
+    let cases = [
+        (
+            "temperature 0",
+            SamplingParams {
+                temperature: 0.0,
+                ..base.clone()
+            },
+        ),
+        ("temperature 1", base.clone()),
+        (
+            "top_p 0.95",
+            SamplingParams {
+                temperature: 0.7,
+                top_p: 0.95,
+                ..base.clone()
+            },
+        ),
+        (
+            "top_k 50",
+            SamplingParams {
+                top_k: 50,
+                ..base.clone()
+            },
+        ),
+        (
+            "min_p 0.05",
+            SamplingParams {
+                min_p: 0.05,
+                ..base.clone()
+            },
+        ),
+        (
+            "top_p 0.95, hot",
+            SamplingParams {
+                temperature: 2.0,
+                top_p: 0.95,
+                ..base.clone()
+            },
+        ),
+        (
+            "penalties",
+            SamplingParams {
+                frequency_penalty: 0.5,
+                ..base
+            },
+        ),
+    ];
+    let tokens: Vec<TokenId> = (0..500).map(|i| TokenId(i * 7 % 4096)).collect();
+    let mut scratch = Scratch::new();
+    for vocab in [4096, 32_000, 152_064] {
+        let rows: Vec<_> = (0..16).map(|seed| row(vocab, seed)).collect();
+        for (name, params) in &cases {
+            let Ok(mut sampler) = Sampler::new(params.clone(), Seed(7), &tokens, 100) else {
+                continue;
+            };
+            let micros = measure(|i| {
+                let token = sampler.choose(&rows[i % rows.len()], &mut scratch);
+                sampler.push(black_box(token));
+            });
+            println!("vocabulary {vocab:6}  {name:16} {micros:8.2} us");
+        }
+        let micros = measure(|i| {
+            black_box(logprobs(&rows[i % rows.len()], TokenId(5), 5, &mut scratch));
+        });
+        println!(
+            "vocabulary {vocab:6}  {:16} {micros:8.2} us",
+            "logprobs, top 5"
+        );
+    }
+}
