@@ -265,10 +265,10 @@ impl Scheduler {
             let spare = if self.running.is_empty() { 0 } else { self.running.len() + 1 };
             let needed = pages_for((tokens + 1).min(max_tokens.max(tokens)));
             let full = self.running.len() >= self.limits.running.min(self.limits.rows);
-            if full || step.prefill_rows == 0 || promised + spare + needed > step.pages {
+            if full || step.rows_for_prefill() == 0 || promised + spare + needed > step.pages {
                 break;
             }
-            let rows = tokens.min(step.prefill_rows);
+            let rows = tokens.min(step.rows_for_prefill());
             step.prefill_rows -= rows;
             step.rows -= rows;
             step.pages -= needed;

@@ -70,7 +70,7 @@ pub(super) struct Division {
     pub(super) shares: Vec<Share>,
     /// Rows left.
     pub(super) rows: usize,
-    /// Of these, rows left for prefill.
+    /// Most of them that prefill may take.
     pub(super) prefill_rows: usize,
     /// Pages left.
     pub(super) pages: usize,
@@ -89,10 +89,9 @@ impl Division {
     /// Chunks for those in prefill, oldest first.
     pub(super) fn prefill(&mut self) {
         for i in 0..self.shares.len() {
-            self.prefill_rows = self.prefill_rows.min(self.rows);
-            if self.shares[i].prefills() && self.prefill_rows > 0 && self.make_room(i) {
+            if self.shares[i].prefills() && self.rows_for_prefill() > 0 && self.make_room(i) {
                 let share = &self.shares[i];
-                let fits = share.capacity(self.pages).min(self.prefill_rows);
+                let fits = share.capacity(self.pages).min(self.rows_for_prefill());
                 let rows = share.pending().min(fits);
                 self.grant(i, rows);
                 self.prefill_rows -= rows;
@@ -144,6 +143,11 @@ impl Division {
             }
         }
         true
+    }
+
+    /// Rows that known tokens may still take.
+    pub(super) fn rows_for_prefill(&self) -> usize {
+        self.prefill_rows.min(self.rows)
     }
 
     fn pages_for_more(&self, i: usize, rows: usize) -> usize {

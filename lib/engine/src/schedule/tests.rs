@@ -105,10 +105,10 @@ fn a_window_never_takes_what_an_admission_needs() {
     assert_eq!((windows(&plan), chunks(&plan.admit)), (vec![(0, 0)], vec![(7, 9)]));
 
     // Now pages are what is short: 40 tokens and the next one need 3, two more are spare.
-    let mut scheduler = with_running(limits(), 1);
+    let mut scheduler = with_running(Limits { rows: 128, ..limits() }, 1);
     scheduler.submit(request(7, 40, 90)).unwrap();
     let plan = scheduler.plan(5, &[decoding(0, 15, 60)]);
-    assert_eq!((windows(&plan), chunks(&plan.admit)), (vec![(0, 31)], vec![(7, 32)]));
+    assert_eq!((windows(&plan), chunks(&plan.admit)), (vec![(0, 32)], vec![(7, 32)]));
     let mut scheduler = with_running(limits(), 1);
     scheduler.submit(request(7, 40, 90)).unwrap();
     assert_eq!(scheduler.plan(4, &[decoding(0, 15, 60)]).admit, []);
@@ -178,6 +178,17 @@ fn a_preemption_skips_those_that_own_nothing() {
     let plan = scheduler.plan(0, &[decoding(0, 16, 0), decoding(1, 20, 0), shared]);
     assert_eq!(plan.preempt, [RequestId(1)]);
     assert_eq!(windows(&plan), [(0, 0), (2, 0)]);
+
+    scheduler.plan(90, &[decoding(0, 17, 0), shared]);
+    assert_eq!(ids(scheduler.running()), [0, 1, 2], "it is as old as it was");
+}
+
+#[test]
+fn what_was_granted_to_the_preempted_goes_to_others() {
+    let mut scheduler = with_running(Limits { rows: 20, prefill_rows: 90, ..limits() }, 2);
+    let plan = scheduler.plan(0, &[prefilling(0, 32, 100), decoding(1, 20, 4)]);
+    assert_eq!((plan.preempt.as_slice(), windows(&plan)), (&[RequestId(1)][..], vec![]));
+    assert_eq!(chunks(&plan.prefill), [(0, 20)]);
 }
 
 #[test]
@@ -227,11 +238,9 @@ fn admission_is_in_order_and_keeps_pages_for_those_let_in_before() {
     let plan = scheduler.plan(9, &[decoding(0, 10, 0)]);
     assert_eq!(chunks(&plan.admit), [(5, 32)]);
     // 2 of the 7 pages are in use, 5 are promised, 1 is needed and 3 are spare.
-    let running = [decoding(0, 11, 0), prefilling(5, 32, 100)];
-    assert_eq!(scheduler.plan(8, &running).admit, []);
-    let running = [decoding(0, 11, 0), prefilling(5, 96, 100)];
-    assert_eq!(scheduler.plan(4, &running).admit, []);
-    assert_eq!(chunks(&scheduler.plan(5, &running).admit), [(6, 5)]);
+    let pauses = Running { ask: Ask::SitOut, ..prefilling(5, 32, 100) };
+    assert_eq!(scheduler.plan(8, &[decoding(0, 11, 0), pauses]).admit, []);
+    assert_eq!(chunks(&scheduler.plan(9, &[decoding(0, 11, 0), pauses]).admit), [(6, 5)]);
 }
 
 #[test]
