@@ -5,6 +5,7 @@
 //! request on the target at once.
 
 mod client;
+mod convert;
 mod server;
 
 pub use client::{GenerateClient, GenerateStream};

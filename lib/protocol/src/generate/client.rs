@@ -1,28 +1,65 @@
 //! The router's side.
 
 use std::{
+    fmt, io,
     pin::Pin,
-    task::{Context, Poll},
+    sync::{Arc, OnceLock},
+    task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use futures::Stream;
+use hyper_util::rt::TokioIo;
+use tonic::{
+    Status, Streaming,
+    transport::{Channel, Endpoint},
+};
+use tower::service_fn;
 
 use super::{GenerateError, GenerateEvent, GenerateRequest, TargetInfo};
-use crate::Address;
+use crate::{
+    Address,
+    address::Socket,
+    wire::{
+        Wire,
+        proto::generation::v1::{self as proto, generation_client::GenerationClient},
+    },
+};
+
+/// How long a connection may take, and an `info` call.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A target that does not answer a ping this long is lost. Pings are answered by the target's
+/// I/O threads, so a long step does not count.
+const PING_EVERY: Duration = Duration::from_millis(500);
+const PING_PATIENCE: Duration = Duration::from_millis(1500);
+
+/// Largest message of a target: log-probabilities of a long prompt are the largest.
+const MAX_MESSAGE: usize = 256 << 20;
 
 /// Speaks to one target. Connects when first used and again after a loss; clones share the
 /// connection.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct GenerateClient {
     instance: String,
     address: Address,
+    client: Arc<OnceLock<GenerationClient<Channel>>>,
+}
+
+impl fmt::Debug for GenerateClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GenerateClient")
+            .field("instance", &self.instance)
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
 }
 
 impl GenerateClient {
     /// A client of the target called `instance` (the name errors carry) at `address`. Connects
     /// lazily, on the runtime that makes the first call.
     pub fn new(instance: impl Into<String>, address: Address) -> Self {
-        Self { instance: instance.into(), address }
+        Self { instance: instance.into(), address, client: Arc::default() }
     }
 
     /// Starts a completion. Errors before the first event may come from the call or from the
@@ -31,14 +68,19 @@ impl GenerateClient {
         &self,
         request: GenerateRequest,
     ) -> Result<GenerateStream, GenerateError> {
-        drop(request);
-        Err(self.lost("not connected"))
+        let response = self.client().generate(request.to_proto()).await;
+        let events = response.map_err(|status| self.error(&status))?.into_inner();
+        Ok(GenerateStream { instance: self.instance.clone(), events: Some(events) })
     }
 
     /// What the target is and how busy. Also how a router checks health: a target that does not
-    /// answer within about two seconds is [`GenerateError::Lost`].
+    /// answer within two seconds is [`GenerateError::Lost`].
     pub async fn info(&self) -> Result<TargetInfo, GenerateError> {
-        Err(self.lost("not connected"))
+        let answer = tokio::time::timeout(PATIENCE, self.client().info(proto::InfoRequest {}))
+            .await
+            .map_err(|_| self.lost(format!("no answer within {} s", PATIENCE.as_secs())))?;
+        let info = answer.map_err(|status| self.error(&status))?.into_inner();
+        TargetInfo::from_proto(info).map_err(|error| self.lost(error.to_string()))
     }
 
     /// Name of the target.
@@ -51,22 +93,67 @@ impl GenerateClient {
         &self.address
     }
 
-    fn lost(&self, cause: &str) -> GenerateError {
-        GenerateError::Lost { instance: self.instance.clone(), cause: cause.into() }
+    fn client(&self) -> GenerationClient<Channel> {
+        self.client.get_or_init(|| connect_lazily(self.address.clone())).clone()
+    }
+
+    fn error(&self, status: &Status) -> GenerateError {
+        GenerateError::of_status(&self.instance, status)
+    }
+
+    fn lost(&self, cause: String) -> GenerateError {
+        GenerateError::Lost { instance: self.instance.clone(), cause }
     }
 }
 
+fn connect_lazily(address: Address) -> GenerationClient<Channel> {
+    let connector = service_fn(move |_| {
+        let address = address.clone();
+        async move {
+            let connect = tokio::time::timeout(PATIENCE, Socket::connect(&address));
+            let late = |_| io::Error::from(io::ErrorKind::TimedOut);
+            Ok::<_, io::Error>(TokioIo::new(connect.await.map_err(late)??))
+        }
+    });
+    // The name only fills a header: the connector knows where to go.
+    let channel = Endpoint::from_static("http://target")
+        .http2_keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_PATIENCE)
+        .http2_adaptive_window(true)
+        .connect_with_connector_lazy(connector);
+    GenerationClient::new(channel).max_decoding_message_size(MAX_MESSAGE)
+}
+
 /// The answer to a request; dropping it cancels the request. After `Finished` or an error it ends.
-#[derive(Debug)]
 pub struct GenerateStream {
-    done: bool,
+    instance: String,
+    events: Option<Streaming<proto::GenerateEvent>>,
+}
+
+impl fmt::Debug for GenerateStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GenerateStream").field("instance", &self.instance).finish_non_exhaustive()
+    }
 }
 
 impl Stream for GenerateStream {
     type Item = Result<GenerateEvent, GenerateError>;
 
-    fn poll_next(mut self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.done = true;
-        Poll::Ready(None)
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Some(events) = self.events.as_mut() else { return Poll::Ready(None) };
+        let lost = |instance: &str, cause: String| GenerateError::Lost {
+            instance: instance.into(),
+            cause,
+        };
+        let item = match ready!(Pin::new(events).poll_next(cx)) {
+            Some(Ok(event)) => GenerateEvent::from_proto(event)
+                .map_err(|error| lost(&self.instance, error.to_string())),
+            Some(Err(status)) => Err(GenerateError::of_status(&self.instance, &status)),
+            None => Err(lost(&self.instance, "the answer broke off".into())),
+        };
+        if !matches!(item, Ok(GenerateEvent::Started { .. } | GenerateEvent::Tokens(_))) {
+            self.events = None;
+        }
+        Poll::Ready(Some(item))
     }
 }

@@ -1,12 +1,39 @@
 //! The target's side.
 
-use std::sync::Arc;
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
+use futures::{Stream, StreamExt, stream};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, transport::Server};
 
 use super::{GenerateError, GenerateEvent, GenerateRequest, TargetInfo};
-use crate::Listener;
+use crate::{
+    Address, Listener,
+    wire::{
+        Wire,
+        proto::generation::v1::{
+            self as proto,
+            generation_server::{Generation, GenerationServer},
+        },
+    },
+};
+
+/// A router that does not answer a ping this long is gone, and its requests are cancelled.
+const PING_EVERY: Duration = Duration::from_secs(1);
+const PING_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Most requests of one connection at a time.
+const MAX_STREAMS: u32 = 16_384;
+
+/// Largest request: a prompt of four million tokens.
+const MAX_REQUEST: usize = 16 << 20;
 
 /// What a target does with requests.
 pub trait GenerateService: Send + Sync + 'static {
@@ -67,9 +94,9 @@ pub enum ServeError {
     #[error("cannot serve on {address}")]
     Listen {
         /// Where.
-        address: crate::Address,
+        address: Address,
         /// What the system said.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// The server failed.
     #[error("the server failed")]
@@ -77,12 +104,66 @@ pub enum ServeError {
 }
 
 /// Serves requests until `stop`; then accepts no more and returns when those that run have ended.
+/// To end them too, drop the returned future.
 pub async fn serve_generate(
     listener: Listener,
     service: Arc<impl GenerateService>,
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
-    drop((listener, service));
-    stop.cancelled().await;
-    Ok(())
+    let address = listener.address().clone();
+    let incoming =
+        listener.incoming().map_err(|source| ServeError::Listen { address, source })?;
+    let sockets = stream::unfold(incoming, |incoming| async {
+        let socket = incoming.accept().await;
+        Some((Ok::<_, io::Error>(socket), incoming))
+    });
+    Server::builder()
+        .http2_keepalive_interval(Some(PING_EVERY))
+        .http2_keepalive_timeout(Some(PING_PATIENCE))
+        .max_concurrent_streams(Some(MAX_STREAMS))
+        .add_service(GenerationServer::new(Answers { service }).max_decoding_message_size(MAX_REQUEST))
+        .serve_with_incoming_shutdown(sockets.boxed(), stop.cancelled_owned())
+        .await
+        .map_err(ServeError::Transport)
+}
+
+struct Answers<S> {
+    service: Arc<S>,
+}
+
+#[tonic::async_trait]
+impl<S: GenerateService> Generation for Answers<S> {
+    type GenerateStream = Events;
+
+    async fn generate(
+        &self,
+        request: Request<proto::GenerateRequest>,
+    ) -> Result<Response<Events>, Status> {
+        let request = GenerateRequest::from_proto(request.into_inner())
+            .map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let (sender, events) = EventSender::channel();
+        self.service.generate(request, sender)?;
+        Ok(Response::new(Events(events)))
+    }
+
+    async fn info(
+        &self,
+        _request: Request<proto::InfoRequest>,
+    ) -> Result<Response<proto::TargetInfo>, Status> {
+        Ok(Response::new(self.service.info().to_proto()))
+    }
+}
+
+/// The events of one request. Dropped by the server when the router cancels or goes away, which
+/// closes the [`EventSender`].
+struct Events(mpsc::UnboundedReceiver<Result<GenerateEvent, GenerateError>>);
+
+impl Stream for Events {
+    type Item = Result<proto::GenerateEvent, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_recv(cx).map(|event| {
+            event.map(|event| event.map(|event| event.to_proto()).map_err(Status::from))
+        })
+    }
 }

@@ -1,0 +1,279 @@
+//! Requests and answers as protobuf. Everything a peer sends is checked here.
+
+use std::time::Duration;
+
+use foretoken_speculation::{Seed, TokenId, sampling::SamplingParams};
+use tonic::{Code, Status};
+
+use super::{
+    EmittedToken, FinishReason, GenerateError, GenerateEvent, GenerateRequest, GenerationStats,
+    TargetInfo, TargetLoad, TokenLogprobs,
+};
+use crate::wire::{
+    ValueError, Wire, check_text, pack_tokens, pack_words,
+    proto::generation::v1::{self as proto, finished, generate_event},
+    unpack_pairs, unpack_tokens,
+};
+
+/// Most alternatives per token; the largest that `OpenAI`'s and vLLM's APIs allow is far below.
+const MAX_LOGPROBS: u32 = 1024;
+
+/// Most endpoints a request can name.
+const MAX_ENDPOINTS: usize = 64;
+
+impl Wire for GenerateRequest {
+    type Proto = proto::GenerateRequest;
+
+    fn to_proto(&self) -> Self::Proto {
+        Self::Proto {
+            request_id: self.request_id.clone(),
+            tokens: pack_tokens(&self.tokens),
+            prompt_len: self.prompt_len as u32,
+            sampling: Some(self.sampling.to_proto()),
+            seed: self.seed.0,
+            max_tokens: self.max_tokens,
+            ignore_eos: self.ignore_eos,
+            stop_token_ids: pack_tokens(&self.stop_token_ids),
+            logprobs: self.logprobs,
+            prompt_logprobs: self.prompt_logprobs,
+            policy: self.policy.clone(),
+            lookahead: self.lookahead,
+            cache_prompt: self.cache_prompt,
+            endpoints: self.endpoints.clone(),
+        }
+    }
+
+    fn from_proto(request: Self::Proto) -> Result<Self, ValueError> {
+        let tokens = unpack_tokens("tokens", &request.tokens)?;
+        let prompt_len = request.prompt_len as usize;
+        at_most("prompt_len", prompt_len, tokens.len())?;
+        if let Some(logprobs) = request.logprobs {
+            at_most("logprobs", logprobs as usize, MAX_LOGPROBS as usize)?;
+        }
+        at_most("endpoints", request.endpoints.len(), MAX_ENDPOINTS)?;
+        let sampling = request.sampling.ok_or(ValueError::Missing("sampling"))?;
+        Ok(Self {
+            request_id: check_text("request_id", request.request_id)?,
+            tokens,
+            prompt_len,
+            sampling: SamplingParams::from_proto(sampling)?,
+            seed: Seed(request.seed),
+            max_tokens: request.max_tokens,
+            ignore_eos: request.ignore_eos,
+            stop_token_ids: unpack_tokens("stop_token_ids", &request.stop_token_ids)?,
+            logprobs: request.logprobs,
+            prompt_logprobs: request.prompt_logprobs,
+            policy: request.policy.map(|policy| check_text("policy", policy)).transpose()?,
+            lookahead: request.lookahead,
+            cache_prompt: request.cache_prompt,
+            endpoints: request
+                .endpoints
+                .into_iter()
+                .map(|endpoint| check_text("endpoints", endpoint))
+                .collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+fn at_most(field: &'static str, found: usize, limit: usize) -> Result<(), ValueError> {
+    if found > limit { Err(ValueError::TooMany { field, found, limit }) } else { Ok(()) }
+}
+
+impl Wire for GenerateEvent {
+    type Proto = proto::GenerateEvent;
+
+    fn to_proto(&self) -> Self::Proto {
+        let event = match self {
+            Self::Started { cached_tokens, prompt_logprobs } => {
+                generate_event::Event::Started(proto::Started {
+                    cached_tokens: *cached_tokens,
+                    prompt_logprobs: prompt_logprobs.iter().map(Wire::to_proto).collect(),
+                })
+            }
+            Self::Tokens(tokens) => generate_event::Event::Tokens(pack_emitted(tokens)),
+            Self::Finished { reason, stats } => {
+                generate_event::Event::Finished(pack_finished(*reason, stats))
+            }
+        };
+        Self::Proto { event: Some(event) }
+    }
+
+    fn from_proto(event: Self::Proto) -> Result<Self, ValueError> {
+        Ok(match event.event.ok_or(ValueError::Missing("the event"))? {
+            generate_event::Event::Started(started) => Self::Started {
+                cached_tokens: started.cached_tokens,
+                prompt_logprobs: started
+                    .prompt_logprobs
+                    .into_iter()
+                    .map(TokenLogprobs::from_proto)
+                    .collect::<Result<_, _>>()?,
+            },
+            generate_event::Event::Tokens(tokens) => Self::Tokens(unpack_emitted(tokens)?),
+            generate_event::Event::Finished(finished) => unpack_finished(finished)?,
+        })
+    }
+}
+
+fn pack_emitted(tokens: &[EmittedToken]) -> proto::Tokens {
+    let with_logprobs = tokens.iter().any(|token| token.logprobs.is_some());
+    let logprobs = |token: &EmittedToken| token.logprobs.clone().unwrap_or_default().to_proto();
+    proto::Tokens {
+        tokens: pack_words(tokens.iter().map(|token| token.token.0)),
+        accepted: tokens.iter().map(|token| u8::from(token.accepted)).collect(),
+        logprobs: if with_logprobs { tokens.iter().map(logprobs).collect() } else { Vec::new() },
+    }
+}
+
+fn unpack_emitted(emitted: proto::Tokens) -> Result<Vec<EmittedToken>, ValueError> {
+    let tokens = unpack_tokens("tokens", &emitted.tokens)?;
+    let same_len = |field, found| {
+        let expected = tokens.len();
+        if found == expected { Ok(()) } else { Err(ValueError::Count { field, found, expected }) }
+    };
+    same_len("accepted", emitted.accepted.len())?;
+    let mut logprobs = Vec::new();
+    if !emitted.logprobs.is_empty() {
+        same_len("logprobs", emitted.logprobs.len())?;
+        for one in emitted.logprobs {
+            logprobs.push(Some(TokenLogprobs::from_proto(one)?));
+        }
+    }
+    let logprobs = logprobs.into_iter().chain(std::iter::repeat(None));
+    Ok(tokens
+        .iter()
+        .zip(&emitted.accepted)
+        .zip(logprobs)
+        .map(|((token, accepted), logprobs)| EmittedToken {
+            token: *token,
+            accepted: *accepted != 0,
+            logprobs,
+        })
+        .collect())
+}
+
+fn pack_finished(reason: FinishReason, stats: &GenerationStats) -> proto::Finished {
+    proto::Finished {
+        reason: Some(match reason {
+            FinishReason::Stop(token) => finished::Reason::StopToken(token.0),
+            FinishReason::Length => finished::Reason::Length(proto::Length {}),
+        }),
+        rounds: stats.rounds,
+        drafted: stats.drafted,
+        accepted: stats.accepted,
+        cached_tokens: stats.cached_tokens,
+        policy: stats.policy.clone(),
+        prefill_nanoseconds: stats.prefill.as_nanos() as u64,
+        decode_nanoseconds: stats.decode.as_nanos() as u64,
+    }
+}
+
+fn unpack_finished(finished: proto::Finished) -> Result<GenerateEvent, ValueError> {
+    let reason = match finished.reason.ok_or(ValueError::Missing("the reason"))? {
+        finished::Reason::StopToken(token) => FinishReason::Stop(TokenId(token)),
+        finished::Reason::Length(proto::Length {}) => FinishReason::Length,
+    };
+    let stats = GenerationStats {
+        rounds: finished.rounds,
+        drafted: finished.drafted,
+        accepted: finished.accepted,
+        cached_tokens: finished.cached_tokens,
+        policy: check_text("policy", finished.policy)?,
+        prefill: Duration::from_nanos(finished.prefill_nanoseconds),
+        decode: Duration::from_nanos(finished.decode_nanoseconds),
+    };
+    Ok(GenerateEvent::Finished { reason, stats })
+}
+
+impl Wire for TokenLogprobs {
+    type Proto = proto::Logprobs;
+
+    fn to_proto(&self) -> Self::Proto {
+        Self::Proto {
+            logprob: self.logprob,
+            rank: self.rank,
+            top_tokens: pack_words(self.top.iter().map(|(token, _)| token.0)),
+            top_logprobs: pack_words(self.top.iter().map(|(_, logprob)| logprob.to_bits())),
+        }
+    }
+
+    fn from_proto(logprobs: Self::Proto) -> Result<Self, ValueError> {
+        Ok(Self {
+            logprob: logprobs.logprob,
+            rank: logprobs.rank,
+            top: unpack_pairs("logprobs", &logprobs.top_tokens, &logprobs.top_logprobs)?,
+        })
+    }
+}
+
+impl Wire for TargetInfo {
+    type Proto = proto::TargetInfo;
+
+    fn to_proto(&self) -> Self::Proto {
+        Self::Proto {
+            instance: self.instance.clone(),
+            model_digest: self.model_digest.clone(),
+            path: self.path.clone(),
+            vocab_size: self.vocab_size,
+            max_positions: self.max_positions,
+            policy: self.policy.clone(),
+            running: self.load.running,
+            waiting: self.load.waiting,
+            kv_used_permille: self.load.kv_used_permille,
+            draining: self.load.draining,
+        }
+    }
+
+    fn from_proto(info: Self::Proto) -> Result<Self, ValueError> {
+        Ok(Self {
+            instance: check_text("instance", info.instance)?,
+            model_digest: check_text("model_digest", info.model_digest)?,
+            path: check_text("path", info.path)?,
+            vocab_size: info.vocab_size,
+            max_positions: info.max_positions,
+            policy: check_text("policy", info.policy)?,
+            load: TargetLoad {
+                running: info.running,
+                waiting: info.waiting,
+                kv_used_permille: info.kv_used_permille,
+                draining: info.draining,
+            },
+        })
+    }
+}
+
+impl From<GenerateError> for Status {
+    fn from(error: GenerateError) -> Self {
+        let message = error.to_string();
+        match error {
+            GenerateError::Invalid(_) => Self::invalid_argument(message),
+            GenerateError::Busy { .. } => Self::resource_exhausted(message),
+            GenerateError::Lost { .. } => Self::unavailable(message),
+        }
+    }
+}
+
+impl GenerateError {
+    /// What a status that a call to `instance` ended with means.
+    pub(super) fn of_status(instance: &str, status: &Status) -> Self {
+        let instance = instance.to_string();
+        match status.code() {
+            Code::InvalidArgument => Self::Invalid(status.message().into()),
+            Code::ResourceExhausted => Self::Busy { instance },
+            // The target may be newer or older than this router: another may understand.
+            _ => Self::Lost { instance, cause: describe(status) },
+        }
+    }
+}
+
+fn describe(status: &Status) -> String {
+    let mut text = format!("{}: {}", status.code(), status.message());
+    let mut cause = std::error::Error::source(status);
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;
