@@ -11,7 +11,9 @@ mod json;
 
 use std::{collections::BTreeMap, path::Path};
 
-use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, Value, syntax::SyntaxConfig};
+use minijinja::{
+    Environment, Error, ErrorKind, UndefinedBehavior, Value, syntax::SyntaxConfig, value::Serde,
+};
 use serde::Deserialize;
 use serde_json::Value as Json;
 
@@ -180,12 +182,12 @@ impl ChatTemplate {
     pub fn render(&self, messages: &Json, options: &RenderOptions) -> Result<String, RenderError> {
         let mut variables: BTreeMap<&str, Value> = BTreeMap::new();
         for (name, value) in &options.variables {
-            variables.insert(name, Value::from_serialize(value));
+            variables.insert(name, Value::from(Serde(value)));
         }
         for (name, text) in &self.special_tokens {
             variables.insert(name, Value::from(text.as_str()));
         }
-        variables.insert("messages", Value::from_serialize(messages));
+        variables.insert("messages", Value::from(Serde(messages)));
         variables.insert(
             "add_generation_prompt",
             Value::from(options.add_generation_prompt),
@@ -194,7 +196,7 @@ impl ChatTemplate {
         let tools = options.tools.as_ref().filter(|tools| !tools.is_null());
         variables.insert(
             "tools",
-            tools.map_or(Value::from(()), Value::from_serialize),
+            tools.map_or(Value::from(()), |tools| Value::from(Serde(tools))),
         );
         let with_tools = tools.and_then(|_| self.environment.get_template("tool_use").ok());
         let template = match with_tools {
