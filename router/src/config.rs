@@ -1,0 +1,229 @@
+//! What a router is told when it starts.
+
+use std::{collections::BTreeSet, net::IpAddr, path::PathBuf, time::Duration};
+
+use foretoken_registry::TargetEntry;
+use serde::{Deserialize, Serialize};
+
+/// Everything a router needs. Every field but `models` has a default, so a file names only what
+/// differs; unknown fields are errors.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RouterConfig {
+    /// Where HTTP is served, `host:port`; port 0: any free one. Default `127.0.0.1:8000`.
+    pub listen: String,
+    /// The models that users may ask for. The first one serves requests that name none.
+    pub models: Vec<ModelConfig>,
+    /// Targets that never change.
+    pub targets: Vec<TargetEntry>,
+    /// A file that lists targets and is read again when it changes; its targets come on top of
+    /// those of `targets`. Default none.
+    pub registry: Option<PathBuf>,
+    /// Keys of which requests must bring one (`Authorization: Bearer KEY`); empty: none is asked
+    /// for. Default empty.
+    pub api_keys: Vec<String>,
+    /// Longest request body. Default 16 MiB.
+    pub max_body_bytes: usize,
+    /// Most choices one request may ask for, over all its prompts. Default 256.
+    pub max_choices: usize,
+    /// How often a target is asked how it is. Default 1 s.
+    #[serde(rename = "probe_seconds", with = "seconds")]
+    pub probe: Duration,
+    /// How long a stream whose target died waits for one that can go on. Default 60 s.
+    #[serde(rename = "replay_seconds", with = "seconds")]
+    pub replay: Duration,
+    /// How many targets may die under one request. Default 8.
+    pub max_replays: u32,
+    /// How long open streams may take to end once the router is told to stop. Default 30 s.
+    #[serde(rename = "grace_seconds", with = "seconds")]
+    pub grace: Duration,
+}
+
+/// A model that users may ask for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelConfig {
+    /// Name in requests, and of the targets that serve it.
+    pub name: String,
+    /// Folder with the tokenizer, chat template and generation configuration; weights are not
+    /// read.
+    pub folder: PathBuf,
+}
+
+impl Default for RouterConfig {
+    fn default() -> Self {
+        Self {
+            listen: "127.0.0.1:8000".into(),
+            models: Vec::new(),
+            targets: Vec::new(),
+            registry: None,
+            api_keys: Vec::new(),
+            max_body_bytes: 16 << 20,
+            max_choices: 256,
+            probe: Duration::from_secs(1),
+            replay: Duration::from_secs(60),
+            max_replays: 8,
+            grace: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Why a configuration cannot be served.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// A field with a value that it may not have.
+    #[error("{field} is {value}; it must be {allowed}")]
+    Value {
+        /// Field of [`RouterConfig`].
+        field: String,
+        /// What it is.
+        value: String,
+        /// What it may be.
+        allowed: String,
+    },
+}
+
+impl RouterConfig {
+    /// Checks what the types cannot say. All problems at once.
+    ///
+    /// # Errors
+    /// The problems, at least one.
+    pub fn check(&self) -> Result<(), Vec<ConfigError>> {
+        let mut problems = Vec::new();
+        let mut say = |field: &str, value: String, allowed: &str| {
+            problems.push(ConfigError::Value {
+                field: field.to_owned(),
+                value,
+                allowed: allowed.to_owned(),
+            });
+        };
+        if !is_listen_address(&self.listen) {
+            say(
+                "listen",
+                format!("{:?}", self.listen),
+                "host:port, for example 127.0.0.1:8000",
+            );
+        }
+        if self.models.is_empty() {
+            say(
+                "models",
+                "empty".to_owned(),
+                "at least one model with name and folder",
+            );
+        }
+        let mut names = BTreeSet::new();
+        for (i, model) in self.models.iter().enumerate() {
+            if model.name.is_empty() || !names.insert(&model.name) {
+                say(
+                    &format!("models[{i}].name"),
+                    format!("{:?}", model.name),
+                    "present and unique",
+                );
+            }
+        }
+        for (i, target) in self.targets.iter().enumerate() {
+            if !names.contains(&target.model) {
+                let allowed = "the name of one of the models";
+                say(
+                    &format!("targets[{i}].model"),
+                    format!("{:?}", target.model),
+                    allowed,
+                );
+            }
+        }
+        for (field, value) in [
+            ("max_body_bytes", self.max_body_bytes),
+            ("max_choices", self.max_choices),
+        ] {
+            if value == 0 {
+                say(field, "0".to_owned(), "at least 1");
+            }
+        }
+        if self.probe.is_zero() {
+            say("probe_seconds", "0".to_owned(), "more than 0");
+        }
+        for (i, key) in self.api_keys.iter().enumerate() {
+            if key.is_empty() || !key.bytes().all(|b| b.is_ascii_graphic()) {
+                say(
+                    &format!("api_keys[{i}]"),
+                    "hidden".to_owned(),
+                    "printable, without spaces",
+                );
+            }
+        }
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(problems)
+        }
+    }
+}
+
+fn is_listen_address(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else {
+        return false;
+    };
+    let bracketed = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
+    let host_is_good = match bracketed {
+        Some(inner) => inner.parse::<IpAddr>().is_ok(),
+        None => !host.is_empty() && !host.contains([':', '/', ' ']),
+    };
+    host_is_good && port.parse::<u16>().is_ok()
+}
+
+/// Durations as seconds, fractions allowed.
+mod seconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(value: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_f64(value.as_secs_f64())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        let seconds = f64::deserialize(from)?;
+        Duration::try_from_secs_f64(seconds)
+            .map_err(|_| D::Error::custom(format!("{seconds} is no number of seconds")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_problem_is_reported_with_field_value_and_what_is_allowed() {
+        let config = RouterConfig {
+            listen: "8000".into(),
+            targets: vec![TargetEntry {
+                name: "t".into(),
+                model: "other".into(),
+                address: foretoken_protocol::Address::loopback(1),
+            }],
+            max_choices: 0,
+            api_keys: vec!["a b".into()],
+            ..RouterConfig::default()
+        };
+        let problems = config.check().unwrap_err();
+        let text: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        assert_eq!(text.len(), 5, "{text:?}");
+        assert!(
+            text[0].contains("listen") && text[0].contains("8000") && text[0].contains("host:port")
+        );
+        assert!(!text[4].contains("a b"), "keys are not printed");
+    }
+
+    #[test]
+    fn a_file_names_only_what_differs() {
+        let text = r#"{"models": [{"name": "m", "folder": "/m"}], "replay_seconds": 1.5}"#;
+        let config: RouterConfig = serde_json::from_str(text).unwrap();
+        assert_eq!(config.replay, Duration::from_millis(1500));
+        assert_eq!(config.listen, "127.0.0.1:8000");
+        assert!(config.check().is_ok());
+        let again: RouterConfig =
+            serde_json::from_str(&serde_json::to_string(&config).unwrap()).unwrap();
+        assert_eq!(again, config);
+        assert!(serde_json::from_str::<RouterConfig>(r#"{"model": []}"#).is_err());
+    }
+}

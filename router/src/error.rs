@@ -1,0 +1,157 @@
+//! Errors as the `OpenAI` API words them: a status, and `{"error": {message, type, param, code}}`.
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde_json::json;
+
+/// An answer that is an error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ApiError {
+    pub(crate) status: StatusCode,
+    pub(crate) message: String,
+    /// The field at fault.
+    pub(crate) param: Option<String>,
+    /// For programs.
+    pub(crate) code: Option<&'static str>,
+    /// When to come back, in seconds.
+    pub(crate) retry_after: Option<u32>,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            message: message.into(),
+            param: None,
+            code: None,
+            retry_after: None,
+        }
+    }
+
+    /// The request is at fault.
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// A field of the request is at fault: names it, its value and what is allowed.
+    pub(crate) fn field(name: &str, value: &serde_json::Value, allowed: &str) -> Self {
+        let message = format!("{name} is {}; it must be {allowed}", shortened(value));
+        Self {
+            param: Some(name.to_owned()),
+            ..Self::invalid(message)
+        }
+    }
+
+    /// The prompt leaves no room for output.
+    pub(crate) fn too_long(prompt: usize, limit: u32, param: &str) -> Self {
+        Self {
+            param: Some(param.to_owned()),
+            code: Some("context_length_exceeded"),
+            ..Self::invalid(format!(
+                "this model's maximum context length is {limit} tokens, and the prompt has \
+                 {prompt}; it must have at most {}",
+                limit.saturating_sub(1)
+            ))
+        }
+    }
+
+    pub(crate) fn unknown_model(name: &str, known: &[&str]) -> Self {
+        let message = format!(
+            "model '{name}' does not exist; there are: {}",
+            known.join(", ")
+        );
+        Self {
+            param: Some("model".to_owned()),
+            code: Some("model_not_found"),
+            ..Self::new(StatusCode::NOT_FOUND, message)
+        }
+    }
+
+    pub(crate) fn unknown_route(method: &str, path: &str) -> Self {
+        let message = format!("there is no {method} {path}");
+        Self {
+            code: Some("unknown_url"),
+            ..Self::new(StatusCode::NOT_FOUND, message)
+        }
+    }
+
+    pub(crate) fn wrong_method(method: &str, path: &str) -> Self {
+        let message = format!("{path} does not take {method}");
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, message)
+    }
+
+    pub(crate) fn body_too_large(limit: usize) -> Self {
+        let message = format!("the request body is larger than {limit} bytes");
+        Self {
+            code: Some("body_too_large"),
+            ..Self::new(StatusCode::PAYLOAD_TOO_LARGE, message)
+        }
+    }
+
+    pub(crate) fn unauthorized() -> Self {
+        Self {
+            code: Some("invalid_api_key"),
+            ..Self::new(
+                StatusCode::UNAUTHORIZED,
+                "a valid API key is required: send 'Authorization: Bearer KEY'",
+            )
+        }
+    }
+
+    /// Nobody can serve the request now.
+    pub(crate) fn unavailable(message: impl Into<String>) -> Self {
+        Self {
+            code: Some("no_target_ready"),
+            retry_after: Some(1),
+            ..Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
+        }
+    }
+
+    fn kind(&self) -> &'static str {
+        match self.status.as_u16() {
+            401 => "authentication_error",
+            400..=499 => "invalid_request_error",
+            _ => "server_error",
+        }
+    }
+
+    /// The body.
+    pub(crate) fn to_json(&self) -> serde_json::Value {
+        json!({"error": {
+            "message": self.message,
+            "type": self.kind(),
+            "param": self.param,
+            "code": self.code,
+        }})
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = Response::new(Body::from(self.to_json().to_string()));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/json"),
+        );
+        if let Some(seconds) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+/// A value for a message: whole if short.
+fn shortened(value: &serde_json::Value) -> String {
+    const LIMIT: usize = 80;
+    let text = value.to_string();
+    if text.chars().count() <= LIMIT {
+        return text;
+    }
+    let head: String = text.chars().take(LIMIT).collect();
+    format!("{head}...")
+}

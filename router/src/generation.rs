@@ -1,0 +1,397 @@
+//! One choice's tokens, whatever happens to targets meanwhile.
+//!
+//! ```text
+//! place --choose--> target --generate--> events --lost?--> place again with prompt + tokens so far
+//! ```
+//!
+//! Output is a function of model, prompt, sampling and seed, so a target that gets the tokens so
+//! far goes on exactly where the lost one stopped. Only targets with the same weights and
+//! arithmetic are asked to.
+//!
+//! Dropping a [`Generation`] cancels it at the target.
+
+use std::{sync::Arc, time::Duration};
+
+use foretoken_protocol::generate::{
+    EmittedToken, FinishReason, GenerateError, GenerateEvent, GenerateRequest, GenerateStream,
+    GenerationStats, TargetInfo, TokenLogprobs,
+};
+use futures::StreamExt;
+use tokio::time::Instant;
+
+use crate::{
+    error::ApiError,
+    metrics::ModelMetrics,
+    request::Job,
+    service::Shared,
+    targets::{Identity, Lease, NoTarget},
+};
+
+/// Least wait before asking again when no target would take the request.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
+
+/// What a generation tells.
+#[derive(Debug)]
+pub(crate) enum Progress {
+    /// Tokens of one round.
+    Tokens(Vec<EmittedToken>),
+    /// Nothing follows.
+    Finished(FinishReason),
+}
+
+/// One choice being generated.
+pub(crate) struct Generation {
+    shared: Arc<Shared>,
+    job: Arc<Job>,
+    metrics: ModelMetrics,
+    /// `tokens` grows by what is emitted, so that it can be sent again at any time.
+    request: GenerateRequest,
+    /// The place and the stream; none while between targets.
+    current: Option<(Lease, GenerateStream)>,
+    /// What the first target was; a replay must match.
+    identity: Option<Identity>,
+    /// Name of the target lost last.
+    avoid: Option<String>,
+    losses: u32,
+    /// Whether a target has the prompt in.
+    started: bool,
+    /// What came while waiting for the start.
+    pending: Option<Progress>,
+    /// Whether the output has its end.
+    over: bool,
+    arrived: Instant,
+    /// When waiting for a target ends.
+    deadline: Option<Instant>,
+    tally: Tally,
+}
+
+/// What a generation took so far.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) emitted: u32,
+    pub(crate) cached_tokens: u32,
+    /// Log-probabilities of prompt tokens 1.., if asked for.
+    pub(crate) prompt_logprobs: Vec<TokenLogprobs>,
+    pub(crate) accepted: u32,
+    /// Rounds that emitted something, the prompt's own pass included.
+    pub(crate) passes: u32,
+    pub(crate) first: Option<Instant>,
+    pub(crate) last: Option<Instant>,
+    /// What the target said at the end; none if the output was cut by a stop string or a loss.
+    pub(crate) stats: Option<GenerationStats>,
+    pub(crate) fingerprint: Option<String>,
+}
+
+impl Tally {
+    /// Target passes after the prompt.
+    pub(crate) fn rounds(&self) -> u32 {
+        self.stats
+            .as_ref()
+            .map_or(self.passes.saturating_sub(1), |stats| stats.rounds)
+    }
+
+    /// Tokens that drafts proposed; known only if the target could say so at the end.
+    pub(crate) fn drafted(&self) -> Option<u32> {
+        self.stats.as_ref().map(|stats| stats.drafted)
+    }
+
+    /// Time from the first token to the last.
+    pub(crate) fn decode(&self) -> Duration {
+        match (&self.stats, self.first, self.last) {
+            (Some(stats), ..) => stats.decode,
+            (None, Some(first), Some(last)) => last - first,
+            (None, ..) => Duration::ZERO,
+        }
+    }
+}
+
+impl Generation {
+    /// Prepares a choice; nothing is sent yet.
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        job: Arc<Job>,
+        request: GenerateRequest,
+        arrived: Instant,
+    ) -> Self {
+        let metrics = shared.metrics.of_model(&job.model.name);
+        metrics.running.inc();
+        Self {
+            shared,
+            job,
+            metrics,
+            request,
+            current: None,
+            identity: None,
+            avoid: None,
+            losses: 0,
+            started: false,
+            pending: None,
+            over: false,
+            arrived,
+            deadline: None,
+            tally: Tally::default(),
+        }
+    }
+
+    /// What it took so far.
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Waits until a target has the prompt in, so that an error can still have a status.
+    pub(crate) async fn start(&mut self) -> Result<(), ApiError> {
+        while !self.started && self.pending.is_none() {
+            self.pending = self.step().await?;
+        }
+        Ok(())
+    }
+
+    /// The next tokens. After `Finished` or an error, not to be called again.
+    pub(crate) async fn next(&mut self) -> Result<Progress, ApiError> {
+        let mut progress = self.pending.take();
+        loop {
+            match progress {
+                Some(progress) => return Ok(progress),
+                None => progress = self.step().await?,
+            }
+        }
+    }
+
+    /// One event of the target, or one attempt to get a target. `None`: nothing to tell yet.
+    async fn step(&mut self) -> Result<Option<Progress>, ApiError> {
+        if let Some(reason) = self.already_over() {
+            return Ok(Some(Progress::Finished(reason)));
+        }
+        let Some((_, stream)) = &mut self.current else {
+            self.place().await?;
+            return Ok(None);
+        };
+        match stream.next().await {
+            Some(Ok(GenerateEvent::Started {
+                cached_tokens,
+                prompt_logprobs,
+            })) => {
+                self.started(cached_tokens, prompt_logprobs);
+                Ok(None)
+            }
+            Some(Ok(GenerateEvent::Tokens(tokens))) if tokens.is_empty() => Ok(None),
+            Some(Ok(GenerateEvent::Tokens(tokens))) => {
+                self.count(&tokens);
+                Ok(Some(Progress::Tokens(tokens)))
+            }
+            Some(Ok(GenerateEvent::Finished { reason, stats })) => {
+                if self.losses == 0 {
+                    self.tally.stats = Some(stats);
+                }
+                self.current = None;
+                Ok(Some(Progress::Finished(reason)))
+            }
+            Some(Err(error)) => self.lost(error).map(|()| None),
+            None => {
+                let instance = self.instance();
+                let cause = "the stream ended early".to_owned();
+                self.lost(GenerateError::Lost { instance, cause })
+                    .map(|()| None)
+            }
+        }
+    }
+
+    /// Whether all tokens are there although the target was lost before it could say so.
+    fn already_over(&self) -> Option<FinishReason> {
+        if self.current.is_some() || self.tally.emitted == 0 {
+            return None;
+        }
+        let last = self
+            .request
+            .tokens
+            .last()
+            .copied()
+            .filter(|&t| self.job.ends_output(t));
+        let full = self.tally.emitted >= self.request.max_tokens;
+        last.map(FinishReason::Stop)
+            .or(full.then_some(FinishReason::Length))
+    }
+
+    /// The output has its end, here or earlier; the target is told, if it is still at it.
+    /// `told` tokens of it reach the user, `accepted` of them drafted.
+    pub(crate) fn end(&mut self, reason: &'static str, told: u32, accepted: u32) {
+        self.tally.emitted = told;
+        self.tally.accepted = accepted;
+        self.current = None;
+        self.over = true;
+        self.metrics
+            .latency
+            .observe(self.arrived.elapsed().as_secs_f64());
+        self.metrics
+            .generation_tokens
+            .inc_by(u64::from(self.tally.emitted));
+        self.metrics.accepted.inc_by(u64::from(self.tally.accepted));
+        self.metrics.rounds.inc_by(u64::from(self.tally.rounds()));
+        self.metrics
+            .drafted
+            .inc_by(self.tally.drafted().map_or(0, u64::from));
+        self.metrics
+            .cached_tokens
+            .inc_by(u64::from(self.tally.cached_tokens));
+        self.shared.metrics.finished(&self.job.model.name, reason);
+    }
+
+    /// Chooses a target and sends it the request. On `Ok` without a place, try again.
+    async fn place(&mut self) -> Result<(), ApiError> {
+        let like = self.identity.as_ref();
+        let choice = self.shared.targets.choose(
+            &self.job.model.name,
+            &self.request.tokens,
+            like,
+            self.avoid.as_deref(),
+        );
+        let lease = match choice {
+            Ok(lease) => lease,
+            Err(why) => return self.wait(why).await,
+        };
+        match lease.target().client.generate(self.request.clone()).await {
+            Ok(stream) => {
+                if let Some(info) = lease.target().info() {
+                    self.tally.fingerprint = Some(fingerprint(&info));
+                    self.identity.get_or_insert_with(|| Identity::from(&*info));
+                }
+                self.current = Some((lease, stream));
+                Ok(())
+            }
+            Err(error) => {
+                self.found(&lease, &error);
+                self.avoid = Some(lease.target().entry.name.clone());
+                self.after(error)
+            }
+        }
+    }
+
+    fn started(&mut self, cached_tokens: u32, prompt_logprobs: Vec<TokenLogprobs>) {
+        // A replay says it again, about a longer prompt.
+        if !self.started {
+            self.tally.cached_tokens = cached_tokens.min(self.request.prompt_len as u32);
+            self.tally.prompt_logprobs = prompt_logprobs;
+        }
+        self.started = true;
+        self.deadline = None;
+    }
+
+    fn count(&mut self, tokens: &[EmittedToken]) {
+        self.deadline = None;
+        self.request
+            .tokens
+            .extend(tokens.iter().map(|emitted| emitted.token));
+        let tally = &mut self.tally;
+        tally.emitted += tokens.len() as u32;
+        tally.accepted += tokens.iter().filter(|emitted| emitted.accepted).count() as u32;
+        tally.passes += 1;
+        let now = Instant::now();
+        if let Some(last) = tally.last {
+            let each = (now - last).as_secs_f64() / tokens.len() as f64;
+            self.metrics.inter_token.observe(each);
+        }
+        if tally.first.is_none() {
+            tally.first = Some(now);
+            self.metrics
+                .first_token
+                .observe((now - self.arrived).as_secs_f64());
+        }
+        tally.last = Some(now);
+    }
+
+    fn instance(&self) -> String {
+        self.current
+            .as_ref()
+            .map_or_else(String::new, |(lease, _)| lease.target().entry.name.clone())
+    }
+
+    /// The target that streamed gave up or is gone.
+    fn lost(&mut self, error: GenerateError) -> Result<(), ApiError> {
+        if let Some((lease, _)) = self.current.take() {
+            self.found(&lease, &error);
+            self.avoid = Some(lease.target().entry.name.clone());
+        }
+        self.after(error)
+    }
+
+    /// Remembers for other requests what this one found out.
+    fn found(&self, lease: &Lease, error: &GenerateError) {
+        match error {
+            GenerateError::Invalid(_) => {}
+            GenerateError::Busy { .. } => self.shared.targets.busy(lease.target()),
+            GenerateError::Lost { .. } => self.shared.targets.lost(lease.target()),
+        }
+    }
+
+    /// Whether to go on after an error.
+    fn after(&mut self, error: GenerateError) -> Result<(), ApiError> {
+        match error {
+            GenerateError::Invalid(message) => Err(ApiError::invalid(message)),
+            GenerateError::Busy { .. } => Ok(()),
+            GenerateError::Lost { instance, cause } => {
+                self.losses += 1;
+                self.metrics.replays.inc();
+                let id = &self.request.request_id;
+                let emitted = self.tally.emitted;
+                tracing::warn!(request = id, target = instance, cause, emitted, "replaying");
+                if self.losses <= self.shared.config.max_replays {
+                    return Ok(());
+                }
+                let message = format!("{} targets were lost under this request", self.losses);
+                Err(ApiError::unavailable(message))
+            }
+        }
+    }
+
+    /// Waits for a target to come up, if that is worth it.
+    async fn wait(&mut self, why: NoTarget) -> Result<(), ApiError> {
+        let replay = self.shared.config.replay;
+        let began = self.tally.emitted > 0 || self.losses > 0;
+        let expected = self
+            .shared
+            .targets
+            .lost_within(&self.job.model.name, replay);
+        if !began && !(expected && why == NoTarget::NoneReady) {
+            return Err(refusal(&self.job.model.name, why));
+        }
+        let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + replay);
+        if Instant::now() >= deadline {
+            return Err(refusal(&self.job.model.name, why));
+        }
+        // The one that was lost may come back.
+        self.avoid = None;
+        let mut changes = self.shared.targets.changes();
+        tokio::time::sleep_until(deadline.min(Instant::now() + RETRY_PAUSE)).await;
+        let changed = tokio::time::timeout_at(deadline, changes.changed());
+        // Late or not, the table is looked at again.
+        let _ = tokio::time::timeout(RETRY_PAUSE, changed).await;
+        Ok(())
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        self.metrics.running.dec();
+        if !self.over {
+            self.metrics.cancelled.inc();
+        }
+    }
+}
+
+fn refusal(model: &str, why: NoTarget) -> ApiError {
+    let reason = match why {
+        NoTarget::NoneListed => "none is listed",
+        NoTarget::NoneReady => "none of those listed answers yet",
+        NoTarget::AllBusy => "all are full or draining",
+        NoTarget::NoneAlike => "those that answer run other weights than the one that was lost",
+    };
+    ApiError::unavailable(format!(
+        "no target for model '{model}' is ready: {reason}; try again soon"
+    ))
+}
+
+/// Weights and arithmetic, short: with equal fingerprints, equal seeds give equal outputs.
+fn fingerprint(info: &TargetInfo) -> String {
+    let digest: String = info.model_digest.chars().take(12).collect();
+    format!("fp_{digest}_{}", info.path.replace('/', "-"))
+}

@@ -1,0 +1,196 @@
+//! Routes, and what all of them have in common: keys, ids, limits, counting.
+
+mod completions;
+mod pages;
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{Request, State},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, header},
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+    routing::{MethodRouter, get, post},
+};
+use serde_json::{Map, Value};
+
+use crate::{
+    error::ApiError,
+    model::Model,
+    request::fields::{Fields, parse_body},
+    service::Shared,
+};
+
+/// The header that names a request, in and out.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Longest id taken over from a client.
+const LONGEST_ID: usize = 128;
+
+/// The id of a request, for logs and answers.
+#[derive(Clone, Debug)]
+pub(crate) struct RequestId(pub(crate) String);
+
+/// The whole application.
+pub(crate) fn app(shared: Arc<Shared>) -> Router {
+    let wrong = |method: Method, uri: axum::http::Uri| async move {
+        ApiError::wrong_method(method.as_str(), uri.path())
+    };
+    let route = |methods: MethodRouter<Arc<Shared>>| methods.fallback(wrong);
+    Router::new()
+        .route("/v1/chat/completions", route(post(completions::chat)))
+        .route("/v1/completions", route(post(completions::completion)))
+        .route("/v1/models", route(get(pages::models)))
+        .route("/v1/models/{*name}", route(get(pages::model)))
+        .route("/tokenize", route(post(pages::tokenize)))
+        .route("/detokenize", route(post(pages::detokenize)))
+        .route("/health", route(get(pages::health)))
+        .route("/live", route(get(pages::live)))
+        .route("/ready", route(get(pages::ready)))
+        .route("/metrics", route(get(pages::metrics)))
+        .fallback(|method: Method, uri: axum::http::Uri| async move {
+            ApiError::unknown_route(method.as_str(), uri.path())
+        })
+        .layer(middleware::from_fn_with_state(Arc::clone(&shared), around))
+        .with_state(shared)
+}
+
+/// Runs around every route.
+async fn around(State(shared): State<Arc<Shared>>, mut request: Request, next: Next) -> Response {
+    let path = known_path(request.uri().path());
+    let id = request_id(request.headers());
+    request.extensions_mut().insert(RequestId(id.clone()));
+    let mut response = if needs_key(path) && !has_key(&shared.config.api_keys, request.headers()) {
+        ApiError::unauthorized().into_response()
+    } else {
+        next.run(request).await
+    };
+    if let Ok(value) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert(REQUEST_ID, value);
+    }
+    shared.metrics.responded(path, response.status().as_u16());
+    tracing::debug!(
+        request = id,
+        path,
+        status = response.status().as_u16(),
+        "answered"
+    );
+    response
+}
+
+/// The path as a label: a fixed set, whatever clients ask for.
+fn known_path(path: &str) -> &'static str {
+    const KNOWN: [&str; 9] = [
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/models",
+        "/tokenize",
+        "/detokenize",
+        "/health",
+        "/live",
+        "/ready",
+        "/metrics",
+    ];
+    if path.starts_with("/v1/models/") {
+        return "/v1/models";
+    }
+    KNOWN
+        .into_iter()
+        .find(|known| *known == path)
+        .unwrap_or("other")
+}
+
+/// Probes and scrapes bring no keys.
+fn needs_key(path: &str) -> bool {
+    !matches!(path, "/health" | "/live" | "/ready" | "/metrics")
+}
+
+fn has_key(keys: &[String], headers: &HeaderMap) -> bool {
+    if keys.is_empty() {
+        return true;
+    }
+    let given = headers
+        .get(header::AUTHORIZATION)
+        .and_then(|value| value.to_str().ok());
+    let Some(given) = given.and_then(|value| value.strip_prefix("Bearer ")) else {
+        return false;
+    };
+    // All keys are compared in full, so the time taken tells nothing about them.
+    keys.iter().fold(false, |found, key| {
+        found | same(key.as_bytes(), given.trim().as_bytes())
+    })
+}
+
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |differ, (x, y)| differ | (x ^ y)) == 0
+}
+
+/// The client's id if it is short and printable, else a new one.
+fn request_id(headers: &HeaderMap) -> String {
+    use std::hash::{BuildHasher, RandomState};
+    let given = headers
+        .get(REQUEST_ID)
+        .and_then(|value| value.to_str().ok());
+    match given.filter(|id| (1..=LONGEST_ID).contains(&id.len())) {
+        Some(id) => id.to_owned(),
+        None => {
+            let word = || RandomState::new().hash_one(0_u64);
+            format!("{:016x}{:016x}", word(), word())
+        }
+    }
+}
+
+/// The body of a request as a JSON object.
+async fn json_body(shared: &Shared, body: Body) -> Result<Map<String, Value>, ApiError> {
+    let limit = shared.config.max_body_bytes;
+    let bytes = match axum::body::to_bytes(body, limit).await {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            let too_large = std::error::Error::source(&error)
+                .is_some_and(|source| source.to_string().contains("length limit"));
+            return Err(if too_large {
+                ApiError::body_too_large(limit)
+            } else {
+                ApiError::invalid(format!("the request body cannot be read: {error}"))
+            });
+        }
+    };
+    parse_body(&bytes)
+}
+
+/// The model that a body names.
+fn named_model(shared: &Shared, body: &Map<String, Value>) -> Result<Arc<Model>, ApiError> {
+    match Fields::new(body).text("model")? {
+        Some(name) => find_model(shared, name),
+        None => shared
+            .models
+            .first()
+            .cloned()
+            .ok_or_else(|| ApiError::unknown_model("", &[])),
+    }
+}
+
+fn find_model(shared: &Shared, name: &str) -> Result<Arc<Model>, ApiError> {
+    shared
+        .models
+        .iter()
+        .find(|model| model.name == name)
+        .cloned()
+        .ok_or_else(|| {
+            let known: Vec<&str> = shared
+                .models
+                .iter()
+                .map(|model| model.name.as_str())
+                .collect();
+            ApiError::unknown_model(name, &known)
+        })
+}
+
+/// Longest sequence of a model: what its targets can hold, else what its configuration says.
+fn max_positions(shared: &Shared, model: &Model) -> u32 {
+    let served = shared.targets.max_positions(&model.name);
+    served
+        .or(model.generation.max_positions)
+        .unwrap_or(u32::MAX)
+}

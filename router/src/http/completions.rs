@@ -1,0 +1,151 @@
+//! `/v1/chat/completions` and `/v1/completions`.
+
+use std::{
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use axum::{
+    Extension, Json,
+    body::Body,
+    extract::State,
+    http::{HeaderValue, header},
+    response::{IntoResponse, Response},
+};
+use futures::{
+    StreamExt, TryStreamExt,
+    future::try_join_all,
+    stream::{self, BoxStream},
+};
+use tokio::time::Instant;
+
+use super::{RequestId, json_body, max_positions, named_model};
+use crate::{
+    choice::{Update, updates},
+    error::ApiError,
+    generation::Generation,
+    request::{self, Job, Shape, sampling::Limits},
+    response::{self, Collected, Envelope, stream::Chunks},
+    service::Shared,
+};
+
+/// `POST /v1/chat/completions`.
+pub(super) async fn chat(
+    State(shared): State<Arc<Shared>>,
+    Extension(id): Extension<RequestId>,
+    body: Body,
+) -> Result<Response, ApiError> {
+    answer(shared, id, Shape::Chat, body).await
+}
+
+/// `POST /v1/completions`.
+pub(super) async fn completion(
+    State(shared): State<Arc<Shared>>,
+    Extension(id): Extension<RequestId>,
+    body: Body,
+) -> Result<Response, ApiError> {
+    answer(shared, id, Shape::Completion, body).await
+}
+
+async fn answer(
+    shared: Arc<Shared>,
+    RequestId(id): RequestId,
+    shape: Shape,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let arrived = Instant::now();
+    let body = json_body(&shared, body).await?;
+    let model = named_model(&shared, &body)?;
+    let limits = Limits {
+        max_choices: shared.config.max_choices,
+        max_positions: max_positions(&shared, &model),
+    };
+    let job = match shape {
+        Shape::Chat => request::chat::job(&body, model, limits),
+        Shape::Completion => request::completion::job(&body, model, limits),
+    }?;
+    drop(body);
+    let job = Arc::new(job);
+    let created = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| d.as_secs());
+    let mut envelope = Envelope::new(shape, &id, created);
+    let generations = start(&shared, &job, &id, arrived).await?;
+    envelope.fingerprint = generations
+        .iter()
+        .find_map(|g| g.tally().fingerprint.clone());
+    let metrics = shared.metrics.of_model(&job.model.name);
+    let prompt_tokens: usize = job.prompts.iter().map(|prompt| prompt.tokens.len()).sum();
+    metrics.prompt_tokens.inc_by(prompt_tokens as u64);
+    let updates = merge(&job, generations);
+    if job.output.stream {
+        return Ok(streamed(&job, &envelope, updates));
+    }
+    let mut choices = vec![Collected::default(); job.choices()];
+    let mut updates = updates;
+    while let Some(update) = updates.try_next().await? {
+        let choice = &mut choices[update.index];
+        choice.add(update.piece);
+        choice.end = update.finish;
+    }
+    Ok(Json(response::whole(&job, &envelope, &choices)).into_response())
+}
+
+/// Starts all choices; the first that fails fails the request.
+async fn start(
+    shared: &Arc<Shared>,
+    job: &Arc<Job>,
+    id: &str,
+    arrived: Instant,
+) -> Result<Vec<Generation>, ApiError> {
+    let started = (0..job.choices()).map(|index| {
+        // One id per choice, so that a target's log tells them apart.
+        let id = if index == 0 {
+            id.to_owned()
+        } else {
+            format!("{id}-{index}")
+        };
+        let request = job.generate_request(&id, index);
+        let mut generation = Generation::new(Arc::clone(shared), Arc::clone(job), request, arrived);
+        async move { generation.start().await.map(|()| generation) }
+    });
+    try_join_all(started).await
+}
+
+/// The news of all choices as they come.
+fn merge(
+    job: &Arc<Job>,
+    generations: Vec<Generation>,
+) -> BoxStream<'static, Result<Update, ApiError>> {
+    let mut streams: Vec<_> = generations
+        .into_iter()
+        .enumerate()
+        .map(|(index, generation)| updates(Arc::clone(job), index, generation).boxed())
+        .collect();
+    match (streams.pop(), streams.is_empty()) {
+        (Some(only), true) => only,
+        (Some(last), false) => {
+            streams.push(last);
+            stream::select_all(streams).boxed()
+        }
+        (None, _) => stream::empty().boxed(),
+    }
+}
+
+fn streamed(
+    job: &Arc<Job>,
+    envelope: &Envelope,
+    updates: BoxStream<'static, Result<Update, ApiError>>,
+) -> Response {
+    let chunks = Chunks::new(Arc::clone(job), envelope);
+    let mut response = Response::new(response::stream::body(chunks, updates));
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/event-stream"),
+    );
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    // Asks nginx not to gather chunks.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}

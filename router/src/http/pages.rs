@@ -1,0 +1,158 @@
+//! Everything but completions.
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    body::Body,
+    extract::{Path, State},
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde_json::{Value, json};
+
+use super::{find_model, json_body, max_positions, named_model};
+use crate::{
+    error::ApiError,
+    model::Model,
+    request::{chat, completion, fields::Fields},
+    response::logprobs::shown,
+    service::Shared,
+};
+
+/// `GET /v1/models`.
+pub(super) async fn models(State(shared): State<Arc<Shared>>) -> Json<Value> {
+    let list: Vec<Value> = shared
+        .models
+        .iter()
+        .map(|model| describe(&shared, model))
+        .collect();
+    Json(json!({"object": "list", "data": list}))
+}
+
+/// `GET /v1/models/{name}`.
+pub(super) async fn model(
+    State(shared): State<Arc<Shared>>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    find_model(&shared, &name).map(|model| Json(describe(&shared, &model)))
+}
+
+fn describe(shared: &Shared, model: &Model) -> Value {
+    let length = max_positions(shared, model);
+    json!({
+        "id": model.name,
+        "object": "model",
+        "created": shared.created,
+        "owned_by": "foretoken",
+        "root": model.folder,
+        "parent": null,
+        "max_model_len": (length != u32::MAX).then_some(length),
+    })
+}
+
+/// `POST /tokenize`: ids of a prompt or of chat messages.
+pub(super) async fn tokenize(
+    State(shared): State<Arc<Shared>>,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let body = json_body(&shared, body).await?;
+    let model = named_model(&shared, &body)?;
+    let fields = Fields::new(&body);
+    let prompt = if fields.get("messages").is_some() {
+        chat::prompt(&body, &model)?
+    } else {
+        let text = fields.text("prompt")?.ok_or_else(|| {
+            ApiError::field(
+                "prompt",
+                &Value::Null,
+                "a string (or send messages instead)",
+            )
+        })?;
+        completion::encode(
+            &model,
+            text,
+            fields.boolean("add_special_tokens")?.unwrap_or(true),
+        )?
+    };
+    let ids: Vec<u32> = prompt.tokens.iter().map(|token| token.0).collect();
+    let strings = fields.boolean("return_token_strs")?.unwrap_or(false);
+    let strings: Option<Vec<String>> = strings.then(|| {
+        prompt
+            .tokens
+            .iter()
+            .map(|&token| shown(&model.tokenizer, token))
+            .collect()
+    });
+    let length = max_positions(&shared, &model);
+    Ok(Json(json!({
+        "count": ids.len(),
+        "max_model_len": (length != u32::MAX).then_some(length),
+        "tokens": ids,
+        "token_strs": strings,
+    })))
+}
+
+/// `POST /detokenize`: the text of ids.
+pub(super) async fn detokenize(
+    State(shared): State<Arc<Shared>>,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let body = json_body(&shared, body).await?;
+    let model = named_model(&shared, &body)?;
+    let fields = Fields::new(&body);
+    let tokens = fields
+        .tokens("tokens", model.vocab_size())?
+        .ok_or_else(|| {
+            let allowed = crate::request::fields::token_list(model.vocab_size());
+            ApiError::field("tokens", &Value::Null, &allowed)
+        })?;
+    Ok(Json(
+        json!({"prompt": model.tokenizer.decode(&tokens, false)}),
+    ))
+}
+
+/// `GET /live`: the process runs.
+pub(super) async fn live() -> Json<Value> {
+    Json(json!({"status": "ok"}))
+}
+
+/// `GET /health`: 503 while the first target is still loading, then 200: a target that is lost
+/// later does not make the router unhealthy.
+pub(super) async fn health(State(shared): State<Arc<Shared>>) -> Response {
+    if shared.targets.ever_ready() {
+        Json(json!({"status": "ok"})).into_response()
+    } else {
+        let mut response = Json(json!({"status": "loading"})).into_response();
+        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+        response
+    }
+}
+
+/// `GET /ready`: whether every model has a target now.
+pub(super) async fn ready(State(shared): State<Arc<Shared>>) -> Response {
+    let models: Vec<Value> = shared
+        .models
+        .iter()
+        .map(|model| {
+            let (ready, listed) = shared.targets.count(Some(&model.name));
+            json!({"model": model.name, "targets_ready": ready, "targets_listed": listed})
+        })
+        .collect();
+    let all = models
+        .iter()
+        .all(|model| model["targets_ready"] != json!(0));
+    let status = if all {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    (status, Json(json!({"ready": all, "models": models}))).into_response()
+}
+
+/// `GET /metrics`.
+pub(super) async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
+    let text = shared.metrics.render(shared.targets.count(None));
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], text).into_response()
+}

@@ -1,0 +1,149 @@
+//! `/v1/chat/completions`.
+
+use std::sync::Arc;
+
+use foretoken_artifacts::template::RenderOptions;
+use serde_json::{Map, Value};
+
+use super::{
+    Job, Prompt, Shape,
+    completion::encode,
+    fields::Fields,
+    sampling::{self, Given, Limits, MAX_LOGPROBS},
+};
+use crate::{error::ApiError, model::Model};
+
+/// Checks a request.
+pub(crate) fn job(
+    body: &Map<String, Value>,
+    model: Arc<Model>,
+    limits: Limits,
+) -> Result<Job, ApiError> {
+    let fields = Fields::new(body);
+    let most = i64::from(u32::MAX);
+    // `max_tokens` is the older name.
+    let max_tokens = fields
+        .integer("max_completion_tokens", 1, most)?
+        .or(fields.integer("max_tokens", 1, most)?);
+    let logprobs = fields.boolean("logprobs")?.unwrap_or(false);
+    let top = fields.integer("top_logprobs", 0, MAX_LOGPROBS)?;
+    if let Some(top) = top.filter(|&top| top > 0 && !logprobs) {
+        let allowed = "absent or 0 unless logprobs is true";
+        return Err(ApiError::field("top_logprobs", &Value::from(top), allowed));
+    }
+    if let Some(value) = fields
+        .get("continue_final_message")
+        .filter(|v| **v != Value::Bool(false))
+    {
+        let allowed = "absent or false: continuing a message is not supported";
+        return Err(ApiError::field("continue_final_message", value, allowed));
+    }
+    let given = Given {
+        shape: Shape::Chat,
+        prompts: vec![prompt(body, &model)?],
+        max_tokens,
+        logprobs: logprobs.then_some(top.unwrap_or(0) as u32),
+        echo: false,
+        prompt_field: "messages",
+    };
+    sampling::job(fields, model, limits, given)
+}
+
+/// The prompt that the model's template makes of the messages.
+pub(crate) fn prompt(body: &Map<String, Value>, model: &Model) -> Result<Prompt, ApiError> {
+    let fields = Fields::new(body);
+    let messages = messages(fields)?;
+    let variables = match fields.get("chat_template_kwargs") {
+        None => Map::new(),
+        Some(Value::Object(map)) => map.clone(),
+        Some(value) => return Err(fields.wrong("chat_template_kwargs", value, "an object")),
+    };
+    let options = RenderOptions {
+        add_generation_prompt: fields.boolean("add_generation_prompt")?.unwrap_or(true),
+        tools: tools(fields)?,
+        variables,
+    };
+    let text = model
+        .template
+        .render(&messages, &options)
+        .map_err(|error| ApiError {
+            param: Some("messages".to_owned()),
+            ..ApiError::invalid(error.to_string())
+        })?;
+    let special = fields.boolean("add_special_tokens")?;
+    encode(
+        model,
+        &text,
+        special.unwrap_or(model.template.wants_special_tokens()),
+    )
+}
+
+/// Tools are shown to the template only if no call is to come back: calls are not parsed.
+fn tools(fields: Fields<'_>) -> Result<Option<Value>, ApiError> {
+    let some = |v: &&Value| v.as_array().is_none_or(|list| !list.is_empty());
+    let Some(tools) = fields.get("tools").filter(some) else {
+        return Ok(None);
+    };
+    if fields.get("tool_choice").and_then(Value::as_str) == Some("none") {
+        return Ok(Some(tools.clone()));
+    }
+    let allowed = "absent unless tool_choice is \"none\": tool calls are not supported";
+    Err(fields.wrong("tools", tools, allowed))
+}
+
+/// The messages, each content a string: parts of text are joined by line breaks.
+fn messages(fields: Fields<'_>) -> Result<Value, ApiError> {
+    const ALLOWED: &str = "a list of at least one object with role and content";
+    let value = fields.get("messages").unwrap_or(&Value::Null);
+    let list = value.as_array().filter(|list| !list.is_empty());
+    let list = list.ok_or_else(|| ApiError::field("messages", value, ALLOWED))?;
+    let checked = list.iter().enumerate().map(|(i, message)| {
+        let wrong = |part: &str, value: &Value, allowed: &str| {
+            ApiError::field(&format!("messages[{i}]{part}"), value, allowed)
+        };
+        let object = message
+            .as_object()
+            .ok_or_else(|| wrong("", message, "an object with role and content"))?;
+        let role = object.get("role").unwrap_or(&Value::Null);
+        if role.as_str().is_none_or(str::is_empty) {
+            return Err(wrong(
+                ".role",
+                role,
+                "a string such as \"user\" or \"system\"",
+            ));
+        }
+        let mut object = object.clone();
+        let content = match object.get("content").unwrap_or(&Value::Null) {
+            Value::String(text) => text.clone(),
+            Value::Null if object.contains_key("tool_calls") => String::new(),
+            Value::Array(parts) => text_of_parts(parts).ok_or_else(|| {
+                wrong(
+                    ".content",
+                    &object["content"],
+                    "text, or parts of type text",
+                )
+            })?,
+            other => {
+                return Err(wrong(
+                    ".content",
+                    other,
+                    "text, or a list of parts of type text",
+                ));
+            }
+        };
+        object.insert("content".to_owned(), Value::String(content));
+        Ok(Value::Object(object))
+    });
+    checked.collect()
+}
+
+fn text_of_parts(parts: &[Value]) -> Option<String> {
+    let texts: Option<Vec<&str>> = parts
+        .iter()
+        .map(|part| match part.get("type").and_then(Value::as_str) {
+            Some("text" | "input_text") => part.get("text").and_then(Value::as_str),
+            _ => None,
+        })
+        .collect();
+    texts.map(|texts| texts.join("\n"))
+}

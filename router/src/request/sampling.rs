@@ -1,0 +1,294 @@
+//! The fields that both APIs share.
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::Arc,
+};
+
+use foretoken_artifacts::StopStrings;
+use foretoken_speculation::{Seed, TokenId, sampling::SamplingParams};
+use serde_json::Value;
+
+use super::{Job, Output, Prompt, Shape, fields::Fields};
+use crate::{error::ApiError, model::Model};
+
+/// Most alternatives per token, as in `OpenAI`'s API.
+pub(crate) const MAX_LOGPROBS: i64 = 20;
+/// Largest lookahead a request may ask for; the target may allow less.
+const MAX_LOOKAHEAD: i64 = 1024;
+/// Bits of a drawn seed: as many as a JSON number carries everywhere.
+const SEED_BITS: u32 = 53;
+
+/// What a request gets that its caller decides.
+pub(super) struct Given {
+    pub(super) shape: Shape,
+    pub(super) prompts: Vec<Prompt>,
+    /// Name and value of the field that bounds the output, `None` for what is left.
+    pub(super) max_tokens: Option<i64>,
+    pub(super) logprobs: Option<u32>,
+    pub(super) echo: bool,
+    /// Name of the field the prompt came from.
+    pub(super) prompt_field: &'static str,
+}
+
+/// Limits of the router and the model's targets.
+#[derive(Clone, Copy)]
+pub(crate) struct Limits {
+    pub(crate) max_choices: usize,
+    /// Longest sequence.
+    pub(crate) max_positions: u32,
+}
+
+/// Reads the shared fields and completes the job.
+pub(super) fn job(
+    fields: Fields<'_>,
+    model: Arc<Model>,
+    limits: Limits,
+    given: Given,
+) -> Result<Job, ApiError> {
+    refuse_unsupported(fields)?;
+    let n = fields
+        .integer("n", 1, limits.max_choices as i64)?
+        .unwrap_or(1) as u32;
+    if given.prompts.len() * n as usize > limits.max_choices {
+        let allowed = format!(
+            "such that prompts x n is at most {} (there are {} prompts)",
+            limits.max_choices,
+            given.prompts.len()
+        );
+        return Err(ApiError::field("n", &Value::from(n), &allowed));
+    }
+    let nothing = given.max_tokens == Some(0);
+    let max_tokens = lengths(&given, limits)?;
+    let ignore_eos = fields.boolean("ignore_eos")?.unwrap_or(false);
+    let stop_token_ids = fields
+        .tokens("stop_token_ids", model.vocab_size())?
+        .unwrap_or_default();
+    let sampling = sampling(fields, &model, &stop_token_ids)?;
+    if let Some(most) = max_tokens
+        .iter()
+        .max()
+        .filter(|&&most| sampling.min_tokens > most)
+    {
+        let allowed = format!("at most max_tokens, which is {most} here");
+        return Err(ApiError::field(
+            "min_tokens",
+            &Value::from(sampling.min_tokens),
+            &allowed,
+        ));
+    }
+    let seed = fields.integer("seed", i64::MIN, i64::MAX)?;
+    let own = fields.object("foretoken")?;
+    let policy = own
+        .map(|own| own.text("policy"))
+        .transpose()?
+        .flatten()
+        .map(str::to_owned);
+    let lookahead = own
+        .map(|own| own.integer("lookahead", 0, MAX_LOOKAHEAD))
+        .transpose()?
+        .flatten();
+    Ok(Job {
+        output: output(fields, &given, nothing)?,
+        shape: given.shape,
+        prompts: given.prompts,
+        n,
+        sampling,
+        seed: seed.map_or_else(draw_seed, |seed| Seed(seed as u64)),
+        max_tokens,
+        ignore_eos,
+        stop_token_ids,
+        policy,
+        lookahead: lookahead.map(|k| k as u32),
+        cache_prompt: fields.boolean("cache_prompt")?.unwrap_or(true),
+        model,
+    })
+}
+
+/// Tokens of output for each prompt: what is asked for, within what the model has room for.
+fn lengths(given: &Given, limits: Limits) -> Result<Vec<u32>, ApiError> {
+    let lengths = given.prompts.iter().map(|prompt| {
+        let len = prompt.tokens.len();
+        if len == 0 {
+            let value = Value::String(prompt.text.clone());
+            return Err(ApiError::field(
+                given.prompt_field,
+                &value,
+                "at least one token long",
+            ));
+        }
+        if len >= limits.max_positions as usize {
+            return Err(ApiError::too_long(
+                len,
+                limits.max_positions,
+                given.prompt_field,
+            ));
+        }
+        let room = limits.max_positions - len as u32;
+        let wanted = given
+            .max_tokens
+            .map_or(room, |most| u32::try_from(most).unwrap_or(u32::MAX));
+        // With nothing wanted the target still has to make a step over the prompt.
+        Ok(wanted.clamp(1, room))
+    });
+    lengths.collect()
+}
+
+fn sampling(
+    fields: Fields<'_>,
+    model: &Model,
+    stop_token_ids: &[TokenId],
+) -> Result<SamplingParams, ApiError> {
+    let makers = &model.generation.sampling;
+    let min_tokens = fields
+        .integer("min_tokens", 0, i64::from(u32::MAX))?
+        .unwrap_or(0) as u32;
+    let banned_until_min = if min_tokens == 0 {
+        Vec::new()
+    } else {
+        let mut banned = model.generation.eos.clone();
+        banned.extend_from_slice(stop_token_ids);
+        banned.sort_unstable();
+        banned.dedup();
+        banned
+    };
+    let top_k = fields.integer("top_k", -1, i64::from(u32::MAX))?;
+    Ok(SamplingParams {
+        temperature: fields
+            .number("temperature", 0.0, 2.0)?
+            .or(makers.temperature)
+            .unwrap_or(1.0),
+        top_k: top_k.map(|k| k.max(0) as u32).or(makers.top_k).unwrap_or(0),
+        top_p: fields
+            .positive("top_p", 1.0)?
+            .or(makers.top_p)
+            .unwrap_or(1.0),
+        min_p: fields
+            .number("min_p", 0.0, 1.0)?
+            .or(makers.min_p)
+            .unwrap_or(0.0),
+        repetition_penalty: fields
+            .positive("repetition_penalty", 10.0)?
+            .or(makers.repetition_penalty)
+            .unwrap_or(1.0),
+        presence_penalty: fields.number("presence_penalty", -2.0, 2.0)?.unwrap_or(0.0),
+        frequency_penalty: fields
+            .number("frequency_penalty", -2.0, 2.0)?
+            .unwrap_or(0.0),
+        logit_bias: logit_bias(fields, model.vocab_size())?,
+        banned_until_min,
+        min_tokens,
+    })
+}
+
+fn logit_bias(fields: Fields<'_>, vocab_size: u32) -> Result<Vec<(TokenId, f32)>, ApiError> {
+    let Some(value) = fields.get("logit_bias") else {
+        return Ok(Vec::new());
+    };
+    let last = vocab_size.saturating_sub(1);
+    let allowed =
+        format!("an object of token ids (0 to {last}) and biases (numbers from -100 to 100)");
+    let wrong = || fields.wrong("logit_bias", value, &allowed);
+    let mut biases = Vec::new();
+    for (token, bias) in value.as_object().ok_or_else(wrong)? {
+        let id = token
+            .parse::<u32>()
+            .ok()
+            .filter(|&id| id < vocab_size)
+            .ok_or_else(wrong)?;
+        let bias = bias
+            .as_f64()
+            .filter(|b| (-100.0..=100.0).contains(b))
+            .ok_or_else(wrong)?;
+        biases.push((TokenId(id), bias as f32));
+    }
+    biases.sort_unstable_by_key(|&(token, _)| token);
+    Ok(biases)
+}
+
+fn output(fields: Fields<'_>, given: &Given, nothing: bool) -> Result<Output, ApiError> {
+    let stream = fields.boolean("stream")?.unwrap_or(false);
+    let options = fields.object("stream_options")?;
+    if options.is_some() && !stream {
+        let value = fields.get("stream_options").cloned().unwrap_or_default();
+        return Err(ApiError::field(
+            "stream_options",
+            &value,
+            "absent unless stream is true",
+        ));
+    }
+    let include_usage = options
+        .map(|options| options.boolean("include_usage"))
+        .transpose()?
+        .flatten();
+    let stop = stop_strings(fields)?;
+    Ok(Output {
+        stream,
+        include_usage: include_usage.unwrap_or(false),
+        echo: given.echo,
+        logprobs: given.logprobs,
+        stop: Arc::new(StopStrings::new(&stop)),
+        stop_texts: stop.into_iter().map(str::to_owned).collect(),
+        include_stop: fields
+            .boolean("include_stop_str_in_output")?
+            .unwrap_or(false),
+        skip_special: fields.boolean("skip_special_tokens")?.unwrap_or(true),
+        return_token_ids: fields.boolean("return_token_ids")?.unwrap_or(false),
+        return_tokens: fields.boolean("return_tokens")?.unwrap_or(false),
+        nothing,
+    })
+}
+
+fn stop_strings<'a>(fields: Fields<'a>) -> Result<Vec<&'a str>, ApiError> {
+    let Some(value) = fields.get("stop") else {
+        return Ok(Vec::new());
+    };
+    let strings: Option<Vec<&'a str>> = match value {
+        Value::String(one) => Some(vec![one.as_str()]),
+        Value::Array(many) => many.iter().map(Value::as_str).collect(),
+        _ => None,
+    };
+    strings
+        .filter(|strings| strings.iter().all(|s| !s.is_empty()))
+        .ok_or_else(|| fields.wrong("stop", value, "a string or a list of strings, none empty"))
+}
+
+/// Fields that would change the output in ways that are not supported.
+fn refuse_unsupported(fields: Fields<'_>) -> Result<(), ApiError> {
+    for name in [
+        "guided_json",
+        "guided_regex",
+        "guided_choice",
+        "guided_grammar",
+        "structured_outputs",
+        "grammar",
+        "json_schema",
+        "logits_processors",
+        "audio",
+    ] {
+        if let Some(value) = fields.get(name) {
+            return Err(ApiError::field(name, value, "absent: it is not supported"));
+        }
+    }
+    if fields.boolean("use_beam_search")?.unwrap_or(false) {
+        let value = Value::Bool(true);
+        return Err(ApiError::field(
+            "use_beam_search",
+            &value,
+            "false: beams are not supported",
+        ));
+    }
+    if let Some(value) = fields.get("response_format")
+        && value.get("type").and_then(Value::as_str) != Some("text")
+    {
+        let allowed = "absent or {\"type\": \"text\"}: structured output is not supported";
+        return Err(ApiError::field("response_format", value, allowed));
+    }
+    Ok(())
+}
+
+/// A seed for a request that names none.
+fn draw_seed() -> Seed {
+    // `RandomState` takes its keys from the operating system.
+    Seed(RandomState::new().hash_one(0_u64) >> (u64::BITS - SEED_BITS))
+}

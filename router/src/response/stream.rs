@@ -1,0 +1,236 @@
+//! Server-sent events.
+//!
+//! A round's tokens of a choice make one chunk. What does not change between chunks is rendered
+//! once; the usual chunk (text, nothing else) is then a few copies into one buffer.
+
+use std::{convert::Infallible, io::Write, sync::Arc};
+
+use axum::body::{Body, Bytes};
+use futures::{Stream, StreamExt, stream};
+use serde_json::{Value, json};
+
+use super::{Envelope, echoed, logprobs::Logprobs, stop_reason, timings, usage};
+use crate::{
+    choice::{Finish, Piece, Update},
+    error::ApiError,
+    generation::Tally,
+    request::{Job, Shape},
+};
+
+/// Room for a usual chunk.
+const CHUNK_BYTES: usize = 512;
+/// What comes after a line break of an event's data.
+const END: &[u8] = b"\n\n";
+
+/// Renders chunks of one answer.
+pub(crate) struct Chunks {
+    job: Arc<Job>,
+    /// `data: {"id":...,"choices":[`, the same for all chunks.
+    head: Vec<u8>,
+    /// `],"usage":null}` or `]}`.
+    tail: &'static [u8],
+    /// Per choice, where the text of the next token starts.
+    offsets: Vec<usize>,
+    /// Per choice, whether its first chunk is still to come.
+    fresh: Vec<bool>,
+    tallies: Vec<Option<Tally>>,
+}
+
+impl Chunks {
+    pub(crate) fn new(job: Arc<Job>, envelope: &Envelope) -> Self {
+        let object = match job.shape {
+            Shape::Chat => "chat.completion.chunk",
+            Shape::Completion => "text_completion",
+        };
+        let common = json!({
+            "id": envelope.id,
+            "object": object,
+            "created": envelope.created,
+            "model": job.model.name,
+            "system_fingerprint": envelope.fingerprint,
+        });
+        let mut head = format!("data: {common}").into_bytes();
+        head.pop();
+        head.extend_from_slice(b",\"choices\":[");
+        let choices = job.choices();
+        let tail: &[u8] = if job.output.include_usage {
+            b"],\"usage\":null}"
+        } else {
+            b"]}"
+        };
+        Self {
+            head,
+            tail,
+            offsets: vec![0; choices],
+            fresh: vec![true; choices],
+            tallies: vec![None; choices],
+            job,
+        }
+    }
+
+    /// The chunks of an update; may be empty if nothing is to be shown yet.
+    fn update(&mut self, update: Update) -> Vec<u8> {
+        let mut out = Vec::with_capacity(CHUNK_BYTES);
+        let Update {
+            index,
+            piece,
+            finish,
+        } = update;
+        if std::mem::take(&mut self.fresh[index]) {
+            self.first(&mut out, index, finish.as_ref().map(|(_, tally)| tally));
+        }
+        let ids = self.job.output.return_token_ids || self.job.output.return_tokens;
+        if !piece.text.is_empty() || !piece.logprobs.is_empty() || (ids && !piece.tokens.is_empty())
+        {
+            self.piece(&mut out, index, &piece);
+        }
+        if let Some((finish, tally)) = finish {
+            self.end(&mut out, index, &finish);
+            self.tallies[index] = Some(tally);
+        }
+        out
+    }
+
+    /// The first chunk of a choice: the role, or the echoed prompt.
+    fn first(&mut self, out: &mut Vec<u8>, index: usize, tally: Option<&Tally>) {
+        let prompt = self.job.prompt_of(index);
+        let mut choice = match self.job.shape {
+            Shape::Chat => json!({
+                "index": index,
+                "delta": {"role": "assistant", "content": ""},
+                "logprobs": null,
+                "finish_reason": null,
+            }),
+            Shape::Completion if self.job.output.echo => {
+                let mut logprobs = Logprobs::new(&self.job);
+                let told = tally.map_or(&[][..], |t| t.prompt_logprobs.as_slice());
+                logprobs.push_prompt(&prompt.tokens, told);
+                self.offsets[index] = logprobs.offset();
+                let wanted = self.job.output.logprobs.is_some();
+                json!({
+                    "index": index,
+                    "text": echoed(&self.job, index),
+                    "logprobs": if wanted { logprobs.take() } else { Value::Null },
+                    "finish_reason": null,
+                })
+            }
+            Shape::Completion if self.job.output.return_token_ids => {
+                json!({"index": index, "text": "", "logprobs": null, "finish_reason": null})
+            }
+            Shape::Completion => return,
+        };
+        if self.job.output.return_token_ids {
+            let ids: Vec<u32> = prompt.tokens.iter().map(|t| t.0).collect();
+            choice["prompt_token_ids"] = json!(ids);
+            choice["token_ids"] = json!([]);
+        }
+        self.chunk(out, |out| write_json(out, &choice));
+    }
+
+    /// A chunk of text.
+    fn piece(&mut self, out: &mut Vec<u8>, index: usize, piece: &Piece) {
+        let logprobs = self.job.output.logprobs.map(|_| {
+            let mut logprobs = Logprobs::starting_at(&self.job, self.offsets[index]);
+            logprobs.push(&piece.logprobs);
+            self.offsets[index] = logprobs.offset();
+            logprobs.take()
+        });
+        let (shape, output) = (self.job.shape, self.job.output.clone());
+        self.chunk(out, |out| {
+            // Writing to a Vec cannot fail.
+            let _ = write!(out, "{{\"index\":{index},");
+            out.extend_from_slice(match shape {
+                Shape::Chat => b"\"delta\":{\"content\":",
+                Shape::Completion => b"\"text\":",
+            });
+            write_json(out, &piece.text);
+            if shape == Shape::Chat {
+                out.push(b'}');
+            }
+            out.extend_from_slice(b",\"logprobs\":");
+            write_json(out, &logprobs);
+            for (wanted, name) in [
+                (output.return_token_ids, "token_ids"),
+                (output.return_tokens, "tokens"),
+            ] {
+                if wanted {
+                    let _ = write!(out, ",\"{name}\":");
+                    let ids: Vec<u32> = piece.tokens.iter().map(|t| t.0).collect();
+                    write_json(out, &ids);
+                }
+            }
+            out.extend_from_slice(b",\"finish_reason\":null}");
+        });
+    }
+
+    /// The last chunk of a choice.
+    fn end(&self, out: &mut Vec<u8>, index: usize, finish: &Finish) {
+        let mut choice = json!({
+            "index": index,
+            "logprobs": null,
+            "finish_reason": finish.reason(),
+            "stop_reason": stop_reason(&self.job, Some(finish)),
+        });
+        match self.job.shape {
+            Shape::Chat => choice["delta"] = json!({}),
+            Shape::Completion => choice["text"] = json!(""),
+        }
+        self.chunk(out, |out| write_json(out, &choice));
+    }
+
+    fn chunk(&self, out: &mut Vec<u8>, choice: impl FnOnce(&mut Vec<u8>)) {
+        out.extend_from_slice(&self.head);
+        choice(out);
+        out.extend_from_slice(self.tail);
+        out.extend_from_slice(END);
+    }
+
+    /// What ends the stream.
+    fn done(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(CHUNK_BYTES);
+        if self.job.output.include_usage {
+            let tallies: Vec<&Tally> = self.tallies.iter().flatten().collect();
+            out.extend_from_slice(&self.head);
+            out.extend_from_slice(b"],\"usage\":");
+            write_json(&mut out, &usage(&self.job, &tallies));
+            out.extend_from_slice(b",\"timings\":");
+            write_json(&mut out, &timings(&self.job, &tallies));
+            out.extend_from_slice(b"}\n\n");
+        }
+        out.extend_from_slice(b"data: [DONE]\n\n");
+        out
+    }
+}
+
+fn write_json(out: &mut Vec<u8>, value: &(impl serde::Serialize + ?Sized)) {
+    // Strings, numbers and maps with string keys: neither they nor a Vec can fail.
+    let _ = serde_json::to_writer(out, value);
+}
+
+fn error_event(error: &ApiError) -> Vec<u8> {
+    format!("data: {}\n\ndata: [DONE]\n\n", error.to_json()).into_bytes()
+}
+
+/// The body of a streamed answer. Dropping it drops `updates`, which cancels the choices.
+pub(crate) fn body(
+    chunks: Chunks,
+    updates: impl Stream<Item = Result<Update, ApiError>> + Send + 'static,
+) -> Body {
+    let state = Some((chunks, Box::pin(updates)));
+    let frames = stream::unfold(state, |state| async move {
+        let (mut chunks, mut updates) = state?;
+        loop {
+            match updates.next().await {
+                Some(Ok(update)) => {
+                    let bytes = chunks.update(update);
+                    if !bytes.is_empty() {
+                        return Some((Bytes::from(bytes), Some((chunks, updates))));
+                    }
+                }
+                Some(Err(error)) => return Some((Bytes::from(error_event(&error)), None)),
+                None => return Some((Bytes::from(chunks.done()), None)),
+            }
+        }
+    });
+    Body::from_stream(frames.map(Ok::<_, Infallible>))
+}

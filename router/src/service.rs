@@ -1,0 +1,204 @@
+//! Binding and running a router.
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use axum::serve::ListenerExt;
+use foretoken_registry::{Directory, Registry, RegistryError, StaticRegistry};
+use tokio::{net::TcpListener, sync::watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    config::{ConfigError, RouterConfig},
+    http,
+    metrics::Metrics,
+    model::{Model, ModelError},
+    targets::Targets,
+};
+
+/// What all requests share.
+pub(crate) struct Shared {
+    pub(crate) config: RouterConfig,
+    pub(crate) models: Vec<Arc<Model>>,
+    pub(crate) targets: Targets,
+    pub(crate) metrics: Metrics,
+    /// When the router started, seconds since 1970.
+    pub(crate) created: u64,
+}
+
+/// Why a router could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// The configuration cannot be served.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Config(Vec<ConfigError>),
+    /// A model folder cannot be used.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The file of targets cannot be used.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {source}{}", hint(source))]
+    Listen {
+        /// The address.
+        address: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "; another program has this port, choose another one",
+        io::ErrorKind::PermissionDenied => "; ports below 1024 need privileges",
+        _ => "",
+    }
+}
+
+/// Why a router stopped by itself.
+#[derive(Debug, thiserror::Error)]
+#[error("the HTTP server failed: {0}")]
+pub struct RunError(#[from] io::Error);
+
+/// A router that listens and is not yet serving.
+pub struct Router {
+    listener: TcpListener,
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    registry: Option<StaticRegistry>,
+}
+
+impl Router {
+    /// Checks the configuration, loads the models' text sides and opens the port.
+    ///
+    /// # Errors
+    /// See [`BindError`].
+    pub async fn bind(config: RouterConfig) -> Result<Self, BindError> {
+        config.check().map_err(BindError::Config)?;
+        let models = config
+            .models
+            .iter()
+            .map(|model| Model::load(model).map(Arc::new));
+        let models = models.collect::<Result<Vec<_>, _>>()?;
+        let registry = config
+            .registry
+            .as_ref()
+            .map(StaticRegistry::open)
+            .transpose()?;
+        let failed = |source| BindError::Listen {
+            address: config.listen.clone(),
+            source,
+        };
+        let listener = TcpListener::bind(&config.listen).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let created = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |d| d.as_secs());
+        let shared = Shared {
+            config,
+            models,
+            targets: Targets::new(),
+            metrics: Metrics::new(),
+            created,
+        };
+        Ok(Self {
+            listener,
+            address,
+            shared: Arc::new(shared),
+            registry,
+        })
+    }
+
+    /// Where it listens; the port is real even if port 0 was asked for.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `stop`, then takes no more connections and waits for open streams, at most
+    /// the configured grace.
+    ///
+    /// # Errors
+    /// If the listening socket fails.
+    pub async fn run(self, stop: CancellationToken) -> Result<(), RunError> {
+        let Self {
+            listener,
+            address,
+            shared,
+            registry,
+        } = self;
+        let background = stop.child_token();
+        shared.targets.update(&shared.config.targets, None);
+        let follow = registry.as_ref().map(Registry::watch);
+        let following = tokio::spawn(follow_directory(
+            Arc::clone(&shared),
+            follow,
+            background.clone(),
+        ));
+        let probing = {
+            let (shared, stop) = (Arc::clone(&shared), CancellationToken::new());
+            let done = stop.clone();
+            (
+                tokio::spawn(async move { shared.targets.probe(shared.config.probe, stop).await }),
+                done,
+            )
+        };
+        tracing::info!(%address, "router is listening");
+        let listener = listener.tap_io(|stream| {
+            // Without it small chunks wait for acknowledgements, tens of milliseconds each.
+            if let Err(error) = stream.set_nodelay(true) {
+                tracing::debug!(%error, "cannot set TCP_NODELAY");
+            }
+        });
+        let app = http::app(Arc::clone(&shared));
+        let server =
+            axum::serve(listener, app).with_graceful_shutdown(stop.clone().cancelled_owned());
+        let grace = async {
+            stop.cancelled().await;
+            tokio::time::sleep(shared.config.grace).await;
+        };
+        let served = tokio::select! {
+            served = server.into_future() => served,
+            () = grace => Ok(()),
+        };
+        background.cancel();
+        // Streams in their grace may still need another target, so the probe ends last.
+        let (probe, done) = probing;
+        done.cancel();
+        for task in [following, probe] {
+            if let Err(error) = task.await {
+                tracing::error!(%error, "a task of the router panicked");
+            }
+        }
+        Ok(served?)
+    }
+}
+
+/// Keeps the table of targets equal to the directory.
+async fn follow_directory(
+    shared: Arc<Shared>,
+    directory: Option<watch::Receiver<Arc<Directory>>>,
+    stop: CancellationToken,
+) {
+    let Some(mut directory) = directory else {
+        return;
+    };
+    loop {
+        let current = Arc::clone(&directory.borrow_and_update());
+        shared
+            .targets
+            .update(&shared.config.targets, Some(&current));
+        tokio::select! {
+            () = stop.cancelled() => return,
+            changed = directory.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! Which targets there are, how they are, and which one a request goes to.
+//!
+//! ```text
+//! directory --watch--> table <--probe-- info() of each target
+//! request --prefix, load--> choose --Lease--> target; dropping the lease lowers its load
+//! ```
+//!
+//! A target is ready once it has answered a probe and until a probe or a request finds it gone.
+
+mod affinity;
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use foretoken_protocol::generate::{GenerateClient, TargetInfo};
+use foretoken_registry::{Directory, TargetEntry};
+use foretoken_speculation::TokenId;
+use futures::future::join_all;
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+use self::affinity::Affinity;
+
+/// A target that answers later than this is not ready.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// One target.
+pub(crate) struct Target {
+    pub(crate) entry: TargetEntry,
+    pub(crate) client: GenerateClient,
+    /// Requests of this router that it serves.
+    in_flight: AtomicU32,
+    state: Mutex<State>,
+}
+
+/// What is known of a target.
+#[derive(Clone, Debug, Default)]
+struct State {
+    ready: bool,
+    /// As of the last probe that was answered.
+    info: Option<Arc<TargetInfo>>,
+    /// Full until then: it said so.
+    busy_until: Option<Instant>,
+    /// When it was lost last.
+    lost_at: Option<Instant>,
+}
+
+impl Target {
+    fn new(entry: TargetEntry) -> Self {
+        let client = GenerateClient::new(entry.name.clone(), entry.address.clone());
+        Self {
+            entry,
+            client,
+            in_flight: AtomicU32::new(0),
+            state: Mutex::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The state is plain data; a panic elsewhere cannot leave it half changed.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the target said of itself last.
+    pub(crate) fn info(&self) -> Option<Arc<TargetInfo>> {
+        self.state().info.clone()
+    }
+
+    fn load(&self, state: &State) -> u32 {
+        let reported = state
+            .info
+            .as_ref()
+            .map_or(0, |i| i.load.running + i.load.waiting);
+        // Other routers' requests show in the report only, the latest of ours here only.
+        self.in_flight.load(Ordering::Relaxed).max(reported)
+    }
+}
+
+/// A request's place at a target.
+pub(crate) struct Lease {
+    target: Arc<Target>,
+}
+
+impl Lease {
+    fn new(target: Arc<Target>) -> Self {
+        target.in_flight.fetch_add(1, Ordering::Relaxed);
+        Self { target }
+    }
+
+    pub(crate) fn target(&self) -> &Target {
+        &self.target
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.target.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Whose output a replay must match: logits are bit-equal between equal digests and paths.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) model_digest: String,
+    pub(crate) path: String,
+}
+
+impl From<&TargetInfo> for Identity {
+    fn from(info: &TargetInfo) -> Self {
+        Self {
+            model_digest: info.model_digest.clone(),
+            path: info.path.clone(),
+        }
+    }
+}
+
+/// Why no target was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoTarget {
+    /// None is listed for the model.
+    NoneListed,
+    /// None of the listed ones answers.
+    NoneReady,
+    /// All that answer are full or draining.
+    AllBusy,
+    /// Those that answer run another model or arithmetic than the one lost.
+    NoneAlike,
+}
+
+/// All targets.
+pub(crate) struct Targets {
+    table: Mutex<BTreeMap<String, Arc<Target>>>,
+    affinity: Mutex<Affinity>,
+    /// Wakes the prober before its time.
+    probe_now: Notify,
+    /// Wakes whoever waits for a target, after each probe.
+    changed: watch::Sender<u64>,
+    ever_ready: AtomicBool,
+}
+
+impl Targets {
+    pub(crate) fn new() -> Self {
+        Self {
+            table: Mutex::default(),
+            affinity: Mutex::new(Affinity::new()),
+            probe_now: Notify::new(),
+            changed: watch::Sender::new(0),
+            ever_ready: AtomicBool::new(false),
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Target>>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the table what `fixed` and `directory` say; targets that stay keep their state.
+    pub(crate) fn update(&self, fixed: &[TargetEntry], directory: Option<&Directory>) {
+        let listed = fixed
+            .iter()
+            .chain(directory.into_iter().flat_map(|d| &d.targets));
+        let mut table = self.table();
+        let mut next = BTreeMap::new();
+        for entry in listed {
+            let same = table
+                .get(&entry.name)
+                .filter(|target| target.entry == *entry)
+                .cloned();
+            let target = same.unwrap_or_else(|| Arc::new(Target::new(entry.clone())));
+            next.insert(entry.name.clone(), target);
+        }
+        *table = next;
+        drop(table);
+        self.probe_now.notify_one();
+    }
+
+    /// Probes all targets again and again until `stop`.
+    pub(crate) async fn probe(&self, period: Duration, stop: CancellationToken) {
+        loop {
+            let all: Vec<Arc<Target>> = self.table().values().cloned().collect();
+            join_all(all.iter().map(|target| self.probe_one(target))).await;
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.probe_now.notified() => {}
+                () = tokio::time::sleep(self.pause(period)) => {}
+            }
+        }
+    }
+
+    /// Targets that are away are asked more often: someone may be waiting for them.
+    fn pause(&self, period: Duration) -> Duration {
+        let away = self.table().values().any(|target| !target.state().ready);
+        if away {
+            period.min(Duration::from_millis(100))
+        } else {
+            period
+        }
+    }
+
+    async fn probe_one(&self, target: &Target) {
+        let answer = tokio::time::timeout(PROBE_TIMEOUT, target.client.info()).await;
+        let mut state = target.state();
+        let was = state.ready;
+        match answer {
+            Ok(Ok(info)) => {
+                state.ready = true;
+                state.info = Some(Arc::new(info));
+                self.ever_ready.store(true, Ordering::Relaxed);
+            }
+            Ok(Err(_)) | Err(_) => {
+                state.ready = false;
+                if was {
+                    state.lost_at = Some(Instant::now());
+                }
+            }
+        }
+        if was != state.ready {
+            let name = &target.entry.name;
+            if state.ready {
+                tracing::info!(target = name, address = %target.entry.address, "target is ready");
+            } else {
+                tracing::warn!(target = name, address = %target.entry.address, "target is gone");
+            }
+        }
+        drop(state);
+        self.changed.send_modify(|count| *count += 1);
+    }
+
+    /// Chooses a target of `model` for a prompt: the one that has most of its prefix, unless it
+    /// is overloaded. With `like`, only targets whose output is the same. `avoid` is the target
+    /// that was just lost: it is taken only if there is no other.
+    pub(crate) fn choose(
+        &self,
+        model: &str,
+        prompt: &[TokenId],
+        like: Option<&Identity>,
+        avoid: Option<&str>,
+    ) -> Result<Lease, NoTarget> {
+        let now = Instant::now();
+        let mut why = NoTarget::NoneListed;
+        let mut loads: Vec<(Arc<Target>, u32)> = Vec::new();
+        for target in self
+            .table()
+            .values()
+            .filter(|target| target.entry.model == model)
+        {
+            let state = target.state();
+            let info = state.info.as_deref();
+            let alike =
+                like.is_none_or(|like| info.is_some_and(|info| Identity::from(info) == *like));
+            let full = state.busy_until.is_some_and(|until| until > now)
+                || info.is_some_and(|info| info.load.draining);
+            let reason = match (state.ready, alike, full) {
+                (false, ..) => NoTarget::NoneReady,
+                (true, false, _) => NoTarget::NoneAlike,
+                (true, true, true) => NoTarget::AllBusy,
+                (true, true, false) => {
+                    loads.push((Arc::clone(target), target.load(&state)));
+                    continue;
+                }
+            };
+            // The most hopeful reason is told.
+            if why == NoTarget::NoneListed || reason == NoTarget::AllBusy {
+                why = reason;
+            }
+        }
+        if loads.len() > 1 {
+            loads.retain(|(target, _)| avoid != Some(target.entry.name.as_str()));
+        }
+        if loads.is_empty() {
+            return Err(why);
+        }
+        let named: Vec<(&str, u32)> = loads
+            .iter()
+            .map(|(target, load)| (target.entry.name.as_str(), *load))
+            .collect();
+        let chosen = self
+            .affinity
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .choose(model, prompt, &named);
+        Ok(Lease::new(Arc::clone(&loads[chosen].0)))
+    }
+
+    /// A request found the target gone: it is not chosen again before a probe is answered.
+    pub(crate) fn lost(&self, target: &Target) {
+        let mut state = target.state();
+        state.ready = false;
+        state.lost_at = Some(Instant::now());
+        drop(state);
+        self.probe_now.notify_one();
+    }
+
+    /// A request found the target full: others go first for a moment.
+    pub(crate) fn busy(&self, target: &Target) {
+        target.state().busy_until = Some(Instant::now() + Duration::from_millis(100));
+    }
+
+    /// Whether a target of `model` was there within the last `span`, so that waiting makes sense.
+    pub(crate) fn lost_within(&self, model: &str, span: Duration) -> bool {
+        self.table()
+            .values()
+            .filter(|target| target.entry.model == model)
+            .any(|target| target.state().lost_at.is_some_and(|at| at.elapsed() < span))
+    }
+
+    /// Hears of every probe.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// Targets of `model` (or of any) that are ready, and those that are listed.
+    pub(crate) fn count(&self, model: Option<&str>) -> (usize, usize) {
+        let table = self.table();
+        let of_model = |t: &&Arc<Target>| model.is_none_or(|model| t.entry.model == model);
+        let listed = table.values().filter(of_model);
+        (
+            listed.clone().filter(|t| t.state().ready).count(),
+            listed.count(),
+        )
+    }
+
+    /// Whether any target has ever been ready.
+    pub(crate) fn ever_ready(&self) -> bool {
+        self.ever_ready.load(Ordering::Relaxed)
+    }
+
+    /// Longest sequence that every known target of `model` can hold.
+    pub(crate) fn max_positions(&self, model: &str) -> Option<u32> {
+        let table = self.table();
+        let of_model = table.values().filter(|target| target.entry.model == model);
+        of_model
+            .filter_map(|target| target.info())
+            .map(|info| info.max_positions)
+            .min()
+    }
+}

@@ -1,0 +1,172 @@
+//! Sends prompts to where their beginning is cached already, unless that place is overloaded.
+//!
+//! Every full block of a prompt has a hash of itself and all before it; a table remembers which
+//! target saw it last. The deepest block that a candidate has seen wins, if that candidate's
+//! load is within a factor of the mean (consistent hashing with bounded loads, Mirrokni et al.
+//! 2018, arXiv:1608.01350); otherwise, and for new prompts, the least loaded candidate does.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    hash::{DefaultHasher, Hash, Hasher},
+};
+
+use foretoken_speculation::TokenId;
+
+/// Tokens per block: a multiple of the engine's KV page.
+const BLOCK: usize = 32;
+/// Blocks of a prompt that are looked at: 4096 tokens tell prompts apart.
+const DEPTH: usize = 128;
+/// Blocks remembered; the oldest are forgotten.
+const CAPACITY: usize = 1 << 16;
+/// Load a favourite may have relative to the mean, in percent, plus [`SLACK`].
+const BOUND_PERCENT: u64 = 125;
+/// Requests a favourite may always have above the bound, so that a few requests stay together.
+const SLACK: u64 = 2;
+
+/// Which target saw which prefix.
+pub(super) struct Affinity {
+    seen: HashMap<u64, String>,
+    /// By age, the oldest first.
+    order: VecDeque<u64>,
+    /// Breaks ties between equal loads in turn.
+    turn: usize,
+}
+
+impl Affinity {
+    pub(super) fn new() -> Self {
+        Self {
+            seen: HashMap::new(),
+            order: VecDeque::new(),
+            turn: 0,
+        }
+    }
+
+    /// Index of the candidate (name, load) that `prompt` goes to; `candidates` is not empty.
+    pub(super) fn choose(
+        &mut self,
+        model: &str,
+        prompt: &[TokenId],
+        candidates: &[(&str, u32)],
+    ) -> usize {
+        let hashes = prefix_hashes(model, prompt);
+        let total: u64 = candidates.iter().map(|&(_, load)| u64::from(load)).sum();
+        let mean_after = (total + 1).div_ceil(candidates.len().max(1) as u64);
+        let bound = mean_after * BOUND_PERCENT / 100 + SLACK;
+        let favourite = hashes
+            .iter()
+            .rev()
+            .find_map(|hash| {
+                let name = self.seen.get(hash)?;
+                candidates
+                    .iter()
+                    .position(|(candidate, _)| candidate == name)
+            })
+            .filter(|&i| u64::from(candidates[i].1) < bound);
+        let chosen = favourite.unwrap_or_else(|| self.least_loaded(candidates));
+        self.remember(&hashes, candidates[chosen].0);
+        chosen
+    }
+
+    fn least_loaded(&mut self, candidates: &[(&str, u32)]) -> usize {
+        self.turn = self.turn.wrapping_add(1);
+        let n = candidates.len();
+        (0..n)
+            .map(|i| (i + self.turn) % n)
+            .min_by_key(|&i| candidates[i].1)
+            .unwrap_or(0)
+    }
+
+    fn remember(&mut self, hashes: &[u64], name: &str) {
+        for &hash in hashes {
+            if self.seen.insert(hash, name.to_owned()).is_none() {
+                self.order.push_back(hash);
+            }
+        }
+        while self.order.len() > CAPACITY {
+            if let Some(oldest) = self.order.pop_front() {
+                self.seen.remove(&oldest);
+            }
+        }
+    }
+}
+
+/// Hash of each leading run of whole blocks.
+fn prefix_hashes(model: &str, prompt: &[TokenId]) -> Vec<u64> {
+    let mut hasher = DefaultHasher::new();
+    model.hash(&mut hasher);
+    prompt
+        .chunks_exact(BLOCK)
+        .take(DEPTH)
+        .map(|block| {
+            block.hash(&mut hasher);
+            hasher.finish()
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prompt(first: u32, len: u32) -> Vec<TokenId> {
+        (0..len).map(|i| TokenId(first + i)).collect()
+    }
+
+    #[test]
+    fn a_prompt_goes_where_its_longest_prefix_went() {
+        let mut affinity = Affinity::new();
+        let idle = [("a", 0), ("b", 0), ("c", 0)];
+        let first = affinity.choose("m", &prompt(0, 128), &idle);
+        let other = affinity.choose("m", &prompt(9000, 128), &idle);
+        assert_ne!(first, other, "equal loads take turns");
+        for len in [64, 128, 500] {
+            assert_eq!(affinity.choose("m", &prompt(0, len), &idle), first, "{len}");
+            assert_eq!(
+                affinity.choose("m", &prompt(9000, len), &idle),
+                other,
+                "{len}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_overloaded_favourite_is_passed_over_for_the_least_loaded() {
+        let mut affinity = Affinity::new();
+        let first = affinity.choose("m", &prompt(0, 64), &[("a", 0), ("b", 0), ("c", 0)]);
+        let mut loads = [("a", 1), ("b", 2), ("c", 3)];
+        loads[first].1 = 20;
+        let chosen = affinity.choose("m", &prompt(0, 64), &loads);
+        let least = (0..3).min_by_key(|&i| loads[i].1).unwrap();
+        assert_eq!(chosen, least);
+    }
+
+    #[test]
+    fn load_decides_for_prompts_shorter_than_a_block() {
+        let mut affinity = Affinity::new();
+        for _ in 0..10 {
+            assert_eq!(
+                affinity.choose("m", &prompt(0, 31), &[("a", 5), ("b", 4)]),
+                1
+            );
+        }
+    }
+
+    #[test]
+    fn a_target_that_is_gone_is_no_favourite() {
+        let mut affinity = Affinity::new();
+        affinity.choose("m", &prompt(0, 64), &[("gone", 0)]);
+        assert_eq!(
+            affinity.choose("m", &prompt(0, 64), &[("a", 1), ("b", 0)]),
+            1
+        );
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut affinity = Affinity::new();
+        for i in 0..(CAPACITY as u32 / 100) {
+            affinity.choose("m", &prompt(i * 10_000, 4096), &[("a", 0)]);
+        }
+        assert!(affinity.seen.len() <= CAPACITY && affinity.order.len() <= CAPACITY);
+    }
+}
