@@ -1,11 +1,12 @@
 //! The memory behind KV pages.
 //!
 //! Per layer, page and KV head: keys of the page's 16 slots, transposed so that one vector holds
-//! one dimension of all slots, then values slot by slot. bf16 keys interleave dimensions in pairs.
+//! one dimension of all slots, then values slot by slot, padded to whole vectors. bf16 keys
+//! interleave dimensions in pairs.
 //!
 //! ```text
-//! f32   K[dim][16]         V[16][dim]
-//! bf16  K[dim/2][16][2]    V[16][dim]
+//! f32   K[dim][16]         V[16][dim rounded up to 16]
+//! bf16  K[dim/2][16][2]    V[16][dim rounded up to 16]
 //! ```
 //!
 //! Not here: which sequence owns which page (`kv`), and what is visible to whom (`attention`).
@@ -13,6 +14,7 @@
 use half::bf16;
 
 use super::memory::{Buffer, Plain};
+use super::simd::LANES;
 use crate::runner::{PAGE_TOKENS, PageCopy, PageIndex, SlotMove, StepPlan};
 
 /// Number format of stored keys and values.
@@ -49,7 +51,12 @@ impl KvShape {
 
     /// Values of one (layer, page, head): its keys and its values.
     pub(super) fn block(&self) -> usize {
-        2 * PAGE_TOKENS * self.head_dim
+        PAGE_TOKENS * (self.head_dim + self.padded_dim())
+    }
+
+    /// Values from one slot's values to the next.
+    pub(super) fn padded_dim(&self) -> usize {
+        self.head_dim.next_multiple_of(LANES)
     }
 }
 
@@ -114,27 +121,28 @@ impl KvStore {
         let (page, slot) = to;
         for head in 0..self.shape.kv_heads {
             let at = self.block_at(layer, page, head);
-            let dim = self.shape.head_dim;
+            let (dim, padded) = (self.shape.head_dim, self.shape.padded_dim());
+            let len = self.shape.block();
             let range = head * dim..(head + 1) * dim;
             let (keys, values) = (&keys[range.clone()], &values[range]);
             match &mut self.data {
                 KvData::F32(data) => {
-                    let block = &mut data[at..][..2 * PAGE_TOKENS * dim];
+                    let block = &mut data[at..][..len];
                     let (k, v) = block.split_at_mut(PAGE_TOKENS * dim);
                     for (column, key) in k.chunks_exact_mut(PAGE_TOKENS).zip(keys) {
                         column[slot] = *key;
                     }
-                    v[slot * dim..][..dim].copy_from_slice(values);
+                    v[slot * padded..][..dim].copy_from_slice(values);
                 }
                 KvData::Bf16(data) => {
-                    let block = &mut data[at..][..2 * PAGE_TOKENS * dim];
+                    let block = &mut data[at..][..len];
                     let (k, v) = block.split_at_mut(PAGE_TOKENS * dim);
                     let pairs = k.chunks_exact_mut(2 * PAGE_TOKENS);
                     for (pair, keys) in pairs.zip(keys.chunks_exact(2)) {
                         pair[2 * slot] = bf16::from_f32(keys[0]).to_bits();
                         pair[2 * slot + 1] = bf16::from_f32(keys[1]).to_bits();
                     }
-                    for (to, value) in v[slot * dim..][..dim].iter_mut().zip(values) {
+                    for (to, value) in v[slot * padded..][..dim].iter_mut().zip(values) {
                         *to = bf16::from_f32(*value).to_bits();
                     }
                 }
@@ -207,7 +215,87 @@ fn move_within<T: Plain>(
         let source = from.0 + column + from.1 * interleave;
         data.copy_within(source..source + interleave, to.0 + column + to.1 * interleave);
     }
-    let values = PAGE_TOKENS * dim;
-    let source = from.0 + values + from.1 * dim;
-    data.copy_within(source..source + dim, to.0 + values + to.1 * dim);
+    let (values, padded) = (PAGE_TOKENS * dim, dim.next_multiple_of(LANES));
+    let source = from.0 + values + from.1 * padded;
+    data.copy_within(source..source + dim, to.0 + values + to.1 * padded);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: KvShape = KvShape { layers: 2, pages: 4, kv_heads: 3, head_dim: 24 };
+
+    /// Keys and values of a slot, all layers and heads, as stored.
+    fn read(store: &KvStore, page: u32, slot: usize) -> Vec<f32> {
+        let dim = SHAPE.head_dim;
+        let mut out = Vec::new();
+        for layer in 0..SHAPE.layers {
+            for head in 0..SHAPE.kv_heads {
+                let at = store.block_at(layer, PageIndex(page), head);
+                let get = |i: usize| match &store.data {
+                    KvData::F32(data) => data[at + i],
+                    KvData::Bf16(data) => bf16::from_bits(data[at + i]).to_f32(),
+                };
+                let key = |d: usize| match store.kind() {
+                    KvType::F32 => d * PAGE_TOKENS + slot,
+                    KvType::Bf16 => d / 2 * 2 * PAGE_TOKENS + 2 * slot + d % 2,
+                };
+                out.extend((0..dim).map(|d| get(key(d))));
+                let values = PAGE_TOKENS * dim + slot * SHAPE.padded_dim();
+                out.extend((0..dim).map(|d| get(values + d)));
+            }
+        }
+        out
+    }
+
+    fn filled(kind: KvType) -> KvStore {
+        let mut store = KvStore::new(SHAPE, kind);
+        let width = SHAPE.kv_heads * SHAPE.head_dim;
+        for layer in 0..SHAPE.layers {
+            for page in 0..SHAPE.pages {
+                for slot in 0..PAGE_TOKENS {
+                    let base = (layer * 1000 + page * 100 + slot) as f32;
+                    let keys: Vec<f32> = (0..width).map(|i| base + i as f32 / 128.0).collect();
+                    let values: Vec<f32> = keys.iter().map(|x| -x).collect();
+                    store.write(layer, (PageIndex(page as u32), slot), &keys, &values);
+                }
+            }
+        }
+        store
+    }
+
+    #[test]
+    fn slots_move_with_all_their_layers_and_heads_and_nothing_else_changes() {
+        for kind in [KvType::F32, KvType::Bf16] {
+            let before = filled(kind);
+            let mut after = filled(kind);
+            let (from, to) = ((PageIndex(1), 3), (PageIndex(2), 15));
+            after.move_slots(&[SlotMove { from, to }]);
+            assert_eq!(read(&after, 2, 15), read(&before, 1, 3));
+            for (page, slot) in [(2, 14), (1, 3), (3, 0), (2, 0)] {
+                assert_eq!(read(&after, page, slot), read(&before, page, slot));
+            }
+        }
+    }
+
+    #[test]
+    fn a_page_copy_takes_the_first_slots_only() {
+        for kind in [KvType::F32, KvType::Bf16] {
+            let before = filled(kind);
+            let mut after = filled(kind);
+            after.copy_pages(&[PageCopy { from: PageIndex(0), to: PageIndex(3), slots: 5 }]);
+            for slot in 0..PAGE_TOKENS {
+                let source = if slot < 5 { 0 } else { 3 };
+                assert_eq!(read(&after, 3, slot), read(&before, source, slot), "slot {slot}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_page_takes_the_bytes_that_the_shape_says() {
+        let store = KvStore::new(SHAPE, KvType::Bf16);
+        let KvData::Bf16(data) = &store.data else { panic!("bf16 asked for") };
+        assert_eq!(data.len() * 2, SHAPE.pages * SHAPE.page_bytes(KvType::Bf16));
+    }
 }
