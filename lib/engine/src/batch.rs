@@ -80,7 +80,7 @@ impl Engine {
         let root = self.pool.root(salt);
         sequence.root = Some(root);
         let mut link = Some(root);
-        for page_tokens in tokens[..tokens.len().saturating_sub(1)].chunks_exact(PAGE_TOKENS) {
+        for page_tokens in tokens[..tokens.len().saturating_sub(1)].as_chunks().0 {
             let Some(page) = link.and_then(|link| self.pool.find(link, page_tokens)) else { break };
             sequence.pages.push(page);
             sequence.tokens.extend_from_slice(page_tokens);

@@ -91,6 +91,14 @@ struct Twin {
 }
 
 impl Twin {
+    fn push(&mut self, token: TokenId, computed: &mut HashSet<(u8, Vec<TokenId>)>) {
+        self.tokens.push(token);
+        let full = self.tokens.len().is_multiple_of(PAGE_TOKENS);
+        if let Some(tenant) = self.tenant.filter(|_| full) {
+            computed.insert((tenant, self.tokens.clone()));
+        }
+    }
+
     /// Nodes from the trunk to `node`.
     fn path(&self, node: u32) -> Vec<u32> {
         let parent = |node: &u32| self.tail[*node as usize].1;
@@ -159,7 +167,9 @@ impl Trial {
                     None => Vec::new(),
                 };
                 self.engine.accept_path(twin.id, &path).unwrap();
-                twin.tokens.extend(path.iter().map(|node| twin.tail[*node as usize].0));
+                for node in path {
+                    twin.push(twin.tail[node as usize].0, &mut self.computed);
+                }
                 twin.tail.clear();
             }
             Op::Truncate { seq, cut } => {
@@ -227,10 +237,7 @@ impl Trial {
             let twin = &mut self.twins[*seq];
             twin.ahead.drain(..tokens.len().min(twin.ahead.len()));
             for token in tokens {
-                twin.tokens.push(*token);
-                if let Some(tenant) = twin.tenant.filter(|_| twin.tokens.len().is_multiple_of(PAGE_TOKENS)) {
-                    self.computed.insert((tenant, twin.tokens.clone()));
-                }
+                twin.push(*token, &mut self.computed);
             }
             let rows = self.engine.logits().rows(i);
             assert_eq!(rows, if *wants == Wants::All { tokens.len() } else { 1 });

@@ -47,15 +47,14 @@ impl Sequence {
     /// Offers the full pages of the trunk to the cache.
     pub(super) fn publish(&mut self, pool: &mut PagePool) {
         let Some(root) = self.root else { return };
-        let full = self.tokens.len() / PAGE_TOKENS;
-        for i in self.published..full {
+        let full = self.tokens.as_chunks().0;
+        for i in self.published..full.len() {
             let parent = if i == 0 { Some(root) } else { pool.link(self.pages[i - 1]) };
-            let tokens = &self.tokens[i * PAGE_TOKENS..(i + 1) * PAGE_TOKENS];
-            if let Some(page) = parent.and_then(|link| pool.publish(link, tokens, self.pages[i])) {
-                self.pages[i] = page;
+            if let Some(parent) = parent {
+                self.pages[i] = pool.publish(parent, &full[i], self.pages[i]);
             }
         }
-        self.published = full;
+        self.published = full.len();
     }
 
     /// Takes pages for `rows` more slots; the page they begin in becomes the sequence's own, with

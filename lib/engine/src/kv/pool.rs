@@ -1,11 +1,9 @@
 //! Reference counts of pages.
 
-use foretoken_speculation::TokenId;
-
 use super::idle::IdleList;
-use super::prefix::{Link, PageTokens, Prefixes};
+use super::prefix::{Holder, Link, PageTokens, Prefixes};
 use super::{Salt, Usage};
-use crate::runner::{PAGE_TOKENS, PageIndex};
+use crate::runner::PageIndex;
 
 /// The pages of a runner.
 #[derive(Debug)]
@@ -66,30 +64,37 @@ impl PagePool {
     }
 
     /// Adds a reference to the published page that holds `tokens` after `parent`.
-    pub(crate) fn find(&mut self, parent: Link, tokens: &[TokenId]) -> Option<PageIndex> {
-        let page = self.prefixes.find(parent, full(tokens)?)?;
+    pub(crate) fn find(&mut self, parent: Link, tokens: &PageTokens) -> Option<PageIndex> {
+        let page = self.prefixes.find(parent, tokens)?;
         self.acquire(page);
         Some(page)
     }
 
     /// Publishes a referenced page that holds `tokens` after `parent`. Returns the page that the
     /// table is to name from now on: if another one holds the same, the reference moves to it.
-    /// `None`: it cannot be published.
     pub(crate) fn publish(
         &mut self,
         parent: Link,
-        tokens: &[TokenId],
+        tokens: &PageTokens,
         page: PageIndex,
-    ) -> Option<PageIndex> {
+    ) -> PageIndex {
         if self.prefixes.is_published(page) {
-            return Some(page);
+            return page;
         }
-        let holder = self.prefixes.publish(parent, full(tokens)?, page)?;
-        if holder != page {
-            self.acquire(holder);
-            self.release(page);
+        match self.prefixes.publish(parent, tokens, page) {
+            Holder::Other(holder) => {
+                self.acquire(holder);
+                self.release(page);
+                holder
+            }
+            Holder::This { displaced } => {
+                if let Some(old) = displaced.filter(|old| self.counts[old.0 as usize] == 0) {
+                    self.idle.remove(old);
+                    self.free.push(old);
+                }
+                page
+            }
         }
-        Some(holder)
     }
 
     /// Forgets what a referenced page holds, because it is about to be overwritten.
@@ -167,10 +172,6 @@ impl PagePool {
         }
         self.counts[page.0 as usize] += 1;
     }
-}
-
-fn full(tokens: &[TokenId]) -> Option<&PageTokens> {
-    <&[TokenId; PAGE_TOKENS]>::try_from(tokens).ok()
 }
 
 /// How the accounting of pages is broken; a bug.

@@ -13,7 +13,7 @@ use super::Salt;
 use crate::runner::{PAGE_TOKENS, PageIndex};
 
 /// Tokens of a full page.
-pub(super) type PageTokens = [TokenId; PAGE_TOKENS];
+pub(crate) type PageTokens = [TokenId; PAGE_TOKENS];
 
 /// Hash of a page's tokens and of all before them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,6 +26,18 @@ pub(crate) struct Link {
     hash: PageHash,
     /// Number of the entry, never reused; 0 for the beginning itself.
     serial: u64,
+}
+
+/// Who holds a beginning after a page was offered for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Holder {
+    /// Another page did before.
+    Other(PageIndex),
+    /// The page offered.
+    This {
+        /// The page that was published under the same hash until now.
+        displaced: Option<PageIndex>,
+    },
 }
 
 /// Hash of a page, given that of its parent.
@@ -65,23 +77,24 @@ impl Prefixes {
         }
     }
 
-    /// Publishes a page after `parent`. If another page holds the same beginning already, that one
-    /// is returned. `None`: a different beginning has the same hash, and the page stays private.
-    pub(super) fn publish(
-        &mut self,
-        parent: Link,
-        tokens: &PageTokens,
-        page: PageIndex,
-    ) -> Option<PageIndex> {
+    /// Publishes a page after `parent`. The page that holds the same beginning already goes on
+    /// doing so. An entry of the same hash that holds another one gives way: it is either out of
+    /// reach, because its parent was evicted and computed again, or a collision.
+    pub(super) fn publish(&mut self, parent: Link, tokens: &PageTokens, page: PageIndex) -> Holder {
         let hash = (self.hash_page)(&parent.hash, tokens);
-        if let Some(entry) = self.entries.get(&hash) {
-            return entry.holds(parent, tokens).then_some(entry.page);
+        let old = self.entries.get(&hash);
+        if let Some(entry) = old.filter(|entry| entry.holds(parent, tokens)) {
+            return Holder::Other(entry.page);
+        }
+        let displaced = old.map(|entry| entry.page);
+        if let Some(displaced) = displaced {
+            self.unpublish(displaced);
         }
         self.serial += 1;
         let entry = Entry { page, parent, tokens: *tokens, serial: self.serial };
         self.entries.insert(hash, entry);
         self.keys[page.0 as usize] = Some(hash);
-        Some(page)
+        Holder::This { displaced }
     }
 
     /// Forgets a page; does nothing if it is not published.
