@@ -22,8 +22,8 @@ use forward::{Step, StepBuffers};
 use layers::Layers;
 pub use options::{CpuOptions, KvSize, LoadProgress, Progress, UnknownType};
 
-pub use crate::cpu::{KvType, WeightType};
 use crate::cpu::{Cpu, CpuError, KvShape, KvStore, PackError, RopeTable};
+pub use crate::cpu::{KvType, WeightType};
 use crate::isa::Isa;
 use crate::runner::{
     Logits, ModelRunner, PAGE_TOKENS, PageCopy, RunnerError, RunnerInfo, SlotMove, StepPlan,
@@ -102,8 +102,10 @@ impl CpuRunner {
         let isa = isa.map_err(CpuError::from)?;
         let cpu = Cpu::new(isa, threads(options), &options.cores)?;
         let weights = Weights::open(folder)?;
-        let config = std::fs::read(&config)
-            .map_err(|source| SpecError::Unreadable { file: config, source })?;
+        let config = std::fs::read(&config).map_err(|source| SpecError::Unreadable {
+            file: config,
+            source,
+        })?;
         let model_digest = weights.digest(&config);
         let layers = load::layers(&spec, &weights, isa, options)?;
         let kv = kv_store(folder, &spec, options)?;
@@ -119,7 +121,15 @@ impl CpuRunner {
         };
         let rope = rope_table(&spec, max_positions);
         let buffers = StepBuffers::new(&spec, options.max_rows);
-        Ok(Self { info, spec, cpu, layers, rope, kv, buffers })
+        Ok(Self {
+            info,
+            spec,
+            cpu,
+            layers,
+            rope,
+            kv,
+            buffers,
+        })
     }
 
     /// The model.
@@ -145,8 +155,22 @@ impl ModelRunner for CpuRunner {
 
     fn forward(&mut self, plan: &StepPlan, logits: &mut Logits) -> Result<(), RunnerError> {
         check::step(plan, &self.info)?;
-        let Self { spec, cpu, layers, rope, kv, buffers, .. } = self;
-        let step = Step { cpu, spec, layers, rope: rope.as_ref(), plan };
+        let Self {
+            spec,
+            cpu,
+            layers,
+            rope,
+            kv,
+            buffers,
+            ..
+        } = self;
+        let step = Step {
+            cpu,
+            spec,
+            layers,
+            rope: rope.as_ref(),
+            plan,
+        };
         step.run(kv, buffers, logits);
         Ok(())
     }
@@ -161,17 +185,25 @@ impl ModelRunner for CpuRunner {
 }
 
 fn threads(options: &CpuOptions) -> usize {
-    options.threads.unwrap_or_else(|| match options.cores.len() {
-        0 => thread::available_parallelism().map_or(1, NonZero::get),
-        cores => cores,
-    })
+    options
+        .threads
+        .unwrap_or_else(|| match options.cores.len() {
+            0 => thread::available_parallelism().map_or(1, NonZero::get),
+            cores => cores,
+        })
 }
 
 /// Cosines and sines of every position that can occur, if the model rotates.
 fn rope_table(spec: &ModelSpec, positions: usize) -> Option<RopeTable> {
-    let Positions::Rope(rope) = &spec.positions else { return None };
+    let Positions::Rope(rope) = &spec.positions else {
+        return None;
+    };
     let frequencies: Vec<f32> = rope.frequencies().iter().map(|f| *f as f32).collect();
-    Some(RopeTable::new(&frequencies, positions, rope.attention_factor() as f32))
+    Some(RopeTable::new(
+        &frequencies,
+        positions,
+        rope.attention_factor() as f32,
+    ))
 }
 
 /// The KV pool, after asking whether the system would give that much memory: the allocation

@@ -47,7 +47,9 @@ impl Weights {
             return Self::from_shards(folder, vec![Shard::open(&whole)?]);
         }
         if !index.exists() {
-            return Err(WeightsError::NoWeights { folder: folder.to_owned() });
+            return Err(WeightsError::NoWeights {
+                folder: folder.to_owned(),
+            });
         }
         Self::from_index(folder, &index)
     }
@@ -87,7 +89,10 @@ impl Weights {
 
     /// Bytes of all tensors.
     pub fn bytes(&self) -> u64 {
-        self.names().filter_map(|name| self.find(name)).map(|(_, e)| e.bytes.len() as u64).sum()
+        self.names()
+            .filter_map(|name| self.find(name))
+            .map(|(_, e)| e.bytes.len() as u64)
+            .sum()
     }
 
     fn from_index(folder: &Path, index: &Path) -> Result<Self, WeightsError> {
@@ -134,7 +139,11 @@ impl Weights {
                 }
             }
         }
-        Ok(Self { folder: folder.to_owned(), shards, places })
+        Ok(Self {
+            folder: folder.to_owned(),
+            shards,
+            places,
+        })
     }
 
     fn find(&self, name: &str) -> Option<(&Shard, &header::Entry)> {

@@ -10,10 +10,15 @@ const TAIL_SLOTS: u64 = 64;
 pub(super) fn step(plan: &StepPlan, info: &RunnerInfo) -> Result<(), RunnerError> {
     let rows = plan.tokens.len();
     if rows > info.max_rows {
-        return Err(RunnerError::TooManyRows { rows, limit: info.max_rows });
+        return Err(RunnerError::TooManyRows {
+            rows,
+            limit: info.max_rows,
+        });
     }
     if plan.positions.len() != rows || plan.wants_logits.len() != rows {
-        return Err(RunnerError::Malformed("tokens, positions and wishes differ in number"));
+        return Err(RunnerError::Malformed(
+            "tokens, positions and wishes differ in number",
+        ));
     }
     let vocab_size = info.vocab_size;
     if let Some(&token) = plan.tokens.iter().find(|t| t.0 as usize >= vocab_size) {
@@ -34,7 +39,9 @@ pub(super) fn step(plan: &StepPlan, info: &RunnerInfo) -> Result<(), RunnerError
     if covered == rows {
         Ok(())
     } else {
-        Err(RunnerError::Malformed("the sequences' rows do not add up to the step's"))
+        Err(RunnerError::Malformed(
+            "the sequences' rows do not add up to the step's",
+        ))
     }
 }
 
@@ -47,9 +54,13 @@ fn check_sequence(plan: &StepPlan, sequence: &SequenceRows) -> Result<(), Runner
     };
     let end = u64::from(sequence.first_slot) + u64::from(sequence.rows);
     if end > (pages.len() * PAGE_TOKENS) as u64 {
-        return Err(RunnerError::Malformed("a page table that does not cover its rows"));
+        return Err(RunnerError::Malformed(
+            "a page table that does not cover its rows",
+        ));
     }
-    let Tail::Tree { trunk_len, masks } = &sequence.tail else { return Ok(()) };
+    let Tail::Tree { trunk_len, masks } = &sequence.tail else {
+        return Ok(());
+    };
     let Some(masks) = plan.ancestors.get(masks.clone()) else {
         return Err(RunnerError::Malformed("ancestor masks outside the plan"));
     };
@@ -57,16 +68,22 @@ fn check_sequence(plan: &StepPlan, sequence: &SequenceRows) -> Result<(), Runner
         return Err(RunnerError::Malformed("not one ancestor mask per row"));
     }
     let Some(earlier) = sequence.first_slot.checked_sub(*trunk_len).map(u64::from) else {
-        return Err(RunnerError::Malformed("a trunk that reaches past the first row"));
+        return Err(RunnerError::Malformed(
+            "a trunk that reaches past the first row",
+        ));
     };
     if earlier + u64::from(sequence.rows) > TAIL_SLOTS {
-        return Err(RunnerError::Malformed("a speculative tail of more than 64 slots"));
+        return Err(RunnerError::Malformed(
+            "a speculative tail of more than 64 slots",
+        ));
     }
     for (own, mask) in (earlier..).zip(masks) {
         // Bits up to the row's own; a shift by 64 is all of them.
         let later = !0u64 << own << 1;
         if own < 63 && mask & later != 0 {
-            return Err(RunnerError::Malformed("an ancestor that comes after its descendant"));
+            return Err(RunnerError::Malformed(
+                "an ancestor that comes after its descendant",
+            ));
         }
     }
     Ok(())

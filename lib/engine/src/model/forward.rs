@@ -67,7 +67,7 @@ impl Step<'_> {
             return;
         }
         self.embed(buffers);
-        for (i, layer) in self.layers.layers.iter().enumerate() {
+        for (i, layer) in self.layers.stack.iter().enumerate() {
             self.attention(i, layer, kv, buffers);
             self.mlp(layer, buffers);
         }
@@ -102,7 +102,12 @@ impl Step<'_> {
         let stride = query + 2 * key;
         let qkv = &mut buffers.qkv[..rows * stride];
         cpu.linear(&layer.qkv, &mut buffers.normed, qkv);
-        let heads = |first, count| Heads { stride, first, count, dim: spec.head_dim };
+        let heads = |first, count| Heads {
+            stride,
+            first,
+            count,
+            dim: spec.head_dim,
+        };
         if let (Some(norms), Norm::Rms { eps }) = (&layer.head_norms, spec.norm) {
             cpu.head_norm(qkv, heads(0, spec.heads), &norms.query, eps);
             cpu.head_norm(qkv, heads(query, spec.kv_heads), &norms.key, eps);
@@ -112,7 +117,16 @@ impl Step<'_> {
             let both = heads(0, spec.heads + spec.kv_heads);
             cpu.rope(qkv, both, &self.plan.positions, table);
         }
-        kv.write_step(i, self.plan, &KvRows { rows: qkv, stride, key: query, value: query + key });
+        kv.write_step(
+            i,
+            self.plan,
+            &KvRows {
+                rows: qkv,
+                stride,
+                key: query,
+                value: query + key,
+            },
+        );
         let args = AttentionArgs {
             plan: self.plan,
             kv,
@@ -124,7 +138,11 @@ impl Step<'_> {
             scale: (spec.head_dim as f32).sqrt().recip(),
             window: spec.windows[i],
         };
-        cpu.attention(&args, &mut buffers.scratch, buffers.attended.begin(rows, query));
+        cpu.attention(
+            &args,
+            &mut buffers.scratch,
+            buffers.attended.begin(rows, query),
+        );
         let delta = &mut buffers.delta[..rows * spec.hidden_size];
         cpu.linear(&layer.output, &mut buffers.attended, delta);
     }
@@ -153,11 +171,19 @@ impl Step<'_> {
     fn head(&self, buffers: &mut StepBuffers, logits: &mut Logits) {
         let (hidden, vocab_size) = (self.spec.hidden_size, self.spec.vocab_size);
         let mut wanted = 0;
-        for (row, _) in self.plan.wants_logits.iter().enumerate().filter(|(_, wants)| **wants) {
+        for (row, _) in self
+            .plan
+            .wants_logits
+            .iter()
+            .enumerate()
+            .filter(|(_, wants)| **wants)
+        {
             // Wanted rows move up in order, so none is overwritten before it is read.
             if row != wanted {
                 let source = row * hidden..(row + 1) * hidden;
-                buffers.residual.copy_within(source.clone(), wanted * hidden);
+                buffers
+                    .residual
+                    .copy_within(source.clone(), wanted * hidden);
                 buffers.delta.copy_within(source, wanted * hidden);
             }
             wanted += 1;
@@ -167,15 +193,18 @@ impl Step<'_> {
         if wanted == 0 {
             return;
         }
-        match &self.layers.final_norm {
-            Some(norm) => self.norm(norm, wanted, true, buffers),
-            None => {
-                let residual = &mut buffers.residual[..wanted * hidden];
-                self.cpu.add(residual, &buffers.delta[..wanted * hidden]);
-                buffers.normed.begin(wanted, hidden).copy_from_slice(residual);
-            }
+        if let Some(norm) = &self.layers.final_norm {
+            self.norm(norm, wanted, true, buffers);
+        } else {
+            let residual = &mut buffers.residual[..wanted * hidden];
+            self.cpu.add(residual, &buffers.delta[..wanted * hidden]);
+            buffers
+                .normed
+                .begin(wanted, hidden)
+                .copy_from_slice(residual);
         }
-        self.cpu.linear(&self.layers.head, &mut buffers.normed, &mut logits.values);
+        self.cpu
+            .linear(&self.layers.head, &mut buffers.normed, &mut logits.values);
     }
 
     /// Adds what the last block left, if asked, and norms `rows` rows into `buffers.normed`.

@@ -8,7 +8,8 @@ pub(super) struct Layers {
     pub(super) embedding: Embedding,
     /// Learned positions, if the model has them.
     pub(super) positions: Option<Embedding>,
-    pub(super) layers: Vec<Layer>,
+    /// The layers, first to last.
+    pub(super) stack: Vec<Layer>,
     /// Norm after the last layer, if the model has one.
     pub(super) final_norm: Option<NormWeights>,
     pub(super) head: PackedLinear,
@@ -18,9 +19,12 @@ impl Layers {
     /// Bytes of matrices that a step reads at least, however many rows it has.
     pub(super) fn step_bytes(&self) -> usize {
         let layer = |l: &Layer| {
-            [&l.qkv, &l.output, &l.up, &l.down].into_iter().map(PackedLinear::bytes).sum::<usize>()
+            [&l.qkv, &l.output, &l.up, &l.down]
+                .into_iter()
+                .map(PackedLinear::bytes)
+                .sum::<usize>()
         };
-        self.layers.iter().map(layer).sum::<usize>() + self.head.bytes()
+        self.stack.iter().map(layer).sum::<usize>() + self.head.bytes()
     }
 }
 

@@ -18,7 +18,10 @@ pub(super) fn layers(
     let embedding = |prefix: &str| format!("{prefix}{}.weight", names.embedding);
     // Without any embedding, the message asks for the usual name of it.
     let prefixes = names.prefixes;
-    let prefix = prefixes.iter().find(|p| weights.contains(&embedding(p))).unwrap_or(&prefixes[0]);
+    let prefix = prefixes
+        .iter()
+        .find(|p| weights.contains(&embedding(p)))
+        .unwrap_or(&prefixes[0]);
     let mut loader = Loader {
         spec,
         names,
@@ -26,7 +29,10 @@ pub(super) fn layers(
         prefix,
         isa,
         options,
-        progress: LoadProgress { done: 0, total: weights.bytes() },
+        progress: LoadProgress {
+            done: 0,
+            total: weights.bytes(),
+        },
     };
     let layers = loader.all()?;
     loader.finish();
@@ -62,21 +68,43 @@ impl<'a> Loader<'a> {
             }
         };
         let embedding = self.table(&embedding_name, spec.vocab_size)?;
-        let layers = (0..spec.layers).map(|i| self.layer(i)).collect::<Result<_, _>>()?;
+        let stack = (0..spec.layers)
+            .map(|i| self.layer(i))
+            .collect::<Result<_, _>>()?;
         let final_norm = if spec.final_norm {
             Some(self.norm(&format!("{}{}", self.prefix, self.names.final_norm))?)
         } else {
             None
         };
-        let name = if spec.tied_head { embedding_name } else { self.names.head.to_owned() };
-        let head = self.linear(&[Part { name, rows: spec.vocab_size }], hidden, false)?;
-        Ok(Layers { embedding, positions, layers, final_norm, head })
+        let name = if spec.tied_head {
+            embedding_name
+        } else {
+            self.names.head.to_owned()
+        };
+        let head = self.linear(
+            &[Part {
+                name,
+                rows: spec.vocab_size,
+            }],
+            hidden,
+            false,
+        )?;
+        Ok(Layers {
+            embedding,
+            positions,
+            stack,
+            final_norm,
+            head,
+        })
     }
 
     fn layer(&mut self, i: usize) -> Result<Layer, LoadError> {
         let (spec, names) = (self.spec, self.names);
         let at = |name: &str| format!("{}layers.{i}.{name}", self.prefix);
-        let part = |name: &str, rows| Part { name: at(name), rows };
+        let part = |name: &str, rows| Part {
+            name: at(name),
+            rows,
+        };
         let qkv = [
             part(names.query, spec.query_width()),
             part(names.key, spec.kv_width()),
@@ -85,7 +113,10 @@ impl<'a> Loader<'a> {
         let output = [part(names.output, spec.hidden_size)];
         let up = match spec.mlp {
             Mlp::GatedSilu => {
-                vec![part(names.gate, spec.ffn_size), part(names.up, spec.ffn_size)]
+                vec![
+                    part(names.gate, spec.ffn_size),
+                    part(names.up, spec.ffn_size),
+                ]
             }
             Mlp::Relu => vec![part(names.up, spec.ffn_size)],
         };
@@ -159,11 +190,20 @@ impl<'a> Loader<'a> {
 
     fn view(&self, name: &str, rows: usize, cols: usize) -> Result<WeightView<'a>, LoadError> {
         let tensor = self.weights.tensor(name, &[rows, cols])?;
-        Ok(WeightView { source: tensor.source(name)?, bytes: tensor.bytes(), rows, cols })
+        Ok(WeightView {
+            source: tensor.source(name)?,
+            bytes: tensor.bytes(),
+            rows,
+            cols,
+        })
     }
 
     fn pack_error(&self, name: &str, source: crate::cpu::PackError) -> LoadError {
-        LoadError::Pack { files: self.weights.files(), tensor: format!("{name}.weight"), source }
+        LoadError::Pack {
+            files: self.weights.files(),
+            tensor: format!("{name}.weight"),
+            source,
+        }
     }
 
     fn advance(&mut self, bytes: usize) {

@@ -87,12 +87,20 @@ impl CpuOptions {
     pub(super) fn check(&self, folder: &Path) -> Result<(), LoadError> {
         let refuse = |option, value: String, allowed: &str| {
             let allowed = allowed.to_owned();
-            Err(LoadError::Option { folder: folder.to_owned(), option, value, allowed })
+            Err(LoadError::Option {
+                folder: folder.to_owned(),
+                option,
+                value,
+                allowed,
+            })
         };
         if !(1..=MAX_ROWS).contains(&self.max_rows) {
             return refuse("max_rows", self.max_rows.to_string(), "from 1 to 65536");
         }
-        if self.threads.is_some_and(|n| !(1..=MAX_THREADS).contains(&n)) {
+        if self
+            .threads
+            .is_some_and(|n| !(1..=MAX_THREADS).contains(&n))
+        {
             let value = self.threads.unwrap_or_default().to_string();
             return refuse("threads", value, "from 1 to 1024");
         }
@@ -123,7 +131,10 @@ impl FromStr for WeightType {
         [Self::F32, Self::Bf16, Self::Int8]
             .into_iter()
             .find(|kind| kind.to_string() == name)
-            .ok_or_else(|| UnknownType { name: name.to_owned(), known: "f32, bf16, int8" })
+            .ok_or_else(|| UnknownType {
+                name: name.to_owned(),
+                known: "f32, bf16, int8",
+            })
     }
 }
 
@@ -143,7 +154,10 @@ impl FromStr for KvType {
         [Self::F32, Self::Bf16]
             .into_iter()
             .find(|kind| kind.to_string() == name)
-            .ok_or_else(|| UnknownType { name: name.to_owned(), known: "f32, bf16" })
+            .ok_or_else(|| UnknownType {
+                name: name.to_owned(),
+                known: "f32, bf16",
+            })
     }
 }
 

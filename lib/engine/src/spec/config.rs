@@ -30,11 +30,17 @@ impl Config {
     /// # Errors
     /// [`SpecError::Unreadable`] or [`SpecError::Malformed`].
     pub fn read(file: &Path) -> Result<Self, SpecError> {
-        let unreadable = |source| SpecError::Unreadable { file: file.to_owned(), source };
+        let unreadable = |source| SpecError::Unreadable {
+            file: file.to_owned(),
+            source,
+        };
         let bytes = std::fs::metadata(file).map_err(unreadable)?.len();
         if bytes > MAX_FILE_BYTES {
             let message = format!("{bytes} bytes, more than {MAX_FILE_BYTES}");
-            return Err(unreadable(std::io::Error::new(std::io::ErrorKind::FileTooLarge, message)));
+            return Err(unreadable(std::io::Error::new(
+                std::io::ErrorKind::FileTooLarge,
+                message,
+            )));
         }
         Self::parse(file, &std::fs::read_to_string(file).map_err(unreadable)?)
     }
@@ -44,9 +50,15 @@ impl Config {
     /// # Errors
     /// [`SpecError::Malformed`].
     pub fn parse(file: &Path, json: &str) -> Result<Self, SpecError> {
-        let fields = serde_json::from_str(json)
-            .map_err(|source| SpecError::Malformed { file: file.to_owned(), source })?;
-        Ok(Self { file: file.to_owned(), prefix: String::new(), fields })
+        let fields = serde_json::from_str(json).map_err(|source| SpecError::Malformed {
+            file: file.to_owned(),
+            source,
+        })?;
+        Ok(Self {
+            file: file.to_owned(),
+            prefix: String::new(),
+            fields,
+        })
     }
 
     /// The file, for messages.
@@ -89,7 +101,9 @@ impl Config {
         field: &str,
         allowed: RangeInclusive<usize>,
     ) -> Result<Option<usize>, SpecError> {
-        let Some(value) = self.value(field) else { return Ok(None) };
+        let Some(value) = self.value(field) else {
+            return Ok(None);
+        };
         let whole = value.as_u64().and_then(|n| usize::try_from(n).ok());
         match whole.filter(|n| allowed.contains(n)) {
             Some(n) => Ok(Some(n)),
@@ -115,7 +129,9 @@ impl Config {
     /// # Errors
     /// If the field holds something else.
     pub fn positive(&self, field: &str) -> Result<Option<f64>, SpecError> {
-        let Some(value) = self.value(field) else { return Ok(None) };
+        let Some(value) = self.value(field) else {
+            return Ok(None);
+        };
         match value.as_f64().filter(|x| x.is_finite() && *x > 0.0) {
             Some(x) => Ok(Some(x)),
             None => Err(self.wrong(field, "a number above 0")),
@@ -127,7 +143,8 @@ impl Config {
     /// # Errors
     /// If it does not, or the field holds something else.
     pub fn required_positive(&self, field: &str) -> Result<f64, SpecError> {
-        self.positive(field)?.ok_or_else(|| self.missing(field, "a number above 0"))
+        self.positive(field)?
+            .ok_or_else(|| self.missing(field, "a number above 0"))
     }
 
     /// A truth value or its default.
@@ -158,7 +175,11 @@ impl Config {
     pub fn wrong(&self, field: &str, allowed: &str) -> SpecError {
         let value = self.fields.get(field).unwrap_or(&Value::Null).to_string();
         let shown = if value.chars().count() > VALUE_SHOWN {
-            value.chars().take(VALUE_SHOWN).chain("...".chars()).collect()
+            value
+                .chars()
+                .take(VALUE_SHOWN)
+                .chain("...".chars())
+                .collect()
         } else {
             value
         };
@@ -181,5 +202,9 @@ impl Config {
 }
 
 fn whole_text(allowed: &RangeInclusive<usize>) -> String {
-    format!("a whole number from {} to {}", allowed.start(), allowed.end())
+    format!(
+        "a whole number from {} to {}",
+        allowed.start(),
+        allowed.end()
+    )
 }

@@ -38,14 +38,17 @@ pub(super) fn spec(config: &Config) -> Result<ModelSpec, SpecError> {
 fn family(config: &Config) -> Result<Family, SpecError> {
     let architecture = match config.value("architectures") {
         None => None,
-        Some(list) => match list.as_array().and_then(|l| l.first()).and_then(|a| a.as_str()) {
+        Some(list) => match list
+            .as_array()
+            .and_then(|l| l.first())
+            .and_then(|a| a.as_str())
+        {
             Some(name) => Some(name),
             None => return Err(config.wrong("architectures", "a list of one architecture's name")),
         },
     };
-    let found = match (architecture, config.text("model_type")?) {
-        (Some(name), _) | (None, Some(name)) => name,
-        (None, None) => return Err(config.missing("architectures", &format!("one of {}", known()))),
+    let Some(found) = architecture.or(config.text("model_type")?) else {
+        return Err(config.missing("architectures", &format!("one of {}", known())));
     };
     KNOWN
         .iter()
@@ -68,7 +71,10 @@ fn llama_like(config: &Config, family: Family) -> Result<ModelSpec, SpecError> {
     let heads = config.required_whole("num_attention_heads", HEADS)?;
     let kv_heads = kv_heads(config, family, heads)?;
     let head_dim = head_dim(config, family, hidden_size, heads)?;
-    if config.text("hidden_act")?.is_some_and(|act| act != "silu" && act != "swish") {
+    if config
+        .text("hidden_act")?
+        .is_some_and(|act| act != "silu" && act != "swish")
+    {
         return Err(config.wrong("hidden_act", "\"silu\""));
     }
     let declared = config.required_whole("max_position_embeddings", POSITIONS)?;
@@ -83,7 +89,9 @@ fn llama_like(config: &Config, family: Family) -> Result<ModelSpec, SpecError> {
         head_dim,
         ffn_size: config.required_whole("intermediate_size", WIDTH)?,
         max_positions: rope.reach(declared),
-        norm: Norm::Rms { eps: config.positive("rms_norm_eps")?.unwrap_or(1e-6) as f32 },
+        norm: Norm::Rms {
+            eps: config.positive("rms_norm_eps")?.unwrap_or(1e-6) as f32,
+        },
         final_norm: true,
         positions: Positions::Rope(rope),
         mlp: Mlp::GatedSilu,
@@ -104,7 +112,9 @@ fn kv_heads(config: &Config, family: Family, heads: usize) -> Result<usize, Spec
         Family::Qwen3 if !config.mentions("num_key_value_heads") => 32,
         _ => heads,
     };
-    let kv_heads = config.whole("num_key_value_heads", HEADS)?.unwrap_or(default);
+    let kv_heads = config
+        .whole("num_key_value_heads", HEADS)?
+        .unwrap_or(default);
     if !heads.is_multiple_of(kv_heads) {
         let allowed = format!("a divisor of `num_attention_heads` ({heads})");
         return Err(config.wrong("num_key_value_heads", &allowed));
@@ -155,7 +165,9 @@ fn windows(
     };
     let slides: Vec<bool> = match config.value("layer_types") {
         None if family == Family::Qwen3 => {
-            let first = config.whole("max_window_layers", 0..=1 << 12)?.unwrap_or(28);
+            let first = config
+                .whole("max_window_layers", 0..=1 << 12)?
+                .unwrap_or(28);
             (0..layers).map(|i| i >= first).collect()
         }
         None => vec![true; layers],
@@ -178,7 +190,10 @@ fn windows(
     if family == Family::Llama && config.value("layer_types").is_some() && slides.contains(&true) {
         return Err(config.wrong("layer_types", "all \"full_attention\" for LlamaForCausalLM"));
     }
-    Ok(slides.into_iter().map(|slides| window.filter(|_| slides)).collect())
+    Ok(slides
+        .into_iter()
+        .map(|slides| window.filter(|_| slides))
+        .collect())
 }
 
 fn opt(config: &Config) -> Result<ModelSpec, SpecError> {
@@ -189,17 +204,26 @@ fn opt(config: &Config) -> Result<ModelSpec, SpecError> {
         let allowed = format!("a divisor of `hidden_size` ({hidden_size})");
         return Err(config.wrong("num_attention_heads", &allowed));
     }
-    if config.whole("word_embed_proj_dim", WIDTH)?.is_some_and(|dim| dim != hidden_size) {
+    if config
+        .whole("word_embed_proj_dim", WIDTH)?
+        .is_some_and(|dim| dim != hidden_size)
+    {
         let allowed = format!("equal to `hidden_size` ({hidden_size}): projections are not known");
         return Err(config.wrong("word_embed_proj_dim", &allowed));
     }
     if !config.flag("do_layer_norm_before", true)? {
-        return Err(config.wrong("do_layer_norm_before", "true: norms after a block are not known"));
+        return Err(config.wrong(
+            "do_layer_norm_before",
+            "true: norms after a block are not known",
+        ));
     }
     if !config.flag("layer_norm_elementwise_affine", true)? {
         return Err(config.wrong("layer_norm_elementwise_affine", "true"));
     }
-    if config.text("activation_function")?.is_some_and(|act| act != "relu") {
+    if config
+        .text("activation_function")?
+        .is_some_and(|act| act != "relu")
+    {
         return Err(config.wrong("activation_function", "\"relu\""));
     }
     let bias = config.flag("enable_bias", true)?;
@@ -217,7 +241,10 @@ fn opt(config: &Config) -> Result<ModelSpec, SpecError> {
         final_norm: !config.flag("_remove_final_layer_norm", false)?,
         positions: Positions::Learned { offset: 2 },
         mlp: Mlp::Relu,
-        biases: Biases { attention: bias, mlp: bias },
+        biases: Biases {
+            attention: bias,
+            mlp: bias,
+        },
         qk_norm: false,
         tied_head: config.flag("tie_word_embeddings", true)?,
         windows: vec![None; layers],

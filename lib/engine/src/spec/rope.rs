@@ -1,5 +1,5 @@
 //! Rotary position embeddings (Su et al. 2021, arXiv 2104.09864) and their scalings to longer
-//! contexts: linear (Chen et al. 2023, arXiv 2306.15595), Llama 3's, and YaRN (Peng et al. 2023,
+//! contexts: linear (Chen et al. 2023, arXiv 2306.15595), Llama 3's, and `YaRN` (Peng et al. 2023,
 //! arXiv 2309.00071).
 
 use std::f64::consts::PI;
@@ -74,13 +74,20 @@ impl Rope {
             Some(parameters) => Some(parameters),
             None => config.object("rope_scaling")?,
         };
-        let nested = scaling.as_ref().map(|s| s.positive("rope_theta")).transpose()?.flatten();
+        let nested = scaling
+            .as_ref()
+            .map(|s| s.positive("rope_theta"))
+            .transpose()?
+            .flatten();
         let theta = match nested {
             Some(theta) => theta,
             None => config.positive("rope_theta")?.unwrap_or(10_000.0),
         };
         for holder in [Some(config), scaling.as_ref()].into_iter().flatten() {
-            if holder.positive("partial_rotary_factor")?.is_some_and(|f| f != 1.0) {
+            if holder
+                .positive("partial_rotary_factor")?
+                .is_some_and(|f| !(1.0..=1.0).contains(&f))
+            {
                 return Err(holder.wrong("partial_rotary_factor", "1: all of a head rotates"));
             }
         }
@@ -88,24 +95,30 @@ impl Rope {
             None => RopeScaling::None,
             Some(parameters) => scaling_from(config, &parameters, max_positions)?,
         };
-        Ok(Self { theta, head_dim, scaling })
+        Ok(Self {
+            theta,
+            head_dim,
+            scaling,
+        })
     }
 
-    /// Positions the model reaches when the file declares `declared`: YaRN is often switched on
+    /// Positions the model reaches when the file declares `declared`: `YaRN` is often switched on
     /// without raising `max_position_embeddings`.
     pub fn reach(&self, declared: usize) -> usize {
         match self.scaling {
-            RopeScaling::Yarn { factor, original, .. } => {
-                declared.max(((factor * original) as usize).min(MAX_POSITIONS))
-            }
+            RopeScaling::Yarn {
+                factor, original, ..
+            } => declared.max(((factor * original) as usize).min(MAX_POSITIONS)),
             _ => declared,
         }
     }
 
-    /// Multiplies cosine and sine (1 but for YaRN).
+    /// Multiplies cosine and sine (1 but for `YaRN`).
     pub fn attention_factor(&self) -> f64 {
         match self.scaling {
-            RopeScaling::Yarn { attention_factor, .. } => attention_factor,
+            RopeScaling::Yarn {
+                attention_factor, ..
+            } => attention_factor,
             _ => 1.0,
         }
     }
@@ -117,7 +130,12 @@ impl Rope {
         match self.scaling {
             RopeScaling::None => (0..half).map(plain).collect(),
             RopeScaling::Linear { factor } => (0..half).map(|i| plain(i) / factor).collect(),
-            RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original } => {
+            RopeScaling::Llama3 {
+                factor,
+                low_freq_factor,
+                high_freq_factor,
+                original,
+            } => {
                 let blend = |f: f64| {
                     let turns = original * f / (2.0 * PI);
                     let kept = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor);
@@ -126,7 +144,14 @@ impl Rope {
                 };
                 (0..half).map(|i| blend(plain(i))).collect()
             }
-            RopeScaling::Yarn { factor, original, beta_fast, beta_slow, truncate, .. } => {
+            RopeScaling::Yarn {
+                factor,
+                original,
+                beta_fast,
+                beta_slow,
+                truncate,
+                ..
+            } => {
                 // The dimension that turns `rotations` times within the original context.
                 let dimension = |rotations: f64| {
                     self.head_dim as f64 * (original / (rotations * 2.0 * PI)).ln()
@@ -139,7 +164,7 @@ impl Rope {
                 let low = low.max(0.0);
                 let high = high.min(self.head_dim as f64 - 1.0);
                 // Equal bounds make a step; the width only has to be above zero.
-                let width = if high == low { 1e-3 } else { high - low };
+                let width = (high - low).max(1e-3);
                 let blend = |i: usize| {
                     let divided = ((i as f64 - low) / width).clamp(0.0, 1.0);
                     plain(i) / factor * divided + plain(i) * (1.0 - divided)
@@ -155,17 +180,19 @@ fn scaling_from(
     parameters: &Config,
     max_positions: usize,
 ) -> Result<RopeScaling, SpecError> {
-    let field = if parameters.value("rope_type").is_some() { "rope_type" } else { "type" };
-    let original = match parameters.positive("original_max_position_embeddings")? {
-        Some(n) => n,
-        None => {
-            let outer = config.positive("original_max_position_embeddings")?;
-            outer.unwrap_or(max_positions as f64)
-        }
+    let kind = if parameters.value("rope_type").is_some() {
+        "rope_type"
+    } else {
+        "type"
     };
-    match parameters.text(field)?.unwrap_or("default") {
+    let field = "original_max_position_embeddings";
+    let original = parameters.positive(field)?.or(config.positive(field)?);
+    let original = original.unwrap_or(max_positions as f64);
+    match parameters.text(kind)?.unwrap_or("default") {
         "default" => Ok(RopeScaling::None),
-        "linear" => Ok(RopeScaling::Linear { factor: parameters.required_positive("factor")? }),
+        "linear" => Ok(RopeScaling::Linear {
+            factor: parameters.required_positive("factor")?,
+        }),
         "llama3" => {
             let low_freq_factor = parameters.required_positive("low_freq_factor")?;
             let high_freq_factor = parameters.required_positive("high_freq_factor")?;
@@ -174,10 +201,15 @@ fn scaling_from(
                 return Err(parameters.wrong("high_freq_factor", &allowed));
             }
             let factor = parameters.required_positive("factor")?;
-            Ok(RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original })
+            Ok(RopeScaling::Llama3 {
+                factor,
+                low_freq_factor,
+                high_freq_factor,
+                original,
+            })
         }
         "yarn" => yarn(parameters, original, max_positions),
-        _ => Err(parameters.wrong(field, "\"default\", \"linear\", \"llama3\" or \"yarn\"")),
+        _ => Err(parameters.wrong(kind, "\"default\", \"linear\", \"llama3\" or \"yarn\"")),
     }
 }
 
@@ -186,11 +218,21 @@ fn yarn(
     original: f64,
     max_positions: usize,
 ) -> Result<RopeScaling, SpecError> {
-    let factor = parameters.positive("factor")?.unwrap_or(max_positions as f64 / original);
-    // YaRN's section 3.4: sqrt(1/t) = 0.1 ln(s) + 1, here on queries and keys.
-    let magnitude =
-        |weight: f64| if factor <= 1.0 { 1.0 } else { 0.1 * weight * factor.ln() + 1.0 };
-    let weights = (parameters.positive("mscale")?, parameters.positive("mscale_all_dim")?);
+    let factor = parameters
+        .positive("factor")?
+        .unwrap_or(max_positions as f64 / original);
+    // The paper's section 3.4: sqrt(1/t) = 0.1 ln(s) + 1, here on queries and keys.
+    let magnitude = |weight: f64| {
+        if factor <= 1.0 {
+            1.0
+        } else {
+            0.1 * weight * factor.ln() + 1.0
+        }
+    };
+    let weights = (
+        parameters.positive("mscale")?,
+        parameters.positive("mscale_all_dim")?,
+    );
     let attention_factor = match (parameters.positive("attention_factor")?, weights) {
         (Some(factor), _) => factor,
         (None, (Some(weight), Some(all))) => magnitude(weight) / magnitude(all),

@@ -52,7 +52,11 @@ fn both_generations_of_the_file_describe_the_same_model() {
     let newer = json!({"rope_theta": null, "head_dim": 16, "dtype": "bfloat16",
         "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}});
     assert_eq!(older, read(&with(llama(), &newer)).unwrap());
-    let rope = Rope { theta: 5e5, head_dim: 16, scaling: RopeScaling::None };
+    let rope = Rope {
+        theta: 5e5,
+        head_dim: 16,
+        scaling: RopeScaling::None,
+    };
     assert_eq!(older.positions, Positions::Rope(rope));
     assert_eq!(older.family, Family::Llama);
     assert_eq!((older.query_width(), older.kv_width()), (64, 32));
@@ -69,10 +73,16 @@ fn a_file_that_serves_both_generations_is_read_like_the_newer() {
 
 #[test]
 fn fields_left_out_take_the_families_defaults() {
-    let spec = read(&with(llama(), &json!({"rms_norm_eps": null, "num_key_value_heads": null})));
+    let spec = read(&with(
+        llama(),
+        &json!({"rms_norm_eps": null, "num_key_value_heads": null}),
+    ));
     let spec = spec.unwrap();
     assert_eq!(spec.norm, Norm::Rms { eps: 1e-6 });
-    assert_eq!((spec.kv_heads, spec.head_dim, spec.tied_head), (4, 16, false));
+    assert_eq!(
+        (spec.kv_heads, spec.head_dim, spec.tied_head),
+        (4, 16, false)
+    );
 
     let mistral = with(llama(), &json!({"architectures": ["MistralForCausalLM"]}));
     assert_eq!(read(&mistral).unwrap().windows, [Some(4096); 3]);
@@ -85,7 +95,10 @@ fn fields_left_out_take_the_families_defaults() {
     let spec = read(&opt()).unwrap();
     assert!(spec.tied_head && spec.biases.attention && spec.biases.mlp && spec.final_norm);
     assert_eq!(spec.positions, Positions::Learned { offset: 2 });
-    assert_eq!((spec.norm, spec.mlp), (Norm::Layer { eps: 1e-5 }, Mlp::Relu));
+    assert_eq!(
+        (spec.norm, spec.mlp),
+        (Norm::Layer { eps: 1e-5 }, Mlp::Relu)
+    );
 }
 
 #[test]
@@ -100,19 +113,36 @@ fn qwen3_slides_only_in_the_layers_and_when_it_says_so() {
     let slides = with(base, &json!({"use_sliding_window": true}));
     assert_eq!(read(&slides).unwrap().windows, [None, None, Some(8)]);
     let types = json!({"layer_types": ["sliding_attention", "full_attention", "full_attention"]});
-    assert_eq!(read(&with(slides, &types)).unwrap().windows, [Some(8), None, None]);
+    assert_eq!(
+        read(&with(slides, &types)).unwrap().windows,
+        [Some(8), None, None]
+    );
 }
 
 #[test]
 fn an_unknown_architecture_is_answered_with_the_known_ones() {
     for (found, config) in [
-        ("GPT2LMHeadModel", json!({"architectures": ["GPT2LMHeadModel"]})),
+        (
+            "GPT2LMHeadModel",
+            json!({"architectures": ["GPT2LMHeadModel"]}),
+        ),
         ("gpt2", json!({"architectures": null, "model_type": "gpt2"})),
     ] {
-        let known = ["LlamaForCausalLM", "MistralForCausalLM", "Qwen3ForCausalLM", "OPTForCausalLM"];
-        assert_refused(&with(llama(), &config), &[&[found], known.as_slice()].concat());
+        let known = [
+            "LlamaForCausalLM",
+            "MistralForCausalLM",
+            "Qwen3ForCausalLM",
+            "OPTForCausalLM",
+        ];
+        assert_refused(
+            &with(llama(), &config),
+            &[&[found], known.as_slice()].concat(),
+        );
     }
-    assert_refused(&json!({}), &["`architectures` is missing", "LlamaForCausalLM"]);
+    assert_refused(
+        &json!({}),
+        &["`architectures` is missing", "LlamaForCausalLM"],
+    );
     let by_type = with(llama(), &json!({"architectures": null}));
     assert_eq!(read(&by_type).unwrap().family, Family::Llama);
 }
@@ -121,36 +151,101 @@ fn an_unknown_architecture_is_answered_with_the_known_ones() {
 fn every_mistake_names_field_value_and_what_is_allowed() {
     let rope = |parameters: Value| json!({ "rope_parameters": parameters });
     for (change, words) in [
-        (json!({"hidden_size": null}), ["`hidden_size` is missing", "whole number"]),
-        (json!({"hidden_size": "64"}), ["`hidden_size` is \"64\"", "whole number"]),
-        (json!({"hidden_size": -1}), ["`hidden_size` is -1", "whole number"]),
-        (json!({"vocab_size": 0}), ["`vocab_size` is 0", "from 1 to"]),
-        (json!({"vocab_size": 1e30}), ["`vocab_size` is 1e+30", "from 1 to"]),
-        (json!({"num_attention_heads": 5}), ["`num_attention_heads` is 5", "divisor"]),
-        (json!({"num_key_value_heads": 3}), ["`num_key_value_heads` is 3", "divisor"]),
-        (json!({"head_dim": 15}), ["`head_dim` is 15", "even"]),
-        (json!({"rms_norm_eps": 0}), ["`rms_norm_eps` is 0", "above 0"]),
-        (json!({"hidden_act": "gelu"}), ["`hidden_act` is \"gelu\"", "silu"]),
-        (json!({"tie_word_embeddings": 1}), ["`tie_word_embeddings` is 1", "true or false"]),
-        (json!({"architectures": "Llama"}), ["`architectures` is \"Llama\"", "a list"]),
-        (json!({"layer_types": ["full_attention"]}), ["`layer_types`", "a list of 3"]),
-        (json!({"quantization_config": {"bits": 4}}), ["`quantization_config`", "unquantised"]),
-        (json!({"rope_scaling": "yarn"}), ["`rope_scaling` is \"yarn\"", "object"]),
-        (json!({"partial_rotary_factor": 0.5}), ["`partial_rotary_factor` is 0.5", "1"]),
-        (rope(json!({"rope_type": "dynamic"})), ["`rope_parameters.rope_type`", "\"yarn\""]),
-        (rope(json!({"rope_type": "linear"})), ["`rope_parameters.factor` is missing", "above 0"]),
-        (rope(json!({"rope_type": "linear", "factor": 0})), ["`rope_parameters.factor` is 0", "0"]),
         (
-            rope(json!({"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4})),
-            ["`rope_parameters.high_freq_factor` is 4", "above `low_freq_factor`"],
+            json!({"hidden_size": null}),
+            ["`hidden_size` is missing", "whole number"],
+        ),
+        (
+            json!({"hidden_size": "64"}),
+            ["`hidden_size` is \"64\"", "whole number"],
+        ),
+        (
+            json!({"hidden_size": -1}),
+            ["`hidden_size` is -1", "whole number"],
+        ),
+        (json!({"vocab_size": 0}), ["`vocab_size` is 0", "from 1 to"]),
+        (
+            json!({"vocab_size": 1e30}),
+            ["`vocab_size` is 1e+30", "from 1 to"],
+        ),
+        (
+            json!({"num_attention_heads": 5}),
+            ["`num_attention_heads` is 5", "divisor"],
+        ),
+        (
+            json!({"num_key_value_heads": 3}),
+            ["`num_key_value_heads` is 3", "divisor"],
+        ),
+        (json!({"head_dim": 15}), ["`head_dim` is 15", "even"]),
+        (
+            json!({"rms_norm_eps": 0}),
+            ["`rms_norm_eps` is 0", "above 0"],
+        ),
+        (
+            json!({"hidden_act": "gelu"}),
+            ["`hidden_act` is \"gelu\"", "silu"],
+        ),
+        (
+            json!({"tie_word_embeddings": 1}),
+            ["`tie_word_embeddings` is 1", "true or false"],
+        ),
+        (
+            json!({"architectures": "Llama"}),
+            ["`architectures` is \"Llama\"", "a list"],
+        ),
+        (
+            json!({"layer_types": ["full_attention"]}),
+            ["`layer_types`", "a list of 3"],
+        ),
+        (
+            json!({"quantization_config": {"bits": 4}}),
+            ["`quantization_config`", "unquantised"],
+        ),
+        (
+            json!({"rope_scaling": "yarn"}),
+            ["`rope_scaling` is \"yarn\"", "object"],
+        ),
+        (
+            json!({"partial_rotary_factor": 0.5}),
+            ["`partial_rotary_factor` is 0.5", "1"],
+        ),
+        (
+            rope(json!({"rope_type": "dynamic"})),
+            ["`rope_parameters.rope_type`", "\"yarn\""],
+        ),
+        (
+            rope(json!({"rope_type": "linear"})),
+            ["`rope_parameters.factor` is missing", "above 0"],
+        ),
+        (
+            rope(json!({"rope_type": "linear", "factor": 0})),
+            ["`rope_parameters.factor` is 0", "0"],
+        ),
+        (
+            rope(
+                json!({"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4}),
+            ),
+            [
+                "`rope_parameters.high_freq_factor` is 4",
+                "above `low_freq_factor`",
+            ],
         ),
     ] {
         assert_refused(&with(llama(), &change), &words);
     }
     for (change, words) in [
-        (json!({"word_embed_proj_dim": 32}), ["`word_embed_proj_dim` is 32", "`hidden_size` (64)"]),
-        (json!({"do_layer_norm_before": false}), ["`do_layer_norm_before` is false", "true"]),
-        (json!({"activation_function": "gelu"}), ["`activation_function`", "relu"]),
+        (
+            json!({"word_embed_proj_dim": 32}),
+            ["`word_embed_proj_dim` is 32", "`hidden_size` (64)"],
+        ),
+        (
+            json!({"do_layer_norm_before": false}),
+            ["`do_layer_norm_before` is false", "true"],
+        ),
+        (
+            json!({"activation_function": "gelu"}),
+            ["`activation_function`", "relu"],
+        ),
     ] {
         assert_refused(&with(opt(), &change), &words);
     }
@@ -159,7 +254,10 @@ fn every_mistake_names_field_value_and_what_is_allowed() {
 #[test]
 fn a_text_that_is_no_object_says_where_it_goes_wrong() {
     let error = ModelSpec::from_json(Path::new("c.json"), "{\"a\": 1,\n}").unwrap_err();
-    assert!(error.to_string().starts_with("c.json is not a JSON object"), "{error}");
+    assert!(
+        error.to_string().starts_with("c.json is not a JSON object"),
+        "{error}"
+    );
     assert!(error.to_string().contains("line 2"), "{error}");
     assert!(ModelSpec::from_json(Path::new("c.json"), "[]").is_err());
 }
@@ -178,13 +276,26 @@ fn assert_frequencies(rope: &Rope, wanted: &[f64]) {
 fn scaled_frequencies_are_those_of_the_papers() {
     let factor = 2.5;
     assert_frequencies(
-        &Rope { theta: 1e4, head_dim: 8, scaling: RopeScaling::Linear { factor } },
+        &Rope {
+            theta: 1e4,
+            head_dim: 8,
+            scaling: RopeScaling::Linear { factor },
+        },
         &[0.4, 0.04, 0.004, 0.0004],
     );
     let (low_freq_factor, high_freq_factor, original) = (1.0, 4.0, 8192.0);
-    let llama3 = RopeScaling::Llama3 { factor: 8.0, low_freq_factor, high_freq_factor, original };
+    let llama3 = RopeScaling::Llama3 {
+        factor: 8.0,
+        low_freq_factor,
+        high_freq_factor,
+        original,
+    };
     assert_frequencies(
-        &Rope { theta: 5e5, head_dim: 16, scaling: llama3 },
+        &Rope {
+            theta: 5e5,
+            head_dim: 16,
+            scaling: llama3,
+        },
         &[
             1.0,
             0.193_922_744_749,
@@ -205,7 +316,9 @@ fn yarn_blends_scales_and_reaches_further() {
     let change = json!({"rope_parameters": parameters, "max_position_embeddings": 40960});
     let spec = read(&with(llama(), &change)).unwrap();
     assert_eq!(spec.max_positions, 131_072);
-    let Positions::Rope(rope) = &spec.positions else { panic!("llama rotates") };
+    let Positions::Rope(rope) = &spec.positions else {
+        panic!("llama rotates")
+    };
     assert!((rope.attention_factor() - 1.138_629_436_11).abs() < 1e-11);
     assert_frequencies(
         rope,

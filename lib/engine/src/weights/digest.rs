@@ -28,7 +28,9 @@ impl Weights {
         };
         field(config);
         for name in self.names() {
-            let Some((shard, entry)) = self.find(name) else { continue };
+            let Some((shard, entry)) = self.find(name) else {
+                continue;
+            };
             let tensor = shard.tensor(entry);
             field(name.as_bytes());
             field(tensor.dtype().as_bytes());
@@ -54,7 +56,11 @@ fn stripes(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
             return bytes;
         }
         let start = (bytes.len() - STRIPE_BYTES) / (STRIPES - 1) * i;
-        let start = if i == STRIPES - 1 { bytes.len() - STRIPE_BYTES } else { start };
+        let start = if i == STRIPES - 1 {
+            bytes.len() - STRIPE_BYTES
+        } else {
+            start
+        };
         &bytes[start..start + STRIPE_BYTES]
     })
 }

@@ -40,17 +40,27 @@ struct RawIndex {
 
 /// Reads and checks the header of a whole file.
 pub(super) fn read(file: &Path, content: &[u8]) -> Result<BTreeMap<String, Entry>, WeightsError> {
-    let damaged =
-        |reason: String| WeightsError::DamagedHeader { file: file.to_owned(), reason };
+    let damaged = |reason: String| WeightsError::DamagedHeader {
+        file: file.to_owned(),
+        reason,
+    };
     let Some((length, rest)) = content.split_first_chunk::<8>() else {
-        return Err(damaged(format!("the file has {} bytes, fewer than 8", content.len())));
+        return Err(damaged(format!(
+            "the file has {} bytes, fewer than 8",
+            content.len()
+        )));
     };
     let length = u64::from_le_bytes(*length);
     if length > MAX_HEADER_BYTES {
-        return Err(damaged(format!("it claims {length} bytes, above {MAX_HEADER_BYTES}")));
+        return Err(damaged(format!(
+            "it claims {length} bytes, above {MAX_HEADER_BYTES}"
+        )));
     }
     let Some(json) = rest.get(..length as usize) else {
-        return Err(damaged(format!("it claims {length} bytes, the file has {}", rest.len())));
+        return Err(damaged(format!(
+            "it claims {length} bytes, the file has {}",
+            rest.len()
+        )));
     };
     let mut raw: BTreeMap<String, serde_json::Value> =
         serde_json::from_slice(json).map_err(|e| damaged(e.to_string()))?;
@@ -58,8 +68,8 @@ pub(super) fn read(file: &Path, content: &[u8]) -> Result<BTreeMap<String, Entry
     let start = 8 + length;
     let mut entries = BTreeMap::new();
     for (tensor, value) in raw {
-        let entry = serde_json::from_value(value)
-            .map_err(|e| entry_error(file, &tensor, e.to_string()))?;
+        let entry =
+            serde_json::from_value(value).map_err(|e| entry_error(file, &tensor, e.to_string()))?;
         let entry = check(file, &tensor, &entry, start, content.len() as u64)?;
         entries.insert(tensor, entry);
     }
@@ -67,7 +77,11 @@ pub(super) fn read(file: &Path, content: &[u8]) -> Result<BTreeMap<String, Entry
 }
 
 fn entry_error(file: &Path, tensor: &str, reason: String) -> WeightsError {
-    WeightsError::DamagedEntry { file: file.to_owned(), tensor: tensor.to_owned(), reason }
+    WeightsError::DamagedEntry {
+        file: file.to_owned(),
+        tensor: tensor.to_owned(),
+        reason,
+    }
 }
 
 fn check(
@@ -82,7 +96,10 @@ fn check(
     let (Some(begin), Some(end)) = (start.checked_add(from), start.checked_add(to)) else {
         return Err(wrong(format!("data_offsets {from}..{to} overflow")));
     };
-    let values = raw.shape.iter().try_fold(1u64, |product, &n| product.checked_mul(n));
+    let values = raw
+        .shape
+        .iter()
+        .try_fold(1u64, |product, &n| product.checked_mul(n));
     // What cannot be loaded is only reported when the model asks for it: files may hold extras.
     let wanted = value_bytes(&raw.dtype).map(|bytes| values.and_then(|n| n.checked_mul(bytes)));
     if from > to || wanted.is_some_and(|bytes| bytes != Some(to - from)) {
@@ -118,18 +135,28 @@ fn value_bytes(dtype: &str) -> Option<u64> {
 
 /// Reads an index: each tensor's shard, as a file name without folders.
 pub(super) fn read_index(file: &Path) -> Result<BTreeMap<String, String>, WeightsError> {
-    let unreadable = |source| WeightsError::Unreadable { file: file.to_owned(), source };
-    let damaged = |reason: String| WeightsError::DamagedIndex { file: file.to_owned(), reason };
+    let unreadable = |source| WeightsError::Unreadable {
+        file: file.to_owned(),
+        source,
+    };
+    let damaged = |reason: String| WeightsError::DamagedIndex {
+        file: file.to_owned(),
+        reason,
+    };
     let bytes = std::fs::metadata(file).map_err(unreadable)?.len();
     if bytes > MAX_INDEX_BYTES {
-        return Err(damaged(format!("it has {bytes} bytes, above {MAX_INDEX_BYTES}")));
+        return Err(damaged(format!(
+            "it has {bytes} bytes, above {MAX_INDEX_BYTES}"
+        )));
     }
     let content = std::fs::read(file).map_err(unreadable)?;
     let index: RawIndex = serde_json::from_slice(&content).map_err(|e| damaged(e.to_string()))?;
     for (tensor, shard) in &index.weight_map {
         // A name with a folder could lead out of the model's own.
         if Path::new(shard).file_name() != Some(shard.as_ref()) {
-            return Err(damaged(format!("tensor {tensor} is in {shard:?}, not a plain file name")));
+            return Err(damaged(format!(
+                "tensor {tensor} is in {shard:?}, not a plain file name"
+            )));
         }
     }
     Ok(index.weight_map)

@@ -15,13 +15,13 @@ pub struct Tensor<'a> {
 }
 
 impl<'a> Tensor<'a> {
-    pub(super) fn new(
-        file: &'a Path,
-        dtype: &'a str,
-        shape: &'a [usize],
-        bytes: &'a [u8],
-    ) -> Self {
-        Self { file, dtype, shape, bytes }
+    pub(super) fn new(file: &'a Path, dtype: &'a str, shape: &'a [usize], bytes: &'a [u8]) -> Self {
+        Self {
+            file,
+            dtype,
+            shape,
+            bytes,
+        }
     }
 
     /// Rows first.

@@ -23,7 +23,10 @@ fn a_sound_header_gives_ranges_from_the_files_start() {
     let bytes = file(GOOD);
     let entries = header::read(Path::new("m.safetensors"), &bytes).unwrap();
     let entry = &entries["a"];
-    assert_eq!((entry.dtype.as_str(), entry.shape.as_slice()), ("F32", [2].as_slice()));
+    assert_eq!(
+        (entry.dtype.as_str(), entry.shape.as_slice()),
+        ("F32", [2].as_slice())
+    );
     assert_eq!(entry.bytes, bytes.len() - 8..bytes.len());
 }
 
@@ -31,7 +34,11 @@ fn a_sound_header_gives_ranges_from_the_files_start() {
 fn every_truncation_is_refused() {
     let bytes = file(GOOD);
     for len in 0..bytes.len() {
-        assert!(read(&bytes[..len]).is_err(), "{len} of {} bytes", bytes.len());
+        assert!(
+            read(&bytes[..len]).is_err(),
+            "{len} of {} bytes",
+            bytes.len()
+        );
     }
     assert_eq!(read(&bytes).unwrap(), 1);
 }
@@ -41,12 +48,18 @@ fn a_tensor_of_an_unknown_kind_may_lie_unused_but_not_outside_the_file() {
     let odd = GOOD.replace("F32", "F4_X2");
     assert_eq!(read(&file(&odd)).unwrap(), 1);
     let outside = odd.replace("[0, 8]", "[0, 80]");
-    assert!(matches!(read(&file(&outside)), Err(WeightsError::Truncated { .. })));
+    assert!(matches!(
+        read(&file(&outside)),
+        Err(WeightsError::Truncated { .. })
+    ));
 }
 
 #[test]
 fn a_header_repeats_no_long_text_in_its_message() {
-    let long = format!(r#"{{"a": {{"dtype": "{}", "shape": [2], "data_offsets": [0, 8]}}}}"#, "x".repeat(99));
+    let long = format!(
+        r#"{{"a": {{"dtype": "{}", "shape": [2], "data_offsets": [0, 8]}}}}"#,
+        "x".repeat(99)
+    );
     let entries = header::read(Path::new("m.safetensors"), &file(&long)).unwrap();
     assert_eq!(entries["a"].dtype.len(), 16);
 }

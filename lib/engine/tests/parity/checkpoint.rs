@@ -22,12 +22,21 @@ pub(crate) struct Tensor {
 impl Tensor {
     pub(crate) fn of(shape: &[usize], values: &[f32]) -> Self {
         let bytes = values.iter().flat_map(|x| x.to_le_bytes()).collect();
-        Self { dtype: Dtype::F32, shape: shape.to_vec(), bytes }
+        Self {
+            dtype: Dtype::F32,
+            shape: shape.to_vec(),
+            bytes,
+        }
     }
 
     pub(crate) fn values(&self) -> Vec<f32> {
         assert_eq!(self.dtype, Dtype::F32);
-        self.bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+        self.bytes
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|b| f32::from_le_bytes(*b))
+            .collect()
     }
 
     /// The same values rounded to 16 bits.
@@ -37,7 +46,11 @@ impl Tensor {
             _ => f16::from_f32(x).to_le_bytes(),
         };
         let bytes = self.values().into_iter().flat_map(narrow).collect();
-        Self { dtype, shape: self.shape.clone(), bytes }
+        Self {
+            dtype,
+            shape: self.shape.clone(),
+            bytes,
+        }
     }
 
     /// 16 bit values widened again.
@@ -85,9 +98,19 @@ impl Checkpoint {
         let file = SafeTensors::deserialize(&bytes).unwrap();
         let tensors = file.iter().map(|(name, view)| {
             let (shape, bytes) = (view.shape().to_vec(), view.data().to_vec());
-            (name.to_owned(), Tensor { dtype: view.dtype(), shape, bytes })
+            (
+                name.to_owned(),
+                Tensor {
+                    dtype: view.dtype(),
+                    shape,
+                    bytes,
+                },
+            )
         });
-        Self { config: serde_json::from_str(&config).unwrap(), tensors: tensors.collect() }
+        Self {
+            config: serde_json::from_str(&config).unwrap(),
+            tensors: tensors.collect(),
+        }
     }
 
     /// Sets fields of the configuration; `null` takes one away.
@@ -105,7 +128,10 @@ impl Checkpoint {
     /// Renames every tensor.
     pub(crate) fn rename(&mut self, name: impl Fn(&str) -> String) {
         let tensors = std::mem::take(&mut self.tensors);
-        self.tensors = tensors.into_iter().map(|(old, tensor)| (name(&old), tensor)).collect();
+        self.tensors = tensors
+            .into_iter()
+            .map(|(old, tensor)| (name(&old), tensor))
+            .collect();
     }
 
     /// Changes every tensor.

@@ -59,31 +59,49 @@ fn with_header(header: &str, data: usize) -> Vec<u8> {
 fn a_missing_tensor_is_named_with_the_shape_it_should_have() {
     let mut checkpoint = Checkpoint::of(MODEL);
     checkpoint.tensors.remove(QUERY);
-    assert_refused(&checkpoint.write(), &["model.safetensors", QUERY, "[64, 64]", "missing"]);
+    assert_refused(
+        &checkpoint.write(),
+        &["model.safetensors", QUERY, "[64, 64]", "missing"],
+    );
     let mut checkpoint = Checkpoint::of(MODEL);
     checkpoint.tensors.remove("lm_head.weight");
     assert_refused(&checkpoint.write(), &["lm_head.weight", "missing"]);
     checkpoint.tensors.clear();
-    assert_refused(&checkpoint.write(), &["model.embed_tokens.weight", "missing"]);
+    assert_refused(
+        &checkpoint.write(),
+        &["model.embed_tokens.weight", "missing"],
+    );
 }
 
 #[test]
 fn a_wrong_shape_is_named_with_both_shapes() {
     let mut checkpoint = Checkpoint::of(MODEL);
-    checkpoint.tensors.insert(QUERY.to_owned(), Tensor::of(&[64, 32], &[0.0; 64 * 32]));
+    checkpoint
+        .tensors
+        .insert(QUERY.to_owned(), Tensor::of(&[64, 32], &[0.0; 64 * 32]));
     let words = ["model.safetensors", QUERY, "[64, 32]", "[64, 64]"];
     assert_refused(&checkpoint.write(), &words);
     let mut checkpoint = Checkpoint::of(MODEL);
     checkpoint.set(&json!({"vocab_size": 385}));
-    assert_refused(&checkpoint.write(), &["model.embed_tokens.weight", "[384, 64]", "[385, 64]"]);
+    assert_refused(
+        &checkpoint.write(),
+        &["model.embed_tokens.weight", "[384, 64]", "[385, 64]"],
+    );
 }
 
 #[test]
 fn a_wrong_dtype_is_named() {
     let mut checkpoint = Checkpoint::of(MODEL);
-    let tensor = Tensor { dtype: Dtype::I8, shape: vec![64, 64], bytes: vec![0; 4096] };
+    let tensor = Tensor {
+        dtype: Dtype::I8,
+        shape: vec![64, 64],
+        bytes: vec![0; 4096],
+    };
     checkpoint.tensors.insert(QUERY.to_owned(), tensor);
-    assert_refused(&checkpoint.write(), &["model.safetensors", QUERY, "I8", "BF16"]);
+    assert_refused(
+        &checkpoint.write(),
+        &["model.safetensors", QUERY, "I8", "BF16"],
+    );
 }
 
 #[test]
@@ -93,7 +111,10 @@ fn a_truncated_file_names_the_tensor_that_is_cut() {
         bytes.truncate(bytes.len() - 10);
         bytes
     });
-    assert_refused(&folder, &["model.safetensors", "truncated", "tensor model."]);
+    assert_refused(
+        &folder,
+        &["model.safetensors", "truncated", "tensor model."],
+    );
     rewrite(&folder, |mut bytes| {
         bytes.truncate(100);
         bytes
@@ -114,13 +135,25 @@ fn a_damaged_header_is_refused_whatever_it_claims() {
         (with_header("\u{0}\u{1}", 4), "header"),
         (with_header(&"[".repeat(100_000), 4), "header"),
         (with_header(r#"{"a": 3}"#, 4), "tensor a"),
-        (with_header(r#"{"a": {"dtype": "F32", "shape": [1]}}"#, 4), "tensor a"),
+        (
+            with_header(r#"{"a": {"dtype": "F32", "shape": [1]}}"#, 4),
+            "tensor a",
+        ),
         (entry("F32", "[1]", "4, 0"), "data_offsets"),
         (entry("F32", "[2]", "0, 4"), "data_offsets"),
         (entry("F32", "[-1]", "0, 4"), "tensor a"),
-        (entry("F32", "[4294967296, 4294967296]", "0, 4"), "data_offsets"),
-        (entry("F32", "[18446744073709551615, 4]", "0, 4"), "data_offsets"),
-        (entry("F32", "[1]", "18446744073709551612, 18446744073709551615"), "data_offsets"),
+        (
+            entry("F32", "[4294967296, 4294967296]", "0, 4"),
+            "data_offsets",
+        ),
+        (
+            entry("F32", "[18446744073709551615, 4]", "0, 4"),
+            "data_offsets",
+        ),
+        (
+            entry("F32", "[1]", "18446744073709551612, 18446744073709551615"),
+            "data_offsets",
+        ),
         (entry("F32", "[1]", "4000, 4004"), "truncated"),
         (entry("F64", "[1]", "0, 8"), "truncated"),
     ] {
@@ -130,8 +163,9 @@ fn a_damaged_header_is_refused_whatever_it_claims() {
 }
 
 fn entry(dtype: &str, shape: &str, offsets: &str) -> Vec<u8> {
-    let header =
-        format!(r#"{{"a": {{"dtype": "{dtype}", "shape": {shape}, "data_offsets": [{offsets}]}}}}"#);
+    let header = format!(
+        r#"{{"a": {{"dtype": "{dtype}", "shape": {shape}, "data_offsets": [{offsets}]}}}}"#
+    );
     with_header(&header, 4)
 }
 
@@ -161,25 +195,38 @@ fn an_index_must_point_to_shards_that_are_there_and_hold_what_it_says() {
 
     let folder = checkpoint.write_shards(2);
     std::fs::remove_file(folder.path().join(shard_name(1, 2))).unwrap();
-    assert_refused(&folder, &[index, &shard_name(1, 2), "tensor", "does not exist"]);
+    assert_refused(
+        &folder,
+        &[index, &shard_name(1, 2), "tensor", "does not exist"],
+    );
 
     let folder = checkpoint.write_shards(2);
     let file = folder.path().join(index);
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, text.replace(QUERY, "model.layers.1.self_attn.typo")).unwrap();
-    assert_refused(&folder, &[index, "model.layers.1.self_attn.typo", "does not have it"]);
+    assert_refused(
+        &folder,
+        &[index, "model.layers.1.self_attn.typo", "does not have it"],
+    );
 
     std::fs::write(&file, text.replace("model-0", "../model-0")).unwrap();
     assert_refused(&folder, &[index, "plain file name"]);
 
-    for (text, word) in [("{", index), ("{}", "weight_map"), (r#"{"weight_map": 1}"#, index)] {
+    for (text, word) in [
+        ("{", index),
+        ("{}", "weight_map"),
+        (r#"{"weight_map": 1}"#, index),
+    ] {
         std::fs::write(&file, text).unwrap();
         assert_refused(&folder, &["damaged", word]);
     }
 
     let folder = checkpoint.write_shards(2);
-    std::fs::copy(folder.path().join(shard_name(0, 2)), folder.path().join(shard_name(1, 2)))
-        .unwrap();
+    std::fs::copy(
+        folder.path().join(shard_name(0, 2)),
+        folder.path().join(shard_name(1, 2)),
+    )
+    .unwrap();
     assert_refused(&folder, &["tensor model."]);
 }
 
@@ -188,24 +235,70 @@ fn a_folder_without_a_model_says_what_is_missing() {
     let folder = TempDir::new().unwrap();
     assert_refused(&folder, &["config.json"]);
     let checkpoint = Checkpoint::of(MODEL);
-    std::fs::write(folder.path().join("config.json"), checkpoint.config.to_string()).unwrap();
-    assert_refused(&folder, &["model.safetensors", "model.safetensors.index.json"]);
-    std::fs::write(folder.path().join("config.json"), "{\n \"vocab_size\": ,\n}").unwrap();
+    std::fs::write(
+        folder.path().join("config.json"),
+        checkpoint.config.to_string(),
+    )
+    .unwrap();
+    assert_refused(
+        &folder,
+        &["model.safetensors", "model.safetensors.index.json"],
+    );
+    std::fs::write(
+        folder.path().join("config.json"),
+        "{\n \"vocab_size\": ,\n}",
+    )
+    .unwrap();
     assert_refused(&folder, &["config.json", "line 2"]);
 }
 
 #[test]
 fn options_that_cannot_be_met_are_named() {
     let folder = Checkpoint::of(MODEL).write();
-    let good = CpuOptions { isa: Some(Isa::Portable), ..CpuOptions::default() };
+    let good = CpuOptions {
+        isa: Some(Isa::Portable),
+        ..CpuOptions::default()
+    };
     for (options, word) in [
-        (CpuOptions { max_rows: 0, ..good.clone() }, "max_rows"),
-        (CpuOptions { threads: Some(0), ..good.clone() }, "threads"),
-        (CpuOptions { kv: KvSize::Pages(0), ..good.clone() }, "kv"),
-        (CpuOptions { kv: KvSize::Pages(usize::MAX), ..good.clone() }, "kv"),
-        (CpuOptions { kv: KvSize::Pages(u32::MAX as usize), ..good.clone() }, "kv"),
+        (
+            CpuOptions {
+                max_rows: 0,
+                ..good.clone()
+            },
+            "max_rows",
+        ),
+        (
+            CpuOptions {
+                threads: Some(0),
+                ..good.clone()
+            },
+            "threads",
+        ),
+        (
+            CpuOptions {
+                kv: KvSize::Pages(0),
+                ..good.clone()
+            },
+            "kv",
+        ),
+        (
+            CpuOptions {
+                kv: KvSize::Pages(usize::MAX),
+                ..good.clone()
+            },
+            "kv",
+        ),
+        (
+            CpuOptions {
+                kv: KvSize::Pages(u32::MAX as usize),
+                ..good.clone()
+            },
+            "kv",
+        ),
     ] {
-        let message = CpuRunner::load(folder.path(), &options).unwrap_err().to_string();
+        let message = CpuRunner::load(folder.path(), &options)
+            .unwrap_err()
+            .to_string();
         assert!(message.contains(&format!("`{word}`")), "{message}");
     }
 }

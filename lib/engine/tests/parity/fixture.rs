@@ -19,7 +19,9 @@ pub(crate) const NAMES: [&str; 7] = [
 
 /// Folder of a reference model.
 pub(crate) fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/fixtures")
+        .join(name)
 }
 
 /// Loads a model with a small pool.
@@ -68,7 +70,10 @@ impl Expected {
             greedy: rows(&ids(&file, "greedy"), steps),
             greedy_lp: rows(&floats(&file, "greedy_lp"), steps),
             margin: rows(&floats(&file, "margin"), steps),
-            batch_lens: ids(&file, "batch_lens").iter().map(|n| *n as usize).collect(),
+            batch_lens: ids(&file, "batch_lens")
+                .iter()
+                .map(|n| *n as usize)
+                .collect(),
             batch_logits: rows(&floats(&file, "batch_logits"), vocab),
         }
     }
@@ -86,5 +91,8 @@ fn floats(file: &SafeTensors<'_>, name: &str) -> Vec<f32> {
 
 fn ids(file: &SafeTensors<'_>, name: &str) -> Vec<u32> {
     let (values, _) = file.tensor(name).unwrap().data().as_chunks::<8>();
-    values.iter().map(|b| u32::try_from(i64::from_le_bytes(*b)).unwrap()).collect()
+    values
+        .iter()
+        .map(|b| u32::try_from(i64::from_le_bytes(*b)).unwrap())
+        .collect()
 }

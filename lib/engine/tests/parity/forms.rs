@@ -16,7 +16,11 @@ use crate::sequence::{Sequence, assert_same_bits, causal, step};
 /// Logits of every token of a fixture's first prompt, from a folder.
 fn logits(folder: &TempDir, isa: Isa) -> Vec<Vec<f32>> {
     let mut runner = fixture::load(folder.path(), isa, WeightType::F32, KvType::F32);
-    step(&mut runner, &mut [causal(&mut Sequence::new(0, 64), &prompt())], true)
+    step(
+        &mut runner,
+        &mut [causal(&mut Sequence::new(0, 64), &prompt())],
+        true,
+    )
 }
 
 fn prompt() -> Vec<u32> {
@@ -34,13 +38,25 @@ fn assert_equal_models(a: &TempDir, b: &TempDir) {
 #[test]
 fn the_older_form_of_the_configuration_means_the_same() {
     for (name, older) in [
-        ("llama-gqa-tied", json!({"rope_parameters": null, "rope_theta": 500_000.0, "rope_scaling": null,
-            "dtype": null, "torch_dtype": "float32"})),
-        ("qwen3", json!({"rope_parameters": null, "rope_theta": 10_000, "layer_types": null})),
-        ("mistral-swa", json!({"rope_parameters": null, "rope_theta": 10_000.0})),
-        ("llama3-rope", json!({"rope_parameters": null, "rope_theta": 10_000.0, "rope_scaling": {
+        (
+            "llama-gqa-tied",
+            json!({"rope_parameters": null, "rope_theta": 500_000.0, "rope_scaling": null,
+            "dtype": null, "torch_dtype": "float32"}),
+        ),
+        (
+            "qwen3",
+            json!({"rope_parameters": null, "rope_theta": 10_000, "layer_types": null}),
+        ),
+        (
+            "mistral-swa",
+            json!({"rope_parameters": null, "rope_theta": 10_000.0}),
+        ),
+        (
+            "llama3-rope",
+            json!({"rope_parameters": null, "rope_theta": 10_000.0, "rope_scaling": {
             "type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 64}})),
+            "original_max_position_embeddings": 64}}),
+        ),
     ] {
         let newer = Checkpoint::of(name);
         let mut old = newer.clone();
@@ -60,16 +76,25 @@ fn shards_give_the_logits_and_the_digest_of_one_file() {
     };
     assert_eq!(digest(&whole), digest(&shards));
     let mut other = checkpoint.clone();
-    let last = other.tensors.get_mut("model.layers.2.mlp.up_proj.weight").unwrap();
+    let last = other
+        .tensors
+        .get_mut("model.layers.2.mlp.up_proj.weight")
+        .unwrap();
     last.bytes[77] ^= 1;
-    assert_ne!(digest(&whole), digest(&other.write()), "one changed bit changes the digest");
+    assert_ne!(
+        digest(&whole),
+        digest(&other.write()),
+        "one changed bit changes the digest"
+    );
 }
 
 #[test]
 fn names_may_lack_the_prefix_of_the_whole_model() {
-    for (name, prefix, shorter) in
-        [("qwen3", "model.", ""), ("opt", "model.", ""), ("opt", "model.decoder.", "")]
-    {
+    for (name, prefix, shorter) in [
+        ("qwen3", "model.", ""),
+        ("opt", "model.", ""),
+        ("opt", "model.decoder.", ""),
+    ] {
         let checkpoint = Checkpoint::of(name);
         let mut body = checkpoint.clone();
         body.rename(|name| match name.strip_prefix(prefix) {
@@ -102,9 +127,12 @@ fn biased(name: &str) -> Checkpoint {
         .map(|(name, tensor)| (name.replace(".weight", ".bias"), tensor.shape[0]))
         .collect();
     for (i, (name, rows)) in matrices.into_iter().enumerate() {
-        let values: Vec<f32> =
-            (0..rows).map(|n| ((n * 37 + i * 11) % 29) as f32 / 60.0 - 0.2).collect();
-        checkpoint.tensors.insert(name, Tensor::of(&[rows], &values));
+        let values: Vec<f32> = (0..rows)
+            .map(|n| ((n * 37 + i * 11) % 29) as f32 / 60.0 - 0.2)
+            .collect();
+        checkpoint
+            .tensors
+            .insert(name, Tensor::of(&[rows], &values));
     }
     checkpoint
 }
@@ -117,12 +145,28 @@ fn options_without_a_fixture_agree_with_a_naive_computation() {
     for (what, mut checkpoint, change) in [
         ("unchanged", Checkpoint::of("llama-gqa-tied"), json!({})),
         ("biases", biased("llama-mha"), json!({})),
-        ("linear", Checkpoint::of("llama-mha"), json!({"rope_parameters": linear})),
-        ("yarn", Checkpoint::of("llama-mha"), json!({"rope_parameters": yarn})),
-        ("mixed windows", Checkpoint::of("qwen3"), json!({"use_sliding_window": true,
+        (
+            "linear",
+            Checkpoint::of("llama-mha"),
+            json!({"rope_parameters": linear}),
+        ),
+        (
+            "yarn",
+            Checkpoint::of("llama-mha"),
+            json!({"rope_parameters": yarn}),
+        ),
+        (
+            "mixed windows",
+            Checkpoint::of("qwen3"),
+            json!({"use_sliding_window": true,
             "sliding_window": 7,
-            "layer_types": ["full_attention", "sliding_attention", "full_attention"]})),
-        ("no window", Checkpoint::of("mistral-swa"), json!({"sliding_window": 1000})),
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"]}),
+        ),
+        (
+            "no window",
+            Checkpoint::of("mistral-swa"),
+            json!({"sliding_window": 1000}),
+        ),
     ] {
         checkpoint.set(&change);
         let wanted = oracle::logits(&checkpoint, &prompt());

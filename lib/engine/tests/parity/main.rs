@@ -3,6 +3,8 @@
 //!
 //! Every test runs on every instruction path that this machine has.
 
+#![expect(clippy::unwrap_used, reason = "a test ends where a step of it fails")]
+
 mod checkpoint;
 mod damage;
 mod exactness;

@@ -27,8 +27,14 @@ impl Oracle<'_> {
         for layer in 0..self.spec.layers {
             self.layer(layer, &mut rows);
         }
-        let head = if self.spec.tied_head { "model.embed_tokens" } else { "lm_head" };
-        rows.iter().map(|row| self.linear(head, &self.norm("model.norm", row))).collect()
+        let head = if self.spec.tied_head {
+            "model.embed_tokens"
+        } else {
+            "lm_head"
+        };
+        rows.iter()
+            .map(|row| self.linear(head, &self.norm("model.norm", row)))
+            .collect()
     }
 
     fn layer(&self, layer: usize, rows: &mut [Vec<f64>]) {
@@ -74,14 +80,19 @@ impl Oracle<'_> {
             let normed = self.norm(&at("post_attention_layernorm"), row);
             let gate = self.linear(&at("mlp.gate_proj"), &normed);
             let up = self.linear(&at("mlp.up_proj"), &normed);
-            let inner: Vec<f64> =
-                gate.iter().zip(&up).map(|(g, u)| g / (1.0 + (-g).exp()) * u).collect();
+            let inner: Vec<f64> = gate
+                .iter()
+                .zip(&up)
+                .map(|(g, u)| g / (1.0 + (-g).exp()) * u)
+                .collect();
             add(row, &self.linear(&at("mlp.down_proj"), &inner));
         }
     }
 
     fn rotate(&self, head: &mut [f64], position: usize) {
-        let Positions::Rope(rope) = &self.spec.positions else { return };
+        let Positions::Rope(rope) = &self.spec.positions else {
+            return;
+        };
         let half = head.len() / 2;
         for (i, frequency) in rope.frequencies().into_iter().enumerate() {
             let (sin, cos) = (position as f64 * frequency).sin_cos();

@@ -10,7 +10,13 @@ use crate::sequence::{Rows, Sequence, argmax, causal, step};
 fn row_error(found: &[f32], wanted: &[f32]) -> f32 {
     assert_eq!(found.len(), wanted.len());
     let largest = wanted.iter().fold(0f32, |m, x| m.max(x.abs()));
-    let error = |(a, b): (&f32, &f32)| if a.is_finite() { (a - b).abs() } else { f32::INFINITY };
+    let error = |(a, b): (&f32, &f32)| {
+        if a.is_finite() {
+            (a - b).abs()
+        } else {
+            f32::INFINITY
+        }
+    };
     found.iter().zip(wanted).map(error).fold(0f32, f32::max) / largest
 }
 
@@ -25,7 +31,9 @@ fn assert_close(found: &[f32], wanted: &[f32], what: &str) {
 
 /// Logits of every token of the first `prompts` prompts, in one step.
 fn prompt_logits(runner: &mut CpuRunner, expected: &Expected, prompts: usize) -> Vec<Vec<f32>> {
-    let mut sequences: Vec<_> = (0..prompts).map(|i| Sequence::new(4 * i as u32, 64)).collect();
+    let mut sequences: Vec<_> = (0..prompts)
+        .map(|i| Sequence::new(4 * i as u32, 64))
+        .collect();
     let mut batch: Vec<Rows<'_>> = Vec::new();
     for (sequence, prompt) in sequences.iter_mut().zip(&expected.prompts) {
         batch.push(causal(sequence, prompt));
@@ -41,7 +49,10 @@ fn f32_logits_are_those_of_the_reference() {
             let folder = fixture::folder(name);
             let mut runner = fixture::load(&folder, isa, WeightType::F32, KvType::F32);
             let found = prompt_logits(&mut runner, &expected, 4);
-            for (i, (row, wanted)) in found.iter().zip(expected.logits.iter().flatten()).enumerate()
+            for (i, (row, wanted)) in found
+                .iter()
+                .zip(expected.logits.iter().flatten())
+                .enumerate()
             {
                 assert_close(row, wanted, &format!("{isa}, {name}, row {i}"));
             }
@@ -74,19 +85,31 @@ fn greedy_follows_the_reference(isa: Isa, name: &str) {
         for (i, row) in logits.iter().enumerate() {
             let (token, wanted) = (argmax(row), expected.greedy[i][at]);
             let clear = expected.margin[i][at] > 1e-3;
-            assert!(parted[i] || !clear || token == wanted, "{isa}, {name}, {i}, token {at}");
+            assert!(
+                parted[i] || !clear || token == wanted,
+                "{isa}, {name}, {i}, token {at}"
+            );
             // Past a tie that fell the other way the contexts differ.
             parted[i] |= token != wanted;
             if !parted[i] {
                 compared += 1;
-                let sum: f64 = row.iter().map(|x| f64::from(*x - row[token as usize]).exp()).sum();
+                let sum: f64 = row
+                    .iter()
+                    .map(|x| f64::from(*x - row[token as usize]).exp())
+                    .sum();
                 let difference = -sum.ln() - f64::from(expected.greedy_lp[i][at]);
-                assert!(difference.abs() < 1e-3, "{isa}, {name}, {i}, log-probability {at}");
+                assert!(
+                    difference.abs() < 1e-3,
+                    "{isa}, {name}, {i}, log-probability {at}"
+                );
             }
             feed[i] = vec![token];
         }
     }
-    assert!(compared > 64, "{name}: only {compared} of 128 tokens had a clear margin");
+    assert!(
+        compared > 64,
+        "{name}: only {compared} of 128 tokens had a clear margin"
+    );
 }
 
 #[test]
@@ -116,15 +139,21 @@ fn a_ragged_batch_gives_the_references_padded_batch() {
 /// weights; a checkpoint in bf16 loses nothing in its weights.
 #[test]
 fn reduced_weights_stay_within_their_tolerances() {
-    for (dtype, limit, mean_limit) in [(WeightType::Bf16, 0.05, 0.02), (WeightType::Int8, 0.15, 0.05)] {
+    for (dtype, limit, mean_limit) in [
+        (WeightType::Bf16, 0.05, 0.02),
+        (WeightType::Int8, 0.15, 0.05),
+    ] {
         for isa in Isa::available() {
             for name in fixture::NAMES {
                 let expected = Expected::read(name);
                 let mut runner = fixture::load(&fixture::folder(name), isa, dtype, KvType::Bf16);
                 let found = prompt_logits(&mut runner, &expected, 4);
                 let wanted = expected.logits.iter().flatten();
-                let errors: Vec<f32> =
-                    found.iter().zip(wanted).map(|(a, b)| row_error(a, b)).collect();
+                let errors: Vec<f32> = found
+                    .iter()
+                    .zip(wanted)
+                    .map(|(a, b)| row_error(a, b))
+                    .collect();
                 let worst = errors.iter().copied().fold(0f32, f32::max);
                 let mean = errors.iter().sum::<f32>() / errors.len() as f32;
                 assert!(

@@ -21,7 +21,10 @@ impl Sequence {
 
     /// An empty sequence on the given pages.
     pub(crate) fn on(pages: Vec<u32>) -> Self {
-        Self { pages: pages.into_iter().map(PageIndex).collect(), len: 0 }
+        Self {
+            pages: pages.into_iter().map(PageIndex).collect(),
+            len: 0,
+        }
     }
 }
 
@@ -36,7 +39,11 @@ pub(crate) struct Rows<'a> {
 
 /// Causal rows.
 pub(crate) fn causal<'a>(sequence: &'a mut Sequence, tokens: &'a [u32]) -> Rows<'a> {
-    Rows { sequence, tokens, tree: None }
+    Rows {
+        sequence,
+        tokens,
+        tree: None,
+    }
 }
 
 /// Runs one step and returns the logits of every row, or of the last row of each sequence.
@@ -55,7 +62,8 @@ fn append(plan: &mut StepPlan, rows: &mut Rows<'_>, all: bool) {
     let first_slot = rows.sequence.len;
     let tail = match rows.tree {
         None => {
-            plan.positions.extend((first_slot..first_slot + count).map(|p| p as u32));
+            plan.positions
+                .extend((first_slot..first_slot + count).map(|p| p as u32));
             Tail::Causal
         }
         Some((trunk_len, parents)) => {
@@ -66,11 +74,15 @@ fn append(plan: &mut StepPlan, rows: &mut Rows<'_>, all: bool) {
                 plan.positions.push(trunk_len as u32 + mask.count_ones());
                 plan.ancestors.push(*mask);
             }
-            Tail::Tree { trunk_len: trunk_len as u32, masks: from..plan.ancestors.len() }
+            Tail::Tree {
+                trunk_len: trunk_len as u32,
+                masks: from..plan.ancestors.len(),
+            }
         }
     };
     plan.tokens.extend(rows.tokens.iter().map(|t| TokenId(*t)));
-    plan.wants_logits.extend((0..count).map(|i| all || i + 1 == count));
+    plan.wants_logits
+        .extend((0..count).map(|i| all || i + 1 == count));
     let from = plan.pages.len();
     let covering = (first_slot + count).div_ceil(PAGE_TOKENS);
     plan.pages.extend(&rows.sequence.pages[..covering]);
@@ -94,7 +106,10 @@ fn ancestors(parents: &[Option<usize>]) -> Vec<u64> {
 
 /// Index of the largest value, the first of equals.
 pub(crate) fn argmax(row: &[f32]) -> u32 {
-    let best = row.iter().enumerate().fold(0, |best, (i, x)| if *x > row[best] { i } else { best });
+    let best = row
+        .iter()
+        .enumerate()
+        .fold(0, |best, (i, x)| if *x > row[best] { i } else { best });
     best as u32
 }
 
@@ -103,6 +118,9 @@ pub(crate) fn argmax(row: &[f32]) -> u32 {
 pub(crate) fn assert_same_bits(found: &[f32], wanted: &[f32], what: &str) {
     assert_eq!(found.len(), wanted.len(), "{what}");
     for (i, (a, b)) in found.iter().zip(wanted).enumerate() {
-        assert!(a.to_bits() == b.to_bits(), "{what}: logit {i} is {a:e}, alone it is {b:e}");
+        assert!(
+            a.to_bits() == b.to_bits(),
+            "{what}: logit {i} is {a:e}, alone it is {b:e}"
+        );
     }
 }
