@@ -14,8 +14,10 @@
 
 pub mod config;
 mod http;
+mod inbox;
 mod metrics;
 mod service;
+mod worker;
 
 pub use config::{ConfigError, DraftConfig};
 pub use service::{BindError, DraftService, RunError};

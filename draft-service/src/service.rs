@@ -1,14 +1,31 @@
-//! The service around the engine thread: sockets, links coming in, stopping.
+//! The service around the engine thread: sockets, and stopping.
 
-use std::{io, net::SocketAddr};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
 
-use foretoken_engine::runner::ModelRunner;
-use foretoken_protocol::{Address, Listener};
+use foretoken_engine::{
+    batch::Engine,
+    runner::{ModelRunner, RunnerInfo},
+};
+use foretoken_protocol::{
+    Address, Listener,
+    link::{Limits, LinkOptions, LinkServer, Transport, TransportOptions, Welcome},
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     config::{ConfigError, DraftConfig},
-    http::Observation,
+    http::{Observation, Observed},
+    inbox::{Inbox, Message},
+    metrics::Metrics,
+    worker::Worker,
 };
 
 /// Why an endpoint cannot start.
@@ -84,10 +101,90 @@ impl DraftService {
         self.observation.as_ref().map(Observation::address)
     }
 
-    /// Serves until `stop`; then closes all links and returns.
+    /// Serves until `stop`; then cuts all links (targets go on alone) and returns. Needs a tokio
+    /// runtime, on whose threads nothing heavy happens.
     pub async fn run(self, stop: CancellationToken) -> Result<(), RunError> {
-        let _ = (&self.config, &self.runner);
-        stop.cancelled().await;
-        Ok(())
+        let Self { config, runner, listeners, observation } = self;
+        let info = runner.info().clone();
+        let (metrics, registry) = Metrics::new(&config.instance, &info);
+        let (sender, inbox) = Inbox::new(config.spin);
+        let transport = Transport::start(TransportOptions { spin: config.spin })
+            .map_err(RunError::Thread)?;
+        let welcome = welcome(&config, &info);
+        let links = CancellationToken::new();
+        let mut servers: Vec<LinkServer> = Vec::new();
+        for (index, listener) in listeners.into_iter().enumerate() {
+            let address = listener.address().clone();
+            let sender = sender.clone();
+            let on_event = move |event| {
+                // Without an engine thread nobody cares.
+                let _ = sender.send(Message::Link(index, event));
+            };
+            let served =
+                transport.serve(listener, welcome.clone(), LinkOptions::default(), &links, on_event);
+            servers.push(served.map_err(|source| RunError::Serve { address, source })?);
+        }
+
+        let ended = CancellationToken::new();
+        let end = ended.clone().drop_guard();
+        let thread = thread::Builder::new()
+            .name("foretoken-draft".into())
+            .spawn(move || {
+                let _end = end;
+                let worker = Worker::new(Engine::new(runner), servers, &config, metrics);
+                worker.run(&inbox);
+            })
+            .map_err(RunError::Thread)?;
+
+        let ready = Arc::new(AtomicBool::new(true));
+        let observed = Observed { registry: Arc::new(registry), ready: Arc::clone(&ready) };
+        let observing = CancellationToken::new();
+        let observe = {
+            let observing = observing.clone();
+            async move {
+                match observation {
+                    Some(observation) => observation.serve(observed, observing).await,
+                    None => {
+                        observing.cancelled().await;
+                        Ok(())
+                    }
+                }
+            }
+        };
+        let mut observe = tokio::spawn(observe);
+        let result = tokio::select! {
+            () = stop.cancelled() => Ok(()),
+            () = ended.cancelled() => Err(RunError::Engine),
+            done = &mut observe => match done {
+                Ok(Err(error)) => Err(RunError::Metrics(error)),
+                Ok(Ok(())) | Err(_) => Ok(()),
+            },
+        };
+        ready.store(false, Ordering::Relaxed);
+        links.cancel();
+        // The engine thread may be gone already.
+        let _ = sender.send(Message::Stop);
+        ended.cancelled().await;
+        if thread.join().is_err() {
+            tracing::error!("the engine thread panicked");
+        }
+        observing.cancel();
+        result
+    }
+}
+
+/// What targets are told when they dial.
+fn welcome(config: &DraftConfig, info: &RunnerInfo) -> Welcome {
+    Welcome {
+        instance: config.instance.clone(),
+        model_digest: info.model_digest.clone(),
+        tokenizer_digest: config.tokenizer_digest.clone(),
+        vocab_size: info.vocab_size as u32,
+        path: info.path.clone(),
+        limits: Limits {
+            slots: config.max_sessions as u32,
+            max_positions: info.max_positions as u32,
+            ..Limits::default()
+        },
     }
 }

@@ -15,10 +15,16 @@
 //! Not here: text (the router's), placement (the router's), arithmetic of models (`engine`) and
 //! of verification (`speculation`).
 
+mod check;
 pub mod config;
+mod gather;
 mod http;
+mod inbox;
 mod metrics;
+mod request;
 mod service;
+mod warmup;
+mod worker;
 
 pub use config::{
     ConfigError, EndpointConfig, LookaheadConfig, MAX_LOOKAHEAD, PolicyName, TargetConfig,

@@ -1,0 +1,224 @@
+//! The engine thread: sessions of all targets, stepped together.
+//!
+//! ```text
+//! inbox --> sessions --> plan: next rows of each --> engine step --> windows --> one frame a link
+//!   ^_______________________________________________________________________________|
+//! ```
+//!
+//! The thread sleeps only when no session wants anything. A window leaves with the step that
+//! completed it.
+
+mod sessions;
+mod step;
+
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+use foretoken_engine::{batch::Engine, batch::Reuse, kv::Salt};
+use foretoken_protocol::link::{LinkId, LinkServer, LoadReport, ServerEvent};
+use foretoken_speculation::{message::ToTarget, sampling::Scratch};
+
+use crate::{
+    config::DraftConfig,
+    inbox::{Inbox, Message},
+    metrics::Metrics,
+};
+use sessions::Session;
+
+/// Longest sleep: how often leases are looked at.
+const NAP: Duration = Duration::from_millis(500);
+
+/// Where answers go.
+pub(crate) trait Outlet: Send {
+    /// Sends one step's messages over a link of the given listener.
+    fn send(&self, listener: usize, link: LinkId, messages: Vec<ToTarget>);
+    /// Tells all targets how busy the endpoint is.
+    fn report(&self, load: LoadReport);
+}
+
+impl Outlet for Vec<LinkServer> {
+    fn send(&self, listener: usize, link: LinkId, messages: Vec<ToTarget>) {
+        // A lost link reports itself, and a target that missed messages asks again or goes on
+        // alone: either way there is nothing to do here.
+        if let Err(error) = self[listener].send(link, messages) {
+            tracing::debug!(?link, %error, "messages were not sent");
+        }
+    }
+
+    fn report(&self, load: LoadReport) {
+        for server in self {
+            server.report(load);
+        }
+    }
+}
+
+/// Sizes the worker keeps to.
+struct Limits {
+    sessions: usize,
+    rows: usize,
+    prefill_rows: usize,
+    lookahead: u32,
+    lease: Duration,
+    vocab_size: u32,
+    positions: usize,
+    pages: usize,
+}
+
+/// The engine thread's state.
+pub(crate) struct Worker<O> {
+    engine: Engine,
+    outlet: O,
+    limits: Limits,
+    reuse: Reuse,
+    metrics: Metrics,
+    sessions: Vec<Session>,
+    /// On which listener a link came in.
+    links: HashMap<LinkId, usize>,
+    outgoing: Vec<(LinkId, Vec<ToTarget>)>,
+    scratch: Scratch,
+    /// Whom the next step serves first, should there be too little for all.
+    turn: usize,
+    /// Sessions opened so far.
+    opened: u64,
+    reported: Option<LoadReport>,
+    now: Instant,
+}
+
+impl<O: Outlet> Worker<O> {
+    /// A worker without sessions.
+    pub(crate) fn new(engine: Engine, outlet: O, config: &DraftConfig, metrics: Metrics) -> Self {
+        let info = engine.info();
+        let rows = match config.max_step_rows {
+            0 => info.max_rows,
+            rows => rows.min(info.max_rows),
+        };
+        let limits = Limits {
+            sessions: config.max_sessions,
+            rows,
+            prefill_rows: config.prefill_rows.min(rows),
+            lookahead: config.max_lookahead,
+            lease: config.lease,
+            vocab_size: info.vocab_size as u32,
+            positions: info.max_positions,
+            pages: info.pages,
+        };
+        let reuse = if config.prefix_cache { Reuse::Within(Salt::default()) } else { Reuse::Off };
+        Self {
+            engine,
+            outlet,
+            limits,
+            reuse,
+            metrics,
+            sessions: Vec::new(),
+            links: HashMap::new(),
+            outgoing: Vec::new(),
+            scratch: Scratch::default(),
+            turn: 0,
+            opened: 0,
+            reported: None,
+            now: Instant::now(),
+        }
+    }
+
+    /// Works until told to stop.
+    pub(crate) fn run(mut self, inbox: &Inbox) {
+        self.report();
+        let mut leases_due = Instant::now() + NAP;
+        loop {
+            let mut next = inbox.poll();
+            loop {
+                match next {
+                    Err(_) | Ok(Some(Message::Stop)) => return,
+                    Ok(None) => break,
+                    Ok(Some(Message::Link(listener, event))) => self.take(listener, event),
+                }
+                next = inbox.poll();
+            }
+            self.now = Instant::now();
+            if self.now >= leases_due {
+                leases_due = self.now + NAP;
+                self.expire();
+            }
+            let worked = self.step();
+            self.flush();
+            if worked {
+                continue;
+            }
+            self.report();
+            match inbox.wait(NAP) {
+                Err(_) | Ok(Some(Message::Stop)) => return,
+                Ok(None) => {}
+                Ok(Some(Message::Link(listener, event))) => self.take(listener, event),
+            }
+        }
+    }
+
+    /// Takes in what a link says.
+    pub(crate) fn take(&mut self, listener: usize, event: ServerEvent) {
+        self.now = Instant::now();
+        match event {
+            ServerEvent::Up { link, hello } => {
+                tracing::info!(?link, target = %hello.instance, "target connected");
+                self.links.insert(link, listener);
+                self.metrics.links.set(self.links.len() as i64);
+            }
+            ServerEvent::Down { link, reason } => {
+                tracing::info!(?link, %reason, "target disconnected");
+                self.links.remove(&link);
+                self.outgoing.retain(|(to, _)| *to != link);
+                self.metrics.links.set(self.links.len() as i64);
+                self.close_where(|session| session.link == link);
+            }
+            ServerEvent::Malformed { link, malformed } => {
+                tracing::warn!(?link, reason = %malformed.reason, "malformed message");
+                self.metrics.malformed.inc();
+                if let Some(id) = malformed.session {
+                    self.evict(link, id, "malformed message");
+                }
+            }
+            ServerEvent::Messages { link, messages } => {
+                for message in messages {
+                    self.handle(link, message);
+                }
+            }
+        }
+    }
+
+    /// Sends what has piled up, one frame a link.
+    pub(crate) fn flush(&mut self) {
+        for (link, messages) in self.outgoing.drain(..) {
+            if let Some(&listener) = self.links.get(&link) {
+                self.outlet.send(listener, link, messages);
+            }
+        }
+    }
+
+    /// Tells the targets how busy this endpoint is, if that changed.
+    pub(crate) fn report(&mut self) {
+        let load = LoadReport {
+            slots: self.limits.sessions as u32,
+            used: self.sessions.len() as u32,
+            draining: false,
+        };
+        if self.reported != Some(load) {
+            self.reported = Some(load);
+            self.outlet.report(load);
+        }
+        self.metrics.sessions.set(self.sessions.len() as i64);
+        let used = self.engine.usage().referenced as f64;
+        self.metrics.kv_usage.set(used / self.limits.pages.max(1) as f64);
+    }
+
+    /// Queues an answer for the next frame of `link`.
+    fn answer(&mut self, link: LinkId, message: ToTarget) {
+        match self.outgoing.iter_mut().find(|(to, _)| *to == link) {
+            Some((_, messages)) => messages.push(message),
+            None => self.outgoing.push((link, vec![message])),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,165 @@
+//! Which sessions there are: admission, messages, leases, ends.
+
+use std::time::Instant;
+
+use foretoken_engine::{batch::SeqId, runner::PAGE_TOKENS};
+use foretoken_protocol::link::LinkId;
+use foretoken_speculation::{
+    SessionId,
+    message::{Open, ToDraft, ToTarget},
+    policy::draft::DraftSession,
+};
+
+use super::{Outlet, Worker};
+
+/// A session that holds a slot.
+pub(super) struct Session {
+    pub(super) link: LinkId,
+    pub(super) draft: DraftSession,
+    pub(super) seq: SeqId,
+    /// Rises with every session opened.
+    pub(super) opened: u64,
+    /// When the target last said anything about it.
+    heard: Instant,
+    /// Whether its prompt is in the KV: before that, even work that nobody waits for is done.
+    pub(super) primed: bool,
+}
+
+impl<O: Outlet> Worker<O> {
+    /// Takes in one message of a target.
+    pub(super) fn handle(&mut self, link: LinkId, mut message: ToDraft) {
+        let id = match &mut message {
+            ToDraft::Open(open) => open.session,
+            ToDraft::Outcome(outcome) => {
+                outcome.lookahead = outcome.lookahead.min(self.limits.lookahead);
+                outcome.session
+            }
+            ToDraft::Close { session, .. } => *session,
+        };
+        let Some(index) = self.find(link, id) else {
+            let answer = match &message {
+                ToDraft::Open(open) => Some(self.open(link, open)),
+                other => DraftSession::answer_unknown(other),
+            };
+            if let Some(answer) = answer {
+                self.count(&answer);
+                self.answer(link, answer);
+            }
+            return;
+        };
+        let session = &mut self.sessions[index];
+        session.heard = self.now;
+        if session.draft.remaining() > 0 {
+            self.metrics.abandoned.inc();
+        }
+        let answer = match &message {
+            // The sequence would not fit the model; its first message would have been refused.
+            ToDraft::Open(open) if open.tokens.len() >= self.limits.positions => {
+                session.draft.evict("the sequence is too long for the draft model")
+            }
+            message => session.draft.handle(message),
+        };
+        if !session.draft.is_bound() {
+            self.remove(index);
+        }
+        if let Some(answer) = answer {
+            self.count(&answer);
+            self.answer(link, answer);
+        }
+    }
+
+    /// Ends a session because of `reason`, and tells its target.
+    pub(super) fn evict(&mut self, link: LinkId, id: SessionId, reason: &str) {
+        let Some(index) = self.find(link, id) else { return };
+        if let Some(answer) = self.sessions[index].draft.evict(reason) {
+            self.count(&answer);
+            self.answer(link, answer);
+        }
+        self.remove(index);
+    }
+
+    /// Ends the sessions that were silent for longer than their lease.
+    pub(super) fn expire(&mut self) {
+        let (now, lease) = (self.now, self.limits.lease);
+        let silent: Vec<_> = self
+            .sessions
+            .iter()
+            .filter(|session| now.saturating_duration_since(session.heard) > lease)
+            .map(|session| (session.link, session.draft.id()))
+            .collect();
+        for (link, id) in silent {
+            self.metrics.expired.inc();
+            self.evict(link, id, "the session was silent for longer than its lease");
+        }
+    }
+
+    /// Ends sessions without telling anybody.
+    pub(super) fn close_where(&mut self, gone: impl Fn(&Session) -> bool) {
+        for index in (0..self.sessions.len()).rev() {
+            if gone(&self.sessions[index]) {
+                self.remove(index);
+            }
+        }
+    }
+
+    fn find(&self, link: LinkId, id: SessionId) -> Option<usize> {
+        self.sessions.iter().position(|session| session.link == link && session.draft.id() == id)
+    }
+
+    fn remove(&mut self, index: usize) {
+        let session = self.sessions.swap_remove(index);
+        if let Err(error) = self.engine.close(session.seq) {
+            tracing::error!(%error, "a session had no sequence");
+        }
+    }
+
+    /// Gives a new session a slot, or says why not.
+    fn open(&mut self, link: LinkId, open: &Open) -> ToTarget {
+        let refuse = |reason: String, retry| ToTarget::Refused {
+            session: open.session,
+            epoch: open.epoch,
+            reason,
+            retry,
+        };
+        let len = open.tokens.len();
+        if len >= self.limits.positions {
+            let limit = self.limits.positions;
+            return refuse(format!("{len} tokens exceed the draft model's {limit} positions"), false);
+        }
+        if self.sessions.len() >= self.limits.sessions {
+            return refuse(format!("all {} slots are taken", self.limits.sessions), true);
+        }
+        let pages = len / PAGE_TOKENS + 2;
+        if pages > self.engine.free_pages() {
+            return refuse(format!("{pages} KV pages are needed and not free"), true);
+        }
+        let mut draft = DraftSession::new(
+            open.session,
+            self.limits.vocab_size,
+            self.limits.positions,
+        );
+        let answer = draft.handle(&ToDraft::Open(open.clone()));
+        if !draft.is_bound() {
+            return answer.unwrap_or_else(|| refuse("the session is closed".into(), false));
+        }
+        let seq = self.engine.open(&open.tokens, self.reuse);
+        let cached = self.engine.cached_len(seq).unwrap_or(0);
+        if let Some(work) = draft.work().map(|work| work.ticket) {
+            draft.stepped(work, cached, None, &mut self.scratch);
+        }
+        self.metrics.prefix_queries.inc_by(len as u64);
+        self.metrics.prefix_hits.inc_by(cached as u64);
+        self.opened += 1;
+        let (opened, heard) = (self.opened, self.now);
+        self.sessions.push(Session { link, draft, seq, opened, heard, primed: false });
+        ToTarget::Opened { session: open.session, epoch: open.epoch }
+    }
+
+    fn count(&self, answer: &ToTarget) {
+        match answer {
+            ToTarget::Refused { .. } => self.metrics.refused.inc(),
+            ToTarget::Resync(_) => self.metrics.resyncs.inc(),
+            ToTarget::Opened { .. } | ToTarget::Window(_) => return,
+        };
+    }
+}

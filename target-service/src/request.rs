@@ -1,0 +1,283 @@
+//! One request on the engine thread: what it needs to decode, and what it owes its client.
+
+use std::time::{Duration, Instant};
+
+use foretoken_engine::{
+    batch::{Reuse, SeqId},
+    kv::Salt,
+    schedule::RequestId,
+};
+use foretoken_protocol::generate::{
+    EmittedToken, EventSender, FinishReason, GenerateEvent, GenerationStats, TokenLogprobs,
+};
+use foretoken_speculation::{
+    SessionId, TokenId,
+    message::ToDraft,
+    policy::{Patience, Policy, target},
+    sampling::{InvalidSampling, Sampler, Scratch, logprobs},
+    verify::Verdict,
+};
+
+use crate::inbox::{Arrival, LinkKey};
+
+/// What all requests of a target share.
+pub(crate) struct Setting<'a> {
+    pub(crate) vocab_size: usize,
+    /// Longest sequence, in tokens.
+    pub(crate) longest: usize,
+    pub(crate) eos: &'a [TokenId],
+    pub(crate) prefix_cache: bool,
+    pub(crate) patience: Patience,
+    pub(crate) reopen_after: Duration,
+}
+
+/// One request on the engine thread.
+pub(crate) struct Request {
+    pub(crate) id: RequestId,
+    pub(crate) events: EventSender,
+    pub(crate) policy: Policy,
+    /// Decides what is verified when, and holds the sequence.
+    pub(crate) session: target::TargetSession,
+    pub(crate) sampler: Sampler,
+    /// Its KV; none while it waits.
+    pub(crate) seq: Option<SeqId>,
+    pub(crate) reuse: Reuse,
+    /// The endpoint it is bound to.
+    pub(crate) link: Option<LinkKey>,
+    /// Endpoints that do not want it.
+    pub(crate) refused: Vec<LinkKey>,
+    /// Endpoints to try, best first; empty: all.
+    pub(crate) endpoints: Vec<String>,
+    /// Tokens the sequence may come to have.
+    pub(crate) limit: usize,
+    pub(crate) arrived: Instant,
+    pub(crate) prompt_len: usize,
+    stops: Vec<TokenId>,
+    top_logprobs: Option<usize>,
+    /// Log-probabilities of the prompt so far, if they are wanted.
+    prompt_logprobs: Option<Vec<TokenLogprobs>>,
+    cached: Option<u32>,
+    /// When the window of the next round was asked for, and how many tokens.
+    pub(crate) asked: Option<(Instant, u32)>,
+    /// When the first token was emitted.
+    first_token: Option<Instant>,
+    /// Events of the current step.
+    outbox: Vec<GenerateEvent>,
+    emitted: u32,
+}
+
+/// What a verification came to.
+pub(crate) struct Decided {
+    /// Emitted tokens that had been proposed.
+    pub(crate) accepted: usize,
+    /// Why the output ends with them, if it does.
+    pub(crate) ended: Option<FinishReason>,
+}
+
+impl Request {
+    /// A request that has passed its checks.
+    pub(crate) fn new(
+        id: RequestId,
+        arrival: Arrival,
+        setting: &Setting<'_>,
+    ) -> Result<Self, (EventSender, InvalidSampling)> {
+        let Arrival { request, policy, events, at } = arrival;
+        let sampling = request.sampling.clone();
+        let (tokens, prompt_len) = (request.tokens, request.prompt_len);
+        let sampler = match Sampler::new(sampling, request.seed, &tokens, prompt_len) {
+            Ok(sampler) => sampler,
+            Err(invalid) => return Err((events, invalid)),
+        };
+        let limit = prompt_len.saturating_add(request.max_tokens as usize).min(setting.longest);
+        let session = target::TargetConfig {
+            session: SessionId(id.0),
+            policy,
+            sampling: request.sampling,
+            seed: request.seed,
+            prompt_len: prompt_len as u32,
+            max_len: limit,
+            vocab_size: setting.vocab_size as u32,
+            patience: setting.patience.clone(),
+            reopen_after: setting.reopen_after,
+        };
+        // Cached rows have no logits, so whoever wants those computes the prompt anew.
+        let cacheable = setting.prefix_cache && request.cache_prompt && !request.prompt_logprobs;
+        let mut stops = request.stop_token_ids;
+        if !request.ignore_eos {
+            stops.extend_from_slice(setting.eos);
+        }
+        Ok(Self {
+            id,
+            events,
+            policy,
+            session: target::TargetSession::new(session, tokens),
+            sampler,
+            seq: None,
+            reuse: if cacheable { Reuse::Within(Salt::default()) } else { Reuse::Off },
+            link: None,
+            refused: Vec::new(),
+            endpoints: request.endpoints,
+            limit,
+            arrived: at,
+            prompt_len,
+            stops,
+            top_logprobs: request.logprobs.map(|top| top as usize),
+            prompt_logprobs: request.prompt_logprobs.then(Vec::new),
+            cached: None,
+            asked: None,
+            first_token: None,
+            outbox: Vec::new(),
+            emitted: 0,
+        })
+    }
+
+    /// Why it ends before anything is computed, if it does: a replay may carry everything that was
+    /// to be emitted.
+    pub(crate) fn ended_on_arrival(&self) -> Option<FinishReason> {
+        let tokens = self.session.tokens();
+        let last = tokens.last().filter(|_| tokens.len() > self.prompt_len)?;
+        if self.stops.contains(last) {
+            return Some(FinishReason::Stop(*last));
+        }
+        (tokens.len() >= self.limit).then_some(FinishReason::Length)
+    }
+
+    /// Notes what was asked of the endpoint.
+    pub(crate) fn note_asked(&mut self, messages: &[ToDraft], now: Instant) {
+        let lookahead = messages.iter().find_map(|message| match message {
+            ToDraft::Outcome(outcome) => Some(outcome.lookahead),
+            ToDraft::Open(_) | ToDraft::Close { .. } => None,
+        });
+        self.asked = lookahead.filter(|&tokens| tokens > 0).map(|tokens| (now, tokens));
+    }
+
+    /// Notes how much of the prompt came from the cache; the first time counts.
+    pub(crate) fn opened(&mut self, seq: SeqId, cached: usize) {
+        self.seq = Some(seq);
+        let cached = cached.min(self.prompt_len) as u32;
+        self.cached.get_or_insert(cached);
+    }
+
+    /// Whether every row of its prompt needs logits.
+    pub(crate) fn wants_prompt_logprobs(&self) -> bool {
+        self.prompt_logprobs.is_some() && !self.has_started()
+    }
+
+    /// Whether a token has been decided here. From then on the last token of the sequence is only
+    /// fed together with a window.
+    pub(crate) fn has_started(&self) -> bool {
+        self.session.stats().rounds > 0
+    }
+
+    /// Takes in a logits row of the prompt: that of the token at `position`.
+    pub(crate) fn note_prompt_row(&mut self, position: usize, row: &[f32], scratch: &mut Scratch) {
+        let next = position + 1;
+        let Some(known) = &mut self.prompt_logprobs else { return };
+        if next >= self.prompt_len || known.len() + 1 != next {
+            return;
+        }
+        let token = self.session.tokens()[next];
+        known.push(token_logprobs(row, token, self.top_logprobs.unwrap_or(0), scratch));
+    }
+
+    /// Turns a verdict into events: what was accepted of `window`, then the decided token, up to a
+    /// stop. Leaves the emitted tokens in `tokens`. `row(i)` are the logits after `window[..i]`.
+    pub(crate) fn emit<'a>(
+        &mut self,
+        window: &[TokenId],
+        verdict: Verdict,
+        row: impl Fn(usize) -> &'a [f32],
+        tokens: &mut Vec<TokenId>,
+        scratch: &mut Scratch,
+    ) -> Decided {
+        tokens.clear();
+        tokens.extend_from_slice(&window[..verdict.accepted]);
+        tokens.push(verdict.decided);
+        let room = self.limit.saturating_sub(self.session.tokens().len());
+        tokens.truncate(room.max(1));
+        let stop = tokens.iter().position(|token| self.stops.contains(token));
+        if let Some(stop) = stop {
+            tokens.truncate(stop + 1);
+        }
+        let ended = match stop {
+            Some(at) => Some(FinishReason::Stop(tokens[at])),
+            None if tokens.len() >= room => Some(FinishReason::Length),
+            None => None,
+        };
+        let accepted = verdict.accepted.min(tokens.len());
+        let pieces = tokens.iter().enumerate().map(|(i, &token)| EmittedToken {
+            token,
+            accepted: i < accepted,
+            logprobs: self.top_logprobs.map(|top| token_logprobs(row(i), token, top, scratch)),
+        });
+        let pieces = pieces.collect();
+        self.start();
+        self.outbox.push(GenerateEvent::Tokens(pieces));
+        self.emitted += tokens.len() as u32;
+        Decided { accepted, ended }
+    }
+
+    /// Sends the events of the step; the client may have gone, which is seen before the next one.
+    pub(crate) fn flush(&mut self) {
+        for event in self.outbox.drain(..) {
+            if self.events.send(event).is_err() {
+                break;
+            }
+        }
+    }
+
+    /// Queues the last event.
+    pub(crate) fn finish(&mut self, reason: FinishReason, now: Instant) {
+        self.start();
+        let stats = self.session.stats();
+        let first = self.first_token.unwrap_or(now);
+        self.outbox.push(GenerateEvent::Finished {
+            reason,
+            stats: GenerationStats {
+                // The first pass belongs to the prompt.
+                rounds: stats.rounds.saturating_sub(1),
+                drafted: stats.drafted,
+                accepted: stats.accepted,
+                cached_tokens: self.cached.unwrap_or(0),
+                policy: self.policy.name().into(),
+                prefill: first.saturating_duration_since(self.arrived),
+                decode: now.saturating_duration_since(first),
+            },
+        });
+    }
+
+    /// Notes the time of the first token; says how long it took, once.
+    pub(crate) fn note_first_token(&mut self, now: Instant) -> Option<Duration> {
+        if self.first_token.is_some() {
+            return None;
+        }
+        self.first_token = Some(now);
+        Some(now.saturating_duration_since(self.arrived))
+    }
+
+    /// Mean time of the tokens after the first.
+    pub(crate) fn time_per_token(&self, now: Instant) -> Option<Duration> {
+        let first = self.first_token?;
+        let later = self.emitted.checked_sub(1).filter(|&later| later > 0)?;
+        Some(now.saturating_duration_since(first) / later)
+    }
+
+    /// Queues the event that precedes all tokens, once.
+    fn start(&mut self) {
+        if self.emitted == 0 && self.outbox.is_empty() {
+            let cached_tokens = self.cached.unwrap_or(0);
+            let prompt_logprobs = self.prompt_logprobs.take().unwrap_or_default();
+            self.outbox.push(GenerateEvent::Started { cached_tokens, prompt_logprobs });
+        }
+    }
+}
+
+fn token_logprobs(
+    row: &[f32],
+    token: TokenId,
+    top: usize,
+    scratch: &mut Scratch,
+) -> TokenLogprobs {
+    let found = logprobs(row, token, top, scratch);
+    TokenLogprobs { logprob: found.logprob, rank: found.rank, top: found.top }
+}

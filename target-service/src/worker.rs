@@ -1,0 +1,302 @@
+//! The engine thread: every request, stepped together.
+//!
+//! ```text
+//! inbox --> requests --> plan --> engine step --> verdicts --> outcomes to endpoints
+//!   ^                                                     '--> tokens to clients
+//!   '---- windows, links, arrivals
+//! ```
+//!
+//! Outcomes leave before anything else is done with a verdict, because drafts wait for them. The
+//! thread sleeps when everything that could run waits for windows, until the first of them comes
+//! or is overdue.
+
+mod arrivals;
+mod endpoints;
+mod plan;
+mod verdict;
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use foretoken_engine::{
+    batch::Engine,
+    schedule::{Limits, RequestId, Scheduler},
+};
+use foretoken_protocol::generate::{GenerateError, TargetLoad};
+use foretoken_speculation::{
+    TokenId, control::StepCost, policy::target::Input, sampling::Scratch,
+};
+
+use crate::{
+    config::TargetConfig,
+    inbox::{Inbox, LinkKey, Message},
+    metrics::Metrics,
+    request::Request,
+};
+use endpoints::Endpoints;
+pub(crate) use endpoints::{Dial, Outlet};
+use plan::Feeding;
+
+/// How often requests that wait are looked at for clients that have gone.
+const SWEEP: Duration = Duration::from_millis(20);
+
+/// What the engine thread tells the rest of the service.
+#[derive(Default)]
+pub(crate) struct Gauges {
+    pub(crate) running: AtomicU32,
+    pub(crate) waiting: AtomicU32,
+    pub(crate) kv_permille: AtomicU32,
+    pub(crate) draining: AtomicBool,
+}
+
+impl Gauges {
+    /// The load as routers see it.
+    pub(crate) fn load(&self) -> TargetLoad {
+        TargetLoad {
+            running: self.running.load(Ordering::Relaxed),
+            waiting: self.waiting.load(Ordering::Relaxed),
+            kv_used_permille: self.kv_permille.load(Ordering::Relaxed),
+            draining: self.draining.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// The engine thread's state.
+pub(crate) struct Worker {
+    config: TargetConfig,
+    eos: Vec<TokenId>,
+    engine: Engine,
+    scheduler: Scheduler,
+    requests: BTreeMap<RequestId, Request>,
+    endpoints: Endpoints,
+    metrics: Metrics,
+    gauges: Arc<Gauges>,
+    scratch: Scratch,
+    feeding: Feeding,
+    /// Requests so far; names the next one.
+    arrivals: u64,
+    started: Instant,
+    now: Instant,
+    sweep_due: Instant,
+}
+
+/// Whether the thread goes on.
+#[derive(PartialEq, Eq)]
+enum Flow {
+    On,
+    End,
+}
+
+/// What a turn of the loop came to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// A step ran.
+    Stepped,
+    /// Nothing can run before a message comes or, if there is one, this time.
+    Idle(Option<Instant>),
+}
+
+impl Worker {
+    /// A worker without requests; `steps` is what steps cost, as measured.
+    pub(crate) fn new(
+        config: TargetConfig,
+        engine: Engine,
+        dial: Box<dyn Dial>,
+        metrics: Metrics,
+        gauges: Arc<Gauges>,
+        steps: StepCost,
+    ) -> Self {
+        let info = engine.info();
+        let rows = match config.max_step_rows {
+            0 => info.max_rows,
+            rows => rows.min(info.max_rows),
+        };
+        let prefill_rows = match config.prefill_rows {
+            0 => rows.div_ceil(2),
+            rows => rows,
+        };
+        let limits = Limits {
+            running: config.max_running,
+            waiting: config.max_waiting,
+            rows,
+            prefill_rows,
+            pages: info.pages,
+            positions: info.max_positions,
+        };
+        let now = Instant::now();
+        Self {
+            eos: config.eos_tokens(),
+            endpoints: Endpoints::new(dial, steps, config.lookahead),
+            config,
+            engine,
+            scheduler: Scheduler::new(limits),
+            requests: BTreeMap::new(),
+            metrics,
+            gauges,
+            scratch: Scratch::new(),
+            feeding: Feeding::default(),
+            arrivals: 0,
+            started: now,
+            now,
+            sweep_due: now,
+        }
+    }
+
+    /// Works until told to stop, or told to drain and done.
+    pub(crate) fn run(mut self, inbox: &Inbox) {
+        loop {
+            loop {
+                match inbox.poll() {
+                    Err(_) => return,
+                    Ok(None) => break,
+                    Ok(Some(message)) => {
+                        if self.take(message) == Flow::End {
+                            return;
+                        }
+                    }
+                }
+            }
+            let draining = self.gauges.draining.load(Ordering::Relaxed);
+            if draining && self.requests.is_empty() {
+                return;
+            }
+            let Turn::Idle(until) = self.turn() else { continue };
+            match inbox.wait(until) {
+                Err(_) => return,
+                Ok(None) => {}
+                Ok(Some(message)) => {
+                    if self.take(message) == Flow::End {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Looks at everything once: cancelled requests, the next step.
+    pub(crate) fn turn(&mut self) -> Turn {
+        self.now = Instant::now();
+        self.sweep();
+        let turn = self.step();
+        self.publish();
+        match turn {
+            // Somebody who waits for a place may go away without a message.
+            Turn::Idle(None) if !self.requests.is_empty() => {
+                Turn::Idle(Some(self.now + SWEEP))
+            }
+            Turn::Idle(Some(until)) => Turn::Idle(Some(until.min(self.now + SWEEP))),
+            turn => turn,
+        }
+    }
+
+    fn take(&mut self, message: Message) -> Flow {
+        self.now = Instant::now();
+        match message {
+            Message::Generate(arrival) => self.arrive(*arrival),
+            Message::Link(link, event) => self.link_event(link, event),
+            Message::Endpoints(list) => self.set_endpoints(list),
+            Message::Drain => self.gauges.draining.store(true, Ordering::Relaxed),
+            Message::Stop => {
+                self.lose_all("the target is shutting down");
+                return Flow::End;
+            }
+        }
+        Flow::On
+    }
+
+    /// Ends the requests whose clients have gone.
+    fn sweep(&mut self) {
+        let all = self.now >= self.sweep_due;
+        if all {
+            self.sweep_due = self.now + SWEEP;
+        }
+        let gone: Vec<_> = self
+            .requests
+            .iter()
+            .filter(|(_, request)| (all || request.seq.is_some()) && request.events.is_cancelled())
+            .map(|(&id, _)| id)
+            .collect();
+        for id in gone {
+            self.metrics.cancelled.inc();
+            self.metrics.finished("abort").inc();
+            if let Some(mut request) = self.requests.remove(&id) {
+                let effects = request.session.handle(self.clock(), Input::Cancelled);
+                self.endpoints.post(request.link, effects.messages);
+                self.release(&mut request);
+            }
+        }
+        self.endpoints.flush();
+    }
+
+    /// Gives back what a request holds here.
+    fn release(&mut self, request: &mut Request) {
+        if request.link.take().is_some() {
+            self.metrics.sessions.dec();
+        }
+        self.scheduler.finish(request.id);
+        if let Some(seq) = request.seq.take()
+            && let Err(error) = self.engine.close(seq)
+        {
+            tracing::error!(%error, "a request had no sequence");
+        }
+    }
+
+    /// Ends a request with an error that makes the router replay it elsewhere.
+    fn lose(&mut self, id: RequestId, cause: &str) {
+        let Some(mut request) = self.requests.remove(&id) else { return };
+        let effects = request.session.handle(self.clock(), Input::Cancelled);
+        self.endpoints.post(request.link, effects.messages);
+        self.release(&mut request);
+        let instance = self.config.instance.clone();
+        request.events.fail(GenerateError::Lost { instance, cause: cause.into() });
+    }
+
+    fn lose_all(&mut self, cause: &str) {
+        let all: Vec<_> = self.requests.keys().copied().collect();
+        for id in all {
+            self.lose(id, cause);
+        }
+        self.endpoints.flush();
+    }
+
+    /// Shows how busy this target is.
+    fn publish(&self) {
+        let (running, waiting) = (self.scheduler.running().len(), self.scheduler.waiting().len());
+        let pages = self.engine.info().pages.max(1);
+        let used = self.engine.usage().referenced;
+        self.gauges.running.store(running as u32, Ordering::Relaxed);
+        self.gauges.waiting.store(waiting as u32, Ordering::Relaxed);
+        self.gauges.kv_permille.store((used * 1000 / pages) as u32, Ordering::Relaxed);
+        self.metrics.running.set(running as i64);
+        self.metrics.waiting.set(waiting as i64);
+        self.metrics.kv_usage.set(used as f64 / pages as f64);
+    }
+
+    /// Time as sessions see it.
+    fn clock(&self) -> Duration {
+        self.now.saturating_duration_since(self.started)
+    }
+
+    /// A time that sessions named, on the thread's clock.
+    fn instant(&self, time: Duration) -> Instant {
+        self.started + time
+    }
+}
+
+/// The request bound to `link` that has this name there.
+fn bound(
+    requests: &mut BTreeMap<RequestId, Request>,
+    link: LinkKey,
+    session: u64,
+) -> Option<&mut Request> {
+    requests.get_mut(&RequestId(session)).filter(|request| request.link == Some(link))
+}
+
+#[cfg(test)]
+mod tests;

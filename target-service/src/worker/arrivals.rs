@@ -1,0 +1,74 @@
+//! Requests coming in.
+
+use std::time::Duration;
+
+use foretoken_engine::schedule::{self, Refusal, RequestId};
+use foretoken_protocol::generate::{FinishReason, GenerateError};
+
+use super::Worker;
+use crate::{
+    inbox::Arrival,
+    request::{Request, Setting},
+};
+
+/// How long after a refusal that may be temporary an endpoint is asked again.
+const REOPEN_AFTER: Duration = Duration::from_millis(500);
+
+impl Worker {
+    /// Takes a request in, or says at once why not.
+    pub(super) fn arrive(&mut self, arrival: Arrival) {
+        self.arrivals += 1;
+        let id = RequestId(self.arrivals);
+        let setting = Setting {
+            vocab_size: self.engine.info().vocab_size,
+            longest: self.scheduler.limits().longest(),
+            eos: &self.eos,
+            prefix_cache: self.config.prefix_cache,
+            patience: self.endpoints.patience(self.config.patience),
+            reopen_after: REOPEN_AFTER,
+        };
+        let mut request = match Request::new(id, arrival, &setting) {
+            Ok(request) => request,
+            Err((events, invalid)) => {
+                return events.fail(GenerateError::Invalid(invalid.to_string()));
+            }
+        };
+        if let Some(reason) = request.ended_on_arrival() {
+            request.finish(reason, self.now);
+            request.flush();
+            return;
+        }
+        let tokens = request.session.tokens().len();
+        let submitted = self.scheduler.submit(schedule::Request {
+            id,
+            tokens,
+            max_tokens: request.limit.max(tokens),
+        });
+        match submitted {
+            Ok(()) => {
+                self.metrics.prompt_tokens.inc_by(request.prompt_len as u64);
+                self.requests.insert(id, request);
+            }
+            Err(Refusal::Full { .. }) => {
+                self.metrics.busy.inc();
+                let instance = self.config.instance.clone();
+                request.events.fail(GenerateError::Busy { instance });
+            }
+            Err(refusal) => request.events.fail(GenerateError::Invalid(refusal.to_string())),
+        }
+    }
+
+    /// Counts a request that came to its end.
+    pub(super) fn count_finished(&self, request: &Request, reason: FinishReason) {
+        let name = match reason {
+            FinishReason::Stop(_) => "stop",
+            FinishReason::Length => "length",
+        };
+        self.metrics.finished(name).inc();
+        let latency = self.now.saturating_duration_since(request.arrived);
+        self.metrics.latency.observe(latency.as_secs_f64());
+        if let Some(each) = request.time_per_token(self.now) {
+            self.metrics.per_token.observe(each.as_secs_f64());
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! Speculation endpoints: which there are, who is bound to which, what is said to them.
+//!
+//! An endpoint that is down, full, draining or refuses is passed over; a request that finds none
+//! decodes plainly. When a link comes up, requests that run without an endpoint are bound to it.
+
+use std::time::Duration;
+
+use foretoken_protocol::{
+    Address,
+    link::{LinkEvent, LoadReport, Welcome},
+};
+use foretoken_speculation::{
+    control::{AnswerTime, Choice, ControlConfig, Controller, Load, StepCost},
+    message::{ToDraft, ToTarget},
+    policy::{Patience, Policy, target::Input},
+};
+
+use super::{Worker, bound};
+use crate::{
+    config::{LookaheadConfig, MAX_LOOKAHEAD},
+    inbox::LinkKey,
+    request::Request,
+};
+
+/// First guess of an answer's fixed part; measured from the first window on.
+const ANSWER_OVERHEAD: Duration = Duration::from_micros(150);
+/// First guess of a drafted token's time, as a fraction of a single-row target step.
+const DRAFT_FRACTION: u32 = 8;
+
+/// Multiple of the 99th percentile of answers that is waited for a window.
+const PATIENCE_FACTOR: f64 = 1.5;
+/// Least wait for a window: less would be a scheduling hiccup.
+const PATIENCE_FLOOR: Duration = Duration::from_millis(2);
+
+/// Reaches endpoints.
+pub(crate) trait Dial: Send {
+    /// Keeps a link to `address` until the outlet is dropped; its events carry `link`.
+    fn dial(&self, link: LinkKey, address: &Address) -> Box<dyn Outlet>;
+}
+
+/// The sending end of a link.
+pub(crate) trait Outlet: Send {
+    /// Sends one step's messages in one frame. Never blocks.
+    fn send(&self, messages: Vec<ToDraft>);
+}
+
+/// One endpoint.
+struct Endpoint {
+    name: String,
+    address: Address,
+    link: LinkKey,
+    outlet: Box<dyn Outlet>,
+    up: bool,
+    suspect: bool,
+    load: LoadReport,
+    /// Messages of the current step.
+    outgoing: Vec<ToDraft>,
+    controller: Controller,
+}
+
+/// All endpoints, best first.
+pub(super) struct Endpoints {
+    dial: Box<dyn Dial>,
+    list: Vec<Endpoint>,
+    links: u64,
+    steps: StepCost,
+    max_lookahead: u32,
+    /// What sessions have learned of answer times.
+    patience: Option<Patience>,
+}
+
+impl Endpoint {
+    fn has_room(&self) -> bool {
+        self.up && !self.load.draining && (self.load.slots == 0 || self.load.used < self.load.slots)
+    }
+}
+
+impl Endpoints {
+    pub(super) fn new(dial: Box<dyn Dial>, steps: StepCost, lookahead: LookaheadConfig) -> Self {
+        let max_lookahead = match lookahead {
+            LookaheadConfig::Adaptive { max } => max,
+            // Only requests with a fixed lookahead of their own come here.
+            LookaheadConfig::Fixed(k) => k.min(MAX_LOOKAHEAD),
+        };
+        Self { dial, list: Vec::new(), links: 0, steps, max_lookahead, patience: None }
+    }
+
+    /// What a new session starts with.
+    pub(super) fn patience(&self, ceiling: Duration) -> Patience {
+        let floor = PATIENCE_FLOOR.min(ceiling);
+        let fresh = || Patience::new(PATIENCE_FACTOR, floor, ceiling, ceiling);
+        self.patience.clone().unwrap_or_else(fresh)
+    }
+
+    /// Queues messages for the endpoint of `link`.
+    pub(super) fn post(&mut self, link: Option<LinkKey>, messages: Vec<ToDraft>) {
+        if messages.is_empty() {
+            return;
+        }
+        let Some(endpoint) = link.and_then(|link| self.find(link)) else { return };
+        endpoint.outgoing.extend(messages);
+    }
+
+    /// Sends what was queued, one frame an endpoint.
+    pub(super) fn flush(&mut self) {
+        for endpoint in self.list.iter_mut().filter(|endpoint| !endpoint.outgoing.is_empty()) {
+            let messages = std::mem::take(&mut endpoint.outgoing);
+            endpoint.outlet.send(messages);
+        }
+    }
+
+    /// How many tokens the next windows of an endpoint should have.
+    pub(super) fn choose(&mut self, link: LinkKey, load: Load) -> Option<Choice> {
+        self.find(link).map(|endpoint| endpoint.controller.choose(load))
+    }
+
+    /// Tells the controller of `link` what a verified window came to.
+    pub(super) fn observe_round(&mut self, link: LinkKey, drafted: u32, accepted: u32) {
+        if let Some(endpoint) = self.find(link) {
+            endpoint.controller.observe_round(drafted, accepted);
+        }
+    }
+
+    /// Tells all controllers what a step took.
+    pub(super) fn observe_step(&mut self, rows: u32, took: Duration) {
+        self.steps.observe(rows, took);
+        for endpoint in &mut self.list {
+            endpoint.controller.observe_step(rows, took);
+        }
+    }
+
+    /// Expected time of a step.
+    pub(super) fn step_cost(&self, rows: usize) -> Duration {
+        Duration::from_secs_f64(self.steps.seconds(rows as u32).clamp(0.0, 3600.0))
+    }
+
+    /// Expected time until a window of `tokens` is there, from its request.
+    pub(super) fn answer_time(&self, link: LinkKey, tokens: u32) -> Duration {
+        let endpoint = self.list.iter().find(|endpoint| endpoint.link == link);
+        let seconds = endpoint.map_or(0.0, |e| e.controller.answers().seconds(tokens));
+        Duration::from_secs_f64(seconds.clamp(0.0, 3600.0))
+    }
+
+    /// The best endpoint for `request`.
+    fn pick(&self, request: &Request) -> Option<LinkKey> {
+        let usable = |endpoint: &&Endpoint| {
+            endpoint.has_room() && !request.refused.contains(&endpoint.link)
+        };
+        let named = |name: &String| self.list.iter().find(|endpoint| endpoint.name == *name);
+        let mut candidates: Vec<&Endpoint> = if request.endpoints.is_empty() {
+            self.list.iter().filter(usable).collect()
+        } else {
+            request.endpoints.iter().filter_map(named).filter(usable).collect()
+        };
+        // A stable sort: the order stays, but silent endpoints come last.
+        candidates.sort_by_key(|endpoint| endpoint.suspect);
+        candidates.first().map(|endpoint| endpoint.link)
+    }
+
+    fn find(&mut self, link: LinkKey) -> Option<&mut Endpoint> {
+        self.list.iter_mut().find(|endpoint| endpoint.link == link)
+    }
+}
+
+impl Worker {
+    /// Binds a request to the best endpoint there is, if any.
+    pub(super) fn bind(&mut self, request: &mut Request) {
+        if request.policy == Policy::Autoregressive {
+            return;
+        }
+        let Some(link) = self.endpoints.pick(request) else { return };
+        request.link = Some(link);
+        let effects = request.session.handle(self.clock(), Input::LinkUp);
+        if let Some(endpoint) = self.endpoints.find(link) {
+            // Until the endpoint reports again, count what it was just given.
+            endpoint.load.used += 1;
+        }
+        self.endpoints.post(Some(link), effects.messages);
+        self.metrics.sessions.inc();
+    }
+
+    /// Takes in the list of endpoints: dials new ones, drops the links of those that have gone.
+    pub(super) fn set_endpoints(&mut self, list: Vec<(String, Address)>) {
+        let mut old = std::mem::take(&mut self.endpoints.list);
+        for (name, address) in list {
+            let known = old.iter().position(|e| e.name == name && e.address == address);
+            let endpoint = match known {
+                Some(index) => old.swap_remove(index),
+                None => self.dial(name, address),
+            };
+            self.endpoints.list.push(endpoint);
+        }
+        for gone in old {
+            self.unbind(gone.link);
+        }
+        self.endpoints.flush();
+    }
+
+    fn dial(&mut self, name: String, address: Address) -> Endpoint {
+        let endpoints = &mut self.endpoints;
+        endpoints.links += 1;
+        let link = LinkKey(endpoints.links);
+        let outlet = endpoints.dial.dial(link, &address);
+        let config = ControlConfig { max: endpoints.max_lookahead, ..ControlConfig::default() };
+        let draft = endpoints.step_cost(1) / DRAFT_FRACTION;
+        let answers = AnswerTime::new(ANSWER_OVERHEAD, draft);
+        let controller = Controller::new(config, endpoints.steps.clone(), answers);
+        let (up, suspect, load) = (false, false, LoadReport::default());
+        Endpoint { name, address, link, outlet, up, suspect, load, outgoing: Vec::new(), controller }
+    }
+
+    /// Takes in what a link says.
+    pub(super) fn link_event(&mut self, link: LinkKey, event: LinkEvent) {
+        match event {
+            LinkEvent::Up(welcome) => self.link_up(link, &welcome),
+            LinkEvent::Messages(messages) => {
+                for message in &messages {
+                    self.receive(link, message);
+                }
+            }
+            LinkEvent::Load(load) => {
+                let Some(endpoint) = self.endpoints.find(link) else { return };
+                let had_room = endpoint.has_room();
+                endpoint.load = load;
+                if !had_room && endpoint.has_room() {
+                    self.bind_unbound();
+                }
+            }
+            LinkEvent::Malformed(malformed) => {
+                tracing::warn!(?link, reason = %malformed.reason, "malformed message");
+                if let Some(session) = malformed.session {
+                    self.give_up(link, session.0);
+                }
+            }
+            LinkEvent::Suspect(suspect) => {
+                if let Some(endpoint) = self.endpoints.find(link) {
+                    endpoint.suspect = suspect;
+                }
+            }
+            LinkEvent::Down(reason) => self.link_down(link, &reason),
+            LinkEvent::Incompatible(reason) => {
+                tracing::warn!(?link, %reason, "endpoint does not match this target");
+                self.link_down(link, &reason);
+            }
+        }
+        self.endpoints.flush();
+    }
+
+    fn link_up(&mut self, link: LinkKey, welcome: &Welcome) {
+        let Some(endpoint) = self.endpoints.find(link) else { return };
+        endpoint.up = true;
+        endpoint.suspect = false;
+        endpoint.load = LoadReport { slots: welcome.limits.slots, ..LoadReport::default() };
+        tracing::info!(endpoint = %endpoint.name, instance = %welcome.instance, "endpoint connected");
+        self.count_links();
+        // It may have been replaced by one that wants what the old one refused.
+        for request in self.requests.values_mut() {
+            request.refused.retain(|refused| *refused != link);
+        }
+        self.bind_unbound();
+    }
+
+    fn link_down(&mut self, link: LinkKey, reason: &str) {
+        let Some(endpoint) = self.endpoints.find(link) else { return };
+        if endpoint.up {
+            tracing::info!(endpoint = %endpoint.name, %reason, "endpoint lost");
+        }
+        endpoint.up = false;
+        endpoint.outgoing.clear();
+        self.count_links();
+        self.unbind(link);
+    }
+
+    /// Moves the requests of a lost endpoint to others.
+    fn unbind(&mut self, link: LinkKey) {
+        let ids: Vec<_> = self
+            .requests
+            .iter()
+            .filter(|(_, request)| request.link == Some(link))
+            .map(|(&id, _)| id)
+            .collect();
+        let now = self.clock();
+        for id in ids {
+            let Some(mut request) = self.requests.remove(&id) else { continue };
+            request.link = None;
+            self.metrics.sessions.dec();
+            request.session.handle(now, Input::LinkDown);
+            self.bind(&mut request);
+            self.requests.insert(id, request);
+        }
+    }
+
+    fn bind_unbound(&mut self) {
+        let ids: Vec<_> = self
+            .requests
+            .iter()
+            .filter(|(_, request)| request.seq.is_some() && request.link.is_none())
+            .map(|(&id, _)| id)
+            .collect();
+        for id in ids {
+            let Some(mut request) = self.requests.remove(&id) else { continue };
+            self.bind(&mut request);
+            self.requests.insert(id, request);
+        }
+    }
+
+    fn receive(&mut self, link: LinkKey, message: &ToTarget) {
+        let session = match message {
+            ToTarget::Opened { session, .. } | ToTarget::Refused { session, .. } => session,
+            ToTarget::Window(window) => &window.session,
+            ToTarget::Resync(resync) => &resync.session,
+        };
+        let now = self.clock();
+        let Some(request) = bound(&mut self.requests, link, session.0) else { return };
+        let effects = request.session.handle(now, Input::Received(message));
+        let is_bound = request.session.is_bound();
+        let patience = effects.answer.map(|_| request.session.patience().clone());
+        self.endpoints.post(Some(link), effects.messages);
+        match message {
+            ToTarget::Opened { .. } => {}
+            ToTarget::Resync(_) => {
+                self.metrics.resyncs.inc();
+            }
+            ToTarget::Refused { reason, .. } => {
+                tracing::debug!(?link, %reason, "session refused");
+                self.metrics.refusals.inc();
+                if !is_bound {
+                    self.give_up(link, session.0);
+                }
+            }
+            ToTarget::Window(window) => {
+                let Some(answer) = effects.answer else {
+                    self.metrics.stale_windows.inc();
+                    if !is_bound {
+                        self.give_up(link, window.session.0);
+                    }
+                    return;
+                };
+                self.metrics.draft_seconds.observe(answer.took.as_secs_f64());
+                if answer.late {
+                    self.metrics.stale_windows.inc();
+                }
+                self.endpoints.patience = patience;
+                if let Some(endpoint) = self.endpoints.find(link) {
+                    endpoint.controller.observe_answer(answer.tokens, answer.took);
+                }
+            }
+        }
+    }
+
+    /// Passes a request that an endpoint does not want (or serves badly) to the next one; if there
+    /// is none it stays, and its session asks again if the refusal was temporary.
+    fn give_up(&mut self, link: LinkKey, session: u64) {
+        let Some(request) = bound(&mut self.requests, link, session) else { return };
+        let id = request.id;
+        let Some(mut request) = self.requests.remove(&id) else { return };
+        request.refused.push(link);
+        if self.endpoints.pick(&request).is_some() {
+            self.metrics.sessions.dec();
+            request.session.handle(self.clock(), Input::LinkDown);
+            self.bind(&mut request);
+        }
+        self.requests.insert(id, request);
+    }
+
+    fn count_links(&self) {
+        let up = self.endpoints.list.iter().filter(|endpoint| endpoint.up).count();
+        self.metrics.links_up.set(up as i64);
+    }
+}

@@ -1,0 +1,306 @@
+//! From the state of all requests to one engine step.
+
+use std::time::Instant;
+
+use foretoken_engine::{
+    batch::{Feed, SeqId, StepError, Wants},
+    schedule::{Ask, Chunk, Decode, Plan, RequestId, Running},
+};
+use foretoken_speculation::{TokenId, policy::target::Next};
+
+use super::{Turn, Worker};
+use crate::{
+    gather::{self, Due, Ready},
+    request::Request,
+};
+
+/// Most rows of a chunk whose every row needs logits: bounds the memory they take.
+const PROMPT_LOGITS_ROWS: usize = 64;
+
+/// Rows of one request in the step being built.
+#[derive(Clone, Copy)]
+pub(super) struct Share {
+    pub(super) request: RequestId,
+    pub(super) seq: SeqId,
+    /// Tokens with KV before the step.
+    pub(super) len: usize,
+    /// Where its tokens are in [`Feeding::tokens`].
+    start: usize,
+    end: usize,
+    wants: Wants,
+    pub(super) kind: Kind,
+}
+
+/// What a share is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Known tokens; more of them follow in later steps.
+    Chunk,
+    /// Known tokens up to the last: the first token is decided.
+    First,
+    /// The last token and a window of proposals.
+    Window,
+}
+
+/// The step being built; its buffers are kept from step to step.
+#[derive(Default)]
+pub(super) struct Feeding {
+    tokens: Vec<TokenId>,
+    pub(super) shares: Vec<Share>,
+    running: Vec<Running>,
+    due: Vec<Due>,
+}
+
+impl Feeding {
+    /// The proposals of a share of [`Kind::Window`].
+    pub(super) fn window(&self, share: &Share) -> &[TokenId] {
+        match share.kind {
+            Kind::Window => &self.tokens[share.start + 1..share.end],
+            Kind::Chunk | Kind::First => &[],
+        }
+    }
+
+    fn push(&mut self, request: &Request, len: usize, tokens: &[TokenId], kind: Kind) {
+        let Some(seq) = request.seq else { return };
+        let start = self.tokens.len();
+        self.tokens.extend_from_slice(tokens);
+        let wants = match kind {
+            Kind::Window => Wants::All,
+            Kind::Chunk | Kind::First if request.wants_prompt_logprobs() => Wants::All,
+            Kind::First => Wants::Last,
+            Kind::Chunk => Wants::None,
+        };
+        let end = self.tokens.len();
+        self.shares.push(Share { request: request.id, seq, len, start, end, wants, kind });
+    }
+}
+
+/// What the running requests can do now.
+#[derive(Default)]
+struct Survey {
+    ready: Ready,
+    /// Whether somebody is in prefill.
+    prefill: bool,
+    /// When the first window is overdue.
+    deadline: Option<Instant>,
+}
+
+impl Worker {
+    /// Runs a step if anything can and should run now.
+    pub(super) fn step(&mut self) -> Turn {
+        let survey = self.survey();
+        if let Some(until) = self.patience_for_others(&survey) {
+            return Turn::Idle(Some(until));
+        }
+        let free = self.engine.free_pages();
+        let plan = self.scheduler.plan(free, &self.feeding.running);
+        let preempted = !plan.preempt.is_empty();
+        self.build(&plan);
+        // Bound while its prompt is computed, so that the endpoint does the same meanwhile.
+        self.endpoints.flush();
+        if self.feeding.shares.is_empty() {
+            // What was preempted, or admitted with its prompt cached, can go on at once.
+            let again = preempted || !plan.admit.is_empty();
+            return if again { Turn::Stepped } else { Turn::Idle(survey.deadline) };
+        }
+        let started = Instant::now();
+        if let Err(error) = self.forward() {
+            tracing::error!(%error, "a step failed; its requests are lost");
+            self.lose_step(&error);
+            return Turn::Stepped;
+        }
+        self.now = Instant::now();
+        let took = self.now.saturating_duration_since(started);
+        let rows = self.feeding.tokens.len();
+        self.metrics.step_rows.observe(rows as f64);
+        self.metrics.step_seconds.observe(took.as_secs_f64());
+        self.endpoints.observe_step(rows as u32, took);
+        self.conclude();
+        Turn::Stepped
+    }
+
+    /// Describes the running requests to the scheduler, and finds out who waits for what.
+    fn survey(&mut self) -> Survey {
+        let mut survey = Survey::default();
+        let now = self.clock();
+        let Feeding { running, due, .. } = &mut self.feeding;
+        running.clear();
+        due.clear();
+        for id in self.scheduler.running() {
+            let Some(request) = self.requests.get_mut(&id) else { continue };
+            let Some(seq) = request.seq else { continue };
+            let (Ok(len), Ok(owned_pages), Ok(shares_tail)) =
+                (self.engine.len(seq), self.engine.owned_pages(seq), self.engine.shares_tail(seq))
+            else {
+                continue;
+            };
+            let mut tokens = request.session.tokens().len();
+            let mut ask = Ask::Run { window: 0 };
+            if len + 1 < tokens {
+                survey.prefill = true;
+                if request.has_started() {
+                    // Preempted and back: its last token is for the next window.
+                    tokens -= 1;
+                }
+            } else {
+                match request.session.next(now) {
+                    Next::Verify(window) => {
+                        ask = Ask::Run { window: window.len() };
+                        survey.ready.requests += 1;
+                        survey.ready.rows += 1 + window.len();
+                    }
+                    Next::Wait { until } => {
+                        ask = Ask::SitOut;
+                        let until = self.started + until;
+                        survey.deadline =
+                            Some(survey.deadline.map_or(until, |sooner| sooner.min(until)));
+                        due.push(expected(request, &self.endpoints, self.now));
+                    }
+                    Next::Finished => ask = Ask::SitOut,
+                }
+            }
+            running.push(Running { id, len, tokens, owned_pages, shares_tail, ask });
+        }
+        due.sort_unstable_by_key(|due| due.after);
+        survey
+    }
+
+    /// Until when those who are ready should wait for windows that are due soon.
+    fn patience_for_others(&self, survey: &Survey) -> Option<Instant> {
+        let limits = self.scheduler.limits();
+        let admits = self.scheduler.waiting().len() > 0
+            && self.scheduler.running().len() < limits.running.min(limits.rows);
+        if survey.prefill || admits || survey.ready.requests == 0 {
+            return None;
+        }
+        let cost = |rows| self.endpoints.step_cost(rows);
+        let wait = gather::wait_for(survey.ready, &self.feeding.due, cost)?;
+        let until = self.now + wait;
+        Some(survey.deadline.map_or(until, |deadline| deadline.min(until)))
+    }
+
+    /// Carries out a plan up to the feeds of its step.
+    fn build(&mut self, plan: &Plan) {
+        self.feeding.tokens.clear();
+        self.feeding.shares.clear();
+        for &id in &plan.preempt {
+            self.preempt(id);
+        }
+        for &Decode { id, window } in &plan.decode {
+            self.feed_decode(id, window);
+        }
+        for &Chunk { id, rows } in &plan.prefill {
+            self.feed_chunk(id, rows);
+        }
+        for &Chunk { id, rows } in &plan.admit {
+            self.admit(id);
+            self.feed_chunk(id, rows);
+        }
+    }
+
+    fn preempt(&mut self, id: RequestId) {
+        let Some(request) = self.requests.get_mut(&id) else { return };
+        self.metrics.preemptions.inc();
+        if let Some(seq) = request.seq.take()
+            && let Err(error) = self.engine.close(seq)
+        {
+            tracing::error!(%error, "a preempted request had no sequence");
+        }
+    }
+
+    /// Opens a sequence for a request, and a session on an endpoint.
+    fn admit(&mut self, id: RequestId) {
+        let Some(mut request) = self.requests.remove(&id) else { return };
+        let tokens = request.session.tokens();
+        let count = tokens.len();
+        let seq = self.engine.open(tokens, request.reuse);
+        let cached = self.engine.cached_len(seq).unwrap_or(0);
+        if !request.has_started() {
+            self.metrics.prefix_queries.inc_by(count as u64);
+            self.metrics.prefix_hits.inc_by(cached as u64);
+        }
+        request.opened(seq, cached);
+        if request.link.is_none() {
+            self.bind(&mut request);
+        }
+        self.requests.insert(id, request);
+    }
+
+    /// Feeds the last token and as much of the window as fits.
+    fn feed_decode(&mut self, id: RequestId, window: usize) {
+        let now = self.clock();
+        let Some(request) = self.requests.get_mut(&id) else { return };
+        let len = request.session.tokens().len();
+        let kept = request.seq.and_then(|seq| self.engine.len(seq).ok()).unwrap_or(0);
+        if kept + 1 < len {
+            return self.feed_chunk(id, 1);
+        }
+        let Some(&last) = request.session.tokens().last() else { return };
+        let Next::Verify(proposed) = request.session.next(now) else { return };
+        let start = self.feeding.tokens.len();
+        self.feeding.tokens.push(last);
+        self.feeding.tokens.extend_from_slice(&proposed[..window.min(proposed.len())]);
+        let end = self.feeding.tokens.len();
+        let Some(seq) = request.seq else { return };
+        let (wants, kind) = (Wants::All, Kind::Window);
+        let share = Share { request: id, seq, len: kept, start, end, wants, kind };
+        self.feeding.shares.push(share);
+    }
+
+    /// Feeds up to `rows` known tokens.
+    fn feed_chunk(&mut self, id: RequestId, rows: usize) {
+        let Some(request) = self.requests.get(&id) else { return };
+        let tokens = request.session.tokens();
+        let kept = request.seq.and_then(|seq| self.engine.len(seq).ok()).unwrap_or(0);
+        let known = if request.has_started() { tokens.len() - 1 } else { tokens.len() };
+        let mut rows = rows.min(known.saturating_sub(kept));
+        if request.wants_prompt_logprobs() {
+            rows = rows.min(PROMPT_LOGITS_ROWS);
+        }
+        if rows == 0 {
+            return;
+        }
+        let first = !request.has_started() && kept + rows == known;
+        let kind = if first { Kind::First } else { Kind::Chunk };
+        self.feeding.push(request, kept, &tokens[kept..kept + rows], kind);
+    }
+
+    fn forward(&mut self) -> Result<(), StepError> {
+        let Feeding { tokens, shares, .. } = &self.feeding;
+        let feeds: Vec<Feed<'_>> = shares
+            .iter()
+            .map(|share| Feed {
+                seq: share.seq,
+                tokens: &tokens[share.start..share.end],
+                tree: None,
+                logits: share.wants,
+            })
+            .collect();
+        self.engine.step(&feeds).map(|_| ())
+    }
+
+    /// Gives up the requests of a step that did not run; the router replays them elsewhere.
+    fn lose_step(&mut self, error: &StepError) {
+        let cause = error.to_string();
+        let ids: Vec<_> = self.feeding.shares.iter().map(|share| share.request).collect();
+        for id in ids {
+            self.lose(id, &cause);
+        }
+        self.endpoints.flush();
+    }
+}
+
+/// When the window of a waiting request is to be expected. One that is overdue is expected later
+/// the longer it is overdue, so that nobody waits for it for long.
+fn expected(request: &Request, endpoints: &super::Endpoints, now: Instant) -> Due {
+    let Some((link, (asked, tokens))) = request.link.zip(request.asked) else {
+        return Due { after: std::time::Duration::MAX / 4, rows: 1 };
+    };
+    let answer = endpoints.answer_time(link, tokens);
+    let waited = now.saturating_duration_since(asked);
+    let after = match answer.checked_sub(waited) {
+        Some(left) => left,
+        None => waited - answer + answer / 4,
+    };
+    Due { after, rows: 1 + tokens as usize }
+}

@@ -1,0 +1,184 @@
+//! From logits to verdicts: what is accepted, what is decided, who is told.
+
+use std::time::Duration;
+
+use foretoken_engine::{
+    batch::{SeqId, StepLogits},
+    schedule::RequestId,
+};
+use foretoken_protocol::generate::FinishReason;
+use foretoken_speculation::{
+    TokenId,
+    control::Load,
+    policy::{
+        Lookahead, Policy,
+        target::{Input, Verified},
+    },
+    sampling::Scratch,
+    verify,
+};
+
+use super::{Worker, plan::Kind};
+use crate::{
+    inbox::LinkKey,
+    request::{Decided, Request},
+};
+
+/// A verdict whose consequences are still to be drawn.
+struct Verdict {
+    request: RequestId,
+    seq: SeqId,
+    /// Tokens whose KV is right.
+    keep: usize,
+    /// Rows that were fed.
+    fed: usize,
+    decided: Decided,
+}
+
+/// What the next windows should have, by endpoint; asked once a step.
+#[derive(Default)]
+struct Suggestions(Vec<(LinkKey, u32)>);
+
+impl Worker {
+    /// Decides every token that the step's logits can decide.
+    pub(super) fn conclude(&mut self) {
+        let mut verdicts = Vec::with_capacity(self.feeding.shares.len());
+        let mut emitted = Vec::new();
+        let suggestions = self.suggest();
+        let now = self.now.saturating_duration_since(self.started);
+        let logits = self.engine.logits();
+        for (feed, share) in self.feeding.shares.iter().enumerate() {
+            let Some(request) = self.requests.get_mut(&share.request) else { continue };
+            if request.wants_prompt_logprobs() {
+                for i in 0..logits.rows(feed) {
+                    let row = logits.row(feed, i);
+                    request.note_prompt_row(share.len + i, row, &mut self.scratch);
+                }
+            }
+            if share.kind == Kind::Chunk {
+                continue;
+            }
+            let window = self.feeding.window(share);
+            let pass = Pass { feed, logits, window };
+            let decided = pass.decide(request, now, &mut self.scratch, &mut emitted);
+            let last = decided.ended.is_some();
+            let suggested = suggestions.of(request);
+            let accepted = decided.accepted as u32;
+            let verified = Verified { tokens: &emitted, accepted, suggested, last };
+            let effects = request.session.handle(now, Input::Verified(verified));
+            request.note_asked(&effects.messages, self.now);
+            if let Some(link) = request.link {
+                self.endpoints.observe_round(link, window.len() as u32, accepted);
+            }
+            self.metrics.generated_tokens.inc_by(emitted.len() as u64);
+            if !window.is_empty() {
+                self.metrics.drafts.inc();
+                self.metrics.draft_tokens.inc_by(window.len() as u64);
+                self.metrics.accepted_tokens.inc_by(u64::from(accepted));
+            }
+            self.endpoints.post(request.link, effects.messages);
+            verdicts.push(Verdict {
+                request: share.request,
+                seq: share.seq,
+                keep: share.len + 1 + decided.accepted,
+                fed: share.len + 1 + window.len(),
+                decided,
+            });
+        }
+        self.endpoints.flush();
+        for verdict in verdicts {
+            self.follow_up(&verdict);
+        }
+    }
+
+    /// What concerns nobody but the request: KV, events, its end.
+    fn follow_up(&mut self, verdict: &Verdict) {
+        let Some(request) = self.requests.get_mut(&verdict.request) else { return };
+        if let Some(took) = request.note_first_token(self.now) {
+            self.metrics.first_token.observe(took.as_secs_f64());
+        }
+        let Some(reason) = verdict.decided.ended else {
+            request.flush();
+            if verdict.keep < verdict.fed
+                && let Err(error) = self.engine.truncate(verdict.seq, verdict.keep)
+            {
+                tracing::error!(%error, "a request had no sequence");
+            }
+            return;
+        };
+        self.finish(verdict.request, reason);
+    }
+
+    fn finish(&mut self, id: RequestId, reason: FinishReason) {
+        let Some(mut request) = self.requests.remove(&id) else { return };
+        request.finish(reason, self.now);
+        request.flush();
+        self.count_finished(&request, reason);
+        self.release(&mut request);
+    }
+}
+
+impl Worker {
+    /// Asks the controllers of all endpoints in use, once for the whole step.
+    fn suggest(&mut self) -> Suggestions {
+        let mut sessions: Vec<(LinkKey, u32)> = Vec::new();
+        let mut decoding = 0;
+        for id in self.scheduler.running() {
+            let Some(request) = self.requests.get(&id) else { continue };
+            decoding += 1;
+            let Some(link) = request.link.filter(|_| is_adaptive(request)) else { continue };
+            match sessions.iter_mut().find(|(known, _)| *known == link) {
+                Some((_, count)) => *count += 1,
+                None => sessions.push((link, 1)),
+            }
+        }
+        let mut suggestions = Vec::with_capacity(sessions.len());
+        for (link, count) in sessions {
+            let load = Load { sessions: count, other_rows: decoding - count };
+            let Some(choice) = self.endpoints.choose(link, load) else { continue };
+            self.metrics.lookahead.set(i64::from(choice.lookahead));
+            self.metrics.lookahead_limit(choice.limit.name()).inc();
+            suggestions.push((link, choice.lookahead));
+        }
+        Suggestions(suggestions)
+    }
+}
+
+fn is_adaptive(request: &Request) -> bool {
+    matches!(request.policy, Policy::Speculative(Lookahead::Adaptive { .. }))
+}
+
+impl Suggestions {
+    fn of(&self, request: &Request) -> u32 {
+        let found = self.0.iter().find(|(link, _)| request.link == Some(*link));
+        found.map_or(0, |(_, lookahead)| *lookahead)
+    }
+}
+
+/// One request's part of a step's logits.
+struct Pass<'a> {
+    feed: usize,
+    logits: StepLogits<'a>,
+    window: &'a [TokenId],
+}
+
+impl Pass<'_> {
+    fn decide(
+        &self,
+        request: &mut Request,
+        now: Duration,
+        scratch: &mut Scratch,
+        emitted: &mut Vec<TokenId>,
+    ) -> Decided {
+        // The verdict on the prompt has no window to wait for.
+        request.session.next(now);
+        if request.session.tokens().len() >= request.limit {
+            emitted.clear();
+            return Decided { accepted: 0, ended: Some(FinishReason::Length) };
+        }
+        let first = self.logits.rows(self.feed) - self.window.len() - 1;
+        let row = |i| self.logits.row(self.feed, first + i);
+        let verdict = verify::coupled_chain(&mut request.sampler, scratch, self.window, row);
+        request.emit(self.window, verdict, row, emitted, scratch)
+    }
+}
