@@ -1,68 +1,26 @@
 //! Operations on rows: norms, rotary embedding, activations, sums.
+//!
+//! They run on the calling thread: a step's rows fit the level-1 cache, and waking another thread
+//! costs more than the work.
 
-use super::{Cpu, WeightView};
+#![allow(unsafe_code, reason = "enters vector kernels, which bound their accesses by the slices")]
+
+mod nonlinear;
+mod norm;
+mod rotary;
+
+pub use nonlinear::Activation;
+pub use rotary::{Heads, RopeTable};
+
+use super::simd::{Kernel, LANES, Simd, dispatch};
+use super::{Cpu, PackError, SourceType, WeightView};
 use crate::runner::StepPlan;
-
-/// Nonlinearity of a feed-forward layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activation {
-    /// `x * sigmoid(x)`.
-    Silu,
-    /// `max(x, 0)`.
-    Relu,
-    /// Gaussian error linear unit, by the error function.
-    Gelu,
-    /// Its approximation by tanh (`gelu_new`, `gelu_pytorch_tanh`).
-    GeluTanh,
-}
-
-/// Some heads within wider rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Heads {
-    /// Values from one row to the next.
-    pub stride: usize,
-    /// Column of the first head.
-    pub first: usize,
-    /// Number of heads.
-    pub count: usize,
-    /// Dimensions of a head.
-    pub dim: usize,
-}
-
-/// Cosines and sines by position.
-#[derive(Clone, Debug)]
-pub struct RopeTable {
-    half: usize,
-    cos: Vec<f32>,
-    sin: Vec<f32>,
-}
-
-impl RopeTable {
-    /// Angles `position * frequencies[i]` for positions below `positions`, computed in f32 as
-    /// the reference implementation does, both functions times `scale` (yarn's attention factor,
-    /// 1 elsewhere).
-    pub fn new(frequencies: &[f32], positions: usize, scale: f32) -> Self {
-        let angles = || {
-            (0..positions).flat_map(|p| frequencies.iter().map(move |f| p as f32 * f))
-        };
-        Self {
-            half: frequencies.len(),
-            cos: angles().map(|a| a.cos() * scale).collect(),
-            sin: angles().map(|a| a.sin() * scale).collect(),
-        }
-    }
-
-    /// Number of positions.
-    pub fn positions(&self) -> usize {
-        self.cos.len().checked_div(self.half).unwrap_or(0)
-    }
-}
 
 /// A table of rows looked up by token (or position), kept in its source format.
 #[derive(Clone, Debug)]
 pub struct Embedding {
     cols: usize,
-    source: super::linear::SourceType,
+    source: SourceType,
     bytes: Vec<u8>,
 }
 
@@ -71,7 +29,7 @@ impl Embedding {
     ///
     /// # Errors
     /// If the view's bytes do not match its shape.
-    pub fn new(view: &WeightView<'_>) -> Result<Self, super::PackError> {
+    pub fn new(view: &WeightView<'_>) -> Result<Self, PackError> {
         view.check()?;
         Ok(Self { cols: view.cols, source: view.source, bytes: view.bytes.to_vec() })
     }
@@ -98,124 +56,6 @@ impl Embedding {
 }
 
 impl Cpu {
-    /// `out = x / rms(x) * weight` for each row of `weight.len()` values
-    /// (Zhang and Sennrich 2019).
-    pub fn rms_norm(&self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-        let n = weight.len();
-        for (x, out) in x.chunks_exact(n).zip(out.chunks_exact_mut(n)) {
-            let mean = x.iter().map(|x| x * x).sum::<f32>() / n as f32;
-            let scale = 1.0 / (mean + eps).sqrt();
-            for ((out, x), w) in out.iter_mut().zip(x).zip(weight) {
-                *out = x * scale * w;
-            }
-        }
-    }
-
-    /// `residual += delta`, then the norm of the sum into `out`.
-    pub fn add_rms_norm(
-        &self,
-        residual: &mut [f32],
-        delta: &[f32],
-        weight: &[f32],
-        eps: f32,
-        out: &mut [f32],
-    ) {
-        self.add(residual, delta);
-        self.rms_norm(residual, weight, eps, out);
-    }
-
-    /// `out = (x - mean) / deviation * weight + bias` for each row (Ba et al. 2016).
-    pub fn layer_norm(&self, x: &[f32], weight: &[f32], bias: &[f32], eps: f32, out: &mut [f32]) {
-        let n = weight.len();
-        for (x, out) in x.chunks_exact(n).zip(out.chunks_exact_mut(n)) {
-            let mean = x.iter().sum::<f32>() / n as f32;
-            let variance = x.iter().map(|x| (x - mean) * (x - mean)).sum::<f32>() / n as f32;
-            let scale = 1.0 / (variance + eps).sqrt();
-            for (((out, x), w), b) in out.iter_mut().zip(x).zip(weight).zip(bias) {
-                *out = (x - mean) * scale * w + b;
-            }
-        }
-    }
-
-    /// Root-mean-square norm of each head in place (the q/k norm of Qwen3); `weight` has one
-    /// value per dimension.
-    pub fn head_norm(&self, rows: &mut [f32], heads: Heads, weight: &[f32], eps: f32) {
-        for row in rows.chunks_mut(heads.stride) {
-            let all = &mut row[heads.first..][..heads.count * heads.dim];
-            for head in all.chunks_exact_mut(heads.dim) {
-                let mean = head.iter().map(|x| x * x).sum::<f32>() / heads.dim as f32;
-                let scale = 1.0 / (mean + eps).sqrt();
-                for (x, w) in head.iter_mut().zip(weight) {
-                    *x = *x * scale * w;
-                }
-            }
-        }
-    }
-
-    /// Rotates each head by its row's position (Su et al. 2021), dimension i paired with
-    /// i + half as Hugging Face checkpoints expect.
-    ///
-    /// # Panics
-    /// If a position is past the table.
-    pub fn rope(&self, rows: &mut [f32], heads: Heads, positions: &[u32], table: &RopeTable) {
-        let half = table.half;
-        for (row, position) in rows.chunks_mut(heads.stride).zip(positions) {
-            let at = *position as usize * half;
-            let (cos, sin) = (&table.cos[at..][..half], &table.sin[at..][..half]);
-            let all = &mut row[heads.first..][..heads.count * heads.dim];
-            for head in all.chunks_exact_mut(heads.dim) {
-                let (low, high) = head[..2 * half].split_at_mut(half);
-                for i in 0..half {
-                    let (a, b) = (low[i], high[i]);
-                    low[i] = a * cos[i] - b * sin[i];
-                    high[i] = b * cos[i] + a * sin[i];
-                }
-            }
-        }
-    }
-
-    /// `out = activation(gate) * up` where each row of `gate_up` holds `n` gates, then `n` ups.
-    pub fn gated(&self, activation: Activation, gate_up: &[f32], n: usize, out: &mut [f32]) {
-        for (row, out) in gate_up.chunks_exact(2 * n).zip(out.chunks_exact_mut(n)) {
-            out.copy_from_slice(&row[..n]);
-            self.activate(activation, out);
-            for (out, up) in out.iter_mut().zip(&row[n..]) {
-                *out *= up;
-            }
-        }
-    }
-
-    /// Applies the nonlinearity in place.
-    pub fn activate(&self, activation: Activation, x: &mut [f32]) {
-        for x in x {
-            *x = match activation {
-                Activation::Silu => *x / (1.0 + (-*x).exp()),
-                Activation::Relu => x.max(0.0),
-                Activation::Gelu | Activation::GeluTanh => {
-                    0.5 * *x * (1.0 + (0.797_884_6 * (*x + 0.044_715 * *x * *x * *x)).tanh())
-                }
-            };
-        }
-    }
-
-    /// `x += y`.
-    pub fn add(&self, x: &mut [f32], y: &[f32]) {
-        for (x, y) in x.iter_mut().zip(y) {
-            *x += y;
-        }
-    }
-
-    /// Index of the largest value, the first of equals; 0 for an empty row.
-    pub fn argmax(&self, row: &[f32]) -> usize {
-        let mut best = 0;
-        for (i, x) in row.iter().enumerate() {
-            if *x > row[best] {
-                best = i;
-            }
-        }
-        best
-    }
-
     /// Embeds each token of the plan into `out`, row after row.
     ///
     /// # Panics
@@ -225,4 +65,90 @@ impl Cpu {
             table.row(token.0 as usize, out);
         }
     }
+
+    /// `x += y`.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn add(&self, x: &mut [f32], y: &[f32]) {
+        assert_eq!(x.len(), y.len(), "summands");
+        dispatch(self.isa, Add { x, y });
+    }
+
+    /// Index of the largest value, the first of equals; NaN never wins, and 0 stands for a row
+    /// without values.
+    pub fn argmax(&self, row: &[f32]) -> usize {
+        let largest = dispatch(self.isa, Largest(row));
+        row.iter().position(|x| *x == largest).unwrap_or(0)
+    }
 }
+
+/// Loads a vector or part of one.
+///
+/// # Safety
+/// As for [`Simd::load_some`].
+#[inline(always)]
+unsafe fn load<S: Simd>(from: *const f32, lanes: usize) -> S::F {
+    // SAFETY: the caller's contract.
+    unsafe { if lanes == LANES { S::load(from) } else { S::load_some(from, lanes) } }
+}
+
+/// Stores a vector or part of one.
+///
+/// # Safety
+/// As for [`Simd::store_some`].
+#[inline(always)]
+unsafe fn store<S: Simd>(to: *mut f32, lanes: usize, x: S::F) {
+    // SAFETY: the caller's contract.
+    unsafe { if lanes == LANES { S::store(to, x) } else { S::store_some(to, lanes, x) } }
+}
+
+struct Add<'a> {
+    x: &'a mut [f32],
+    y: &'a [f32],
+}
+
+impl Kernel for Add<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let (x, y) = (self.x.as_mut_ptr(), self.y.as_ptr());
+        let n = self.x.len();
+        let whole = n / LANES * LANES;
+        // SAFETY: both slices have `n` values.
+        unsafe {
+            for at in (0..whole).step_by(LANES) {
+                S::store(x.add(at), S::add(S::load(x.add(at)), S::load(y.add(at))));
+            }
+            let (x, rest) = (x.add(whole), n - whole);
+            let sum = S::add(S::load_some(x, rest), S::load_some(y.add(whole), rest));
+            S::store_some(x, rest, sum);
+        }
+    }
+}
+
+/// Largest value of a row, minus infinity for none.
+struct Largest<'a>(&'a [f32]);
+
+impl Kernel for Largest<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) -> f32 {
+        let (vectors, rest) = self.0.as_chunks::<LANES>();
+        // SAFETY: every chunk has 16 values.
+        let top = unsafe {
+            let mut top = S::splat(f32::NEG_INFINITY);
+            for vector in vectors {
+                // NaN is the first operand where it can be: the second one wins.
+                top = S::max(S::load(vector.as_ptr()), top);
+            }
+            S::largest(top)
+        };
+        rest.iter().fold(top, |a, b| a.max(*b))
+    }
+}
+
+#[cfg(test)]
+mod tests;
