@@ -1,7 +1,7 @@
 //! The generated protobuf code, and the packed arrays in it.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use foretoken_speculation::{TokenId, sampling::SamplingParams};
+use foretoken_speculation::{TokenId, sampling::{InvalidSampling, SamplingParams}};
 
 #[expect(
     clippy::pedantic,
@@ -50,8 +50,10 @@ pub(crate) enum ValueError {
     Count { field: &'static str, found: usize, expected: usize },
     #[error("{field} has {found} entries, {limit} are allowed")]
     TooMany { field: &'static str, found: usize, limit: usize },
-    #[error("{field} is {found}, allowed is {allowed}")]
-    Range { field: &'static str, found: String, allowed: &'static str },
+    #[error(transparent)]
+    Sampling(#[from] InvalidSampling),
+    #[error("{0} is no distribution: positive numbers that sum to 1, by ascending token")]
+    Distribution(&'static str),
 }
 
 pub(crate) fn pack_tokens(tokens: &[TokenId]) -> Bytes {
@@ -109,19 +111,6 @@ pub(crate) fn check_text(field: &'static str, text: String) -> Result<String, Va
     Ok(text)
 }
 
-pub(crate) fn check_number(
-    field: &'static str,
-    value: f32,
-    allowed: &'static str,
-    good: impl Fn(f32) -> bool,
-) -> Result<f32, ValueError> {
-    if value.is_finite() && good(value) {
-        Ok(value)
-    } else {
-        Err(ValueError::Range { field, found: value.to_string(), allowed })
-    }
-}
-
 impl Wire for SamplingParams {
     type Proto = proto::sampling::v1::SamplingParams;
 
@@ -141,35 +130,20 @@ impl Wire for SamplingParams {
         }
     }
 
-    fn from_proto(params: Self::Proto) -> Result<Self, ValueError> {
-        let any = "any finite number";
-        let logit_bias = unpack_pairs("logit_bias", &params.bias_tokens, &params.bias_values)?;
-        for (_, bias) in &logit_bias {
-            check_number("logit_bias", *bias, any, |_| true)?;
-        }
-        Ok(Self {
-            temperature: check_number("temperature", params.temperature, "0 or more", |t| t >= 0.0)?,
-            top_k: params.top_k,
-            top_p: check_number("top_p", params.top_p, "more than 0, up to 1", |p| {
-                p > 0.0 && p <= 1.0
-            })?,
-            min_p: check_number("min_p", params.min_p, "0 to 1", |p| (0.0..=1.0).contains(&p))?,
-            repetition_penalty: check_number(
-                "repetition_penalty",
-                params.repetition_penalty,
-                "more than 0",
-                |penalty| penalty > 0.0,
-            )?,
-            presence_penalty: check_number("presence_penalty", params.presence_penalty, any, |_| true)?,
-            frequency_penalty: check_number(
-                "frequency_penalty",
-                params.frequency_penalty,
-                any,
-                |_| true,
-            )?,
-            logit_bias,
-            banned_until_min: unpack_tokens("banned_until_min", &params.banned_until_min)?,
-            min_tokens: params.min_tokens,
-        })
+    fn from_proto(proto: Self::Proto) -> Result<Self, ValueError> {
+        let params = Self {
+            temperature: proto.temperature,
+            top_k: proto.top_k,
+            top_p: proto.top_p,
+            min_p: proto.min_p,
+            repetition_penalty: proto.repetition_penalty,
+            presence_penalty: proto.presence_penalty,
+            frequency_penalty: proto.frequency_penalty,
+            logit_bias: unpack_pairs("logit_bias", &proto.bias_tokens, &proto.bias_values)?,
+            banned_until_min: unpack_tokens("banned_until_min", &proto.banned_until_min)?,
+            min_tokens: proto.min_tokens,
+        };
+        params.validate()?;
+        Ok(params)
     }
 }

@@ -1,9 +1,11 @@
 //! What an engine's thread waits at.
 
 use std::{
+    cell::Cell,
     collections::VecDeque,
     fmt,
     future::poll_fn,
+    marker::PhantomData,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Poll, Waker},
     time::{Duration, Instant},
@@ -27,6 +29,8 @@ pub struct Mailbox<T> {
     post: Arc<Mutex<Post<T>>>,
     driver: Arc<Driver>,
     spin: Duration,
+    /// Only one thread at a time can wait.
+    _not_sync: PhantomData<Cell<()>>,
 }
 
 struct Post<T> {
@@ -76,12 +80,17 @@ impl<T> Mailbox<T> {
         driver.join();
         let post = Post { items: VecDeque::new(), waker: None, closed: false };
         let post = Arc::new(Mutex::new(post));
-        (Postbox { post: Arc::clone(&post) }, Self { post, driver, spin })
+        (Postbox { post: Arc::clone(&post) }, Self {
+            post,
+            driver,
+            spin,
+            _not_sync: PhantomData,
+        })
     }
 
     /// The next item, if there is one. If there is none, sends what links have to send and looks
     /// whether something has arrived (about 3 us).
-    pub fn try_recv(&mut self) -> Option<T> {
+    pub fn try_recv(&self) -> Option<T> {
         self.take().or_else(|| {
             self.driver.drive(turn());
             self.take()
@@ -89,7 +98,7 @@ impl<T> Mailbox<T> {
     }
 
     /// The next item, or none if there is none within `patience`.
-    pub fn recv_timeout(&mut self, patience: Duration) -> Option<T> {
+    pub fn recv_timeout(&self, patience: Duration) -> Option<T> {
         self.take().or_else(|| {
             let arrival = async {
                 if !self.spin.is_zero() {

@@ -5,13 +5,13 @@
 //! and rounds follow, which only the receiving session can tell.
 
 use foretoken_speculation::{
-    Epoch, Round, Seed, SessionId,
+    Epoch, Round, Seed, SessionId, TokenId,
     message::{Open, Outcome, Resync, SparseDistribution, ToDraft, ToTarget, Window},
     sampling::SamplingParams,
 };
 
 use crate::wire::{
-    ValueError, Wire, check_number, check_text, pack_tokens, pack_words,
+    ValueError, Wire, check_text, pack_tokens, pack_words,
     proto::speculation::v1::{
         self as proto, DraftMessage, TargetMessage, draft_message, target_message,
     },
@@ -238,20 +238,14 @@ fn unpack_distributions(
     Ok(distributions)
 }
 
-fn check_distribution(
-    entries: &[(foretoken_speculation::TokenId, f32)],
-) -> Result<SparseDistribution, ValueError> {
-    let mut sum = 0.0;
-    for (_, probability) in entries {
-        sum += check_number("q.probabilities", *probability, "more than 0", |p| p > 0.0)?;
+fn check_distribution(entries: &[(TokenId, f32)]) -> Result<SparseDistribution, ValueError> {
+    let sum: f32 = entries.iter().map(|(_, probability)| probability).sum();
+    let positive = entries.iter().all(|(_, probability)| *probability > 0.0);
+    let ascending = entries.is_sorted_by(|one, two| one.0 < two.0);
+    // Written so that a sum that is no number fails.
+    if positive && ascending && (sum - 1.0).abs() <= MAX_SUM_ERROR {
+        Ok(SparseDistribution { entries: entries.to_vec() })
+    } else {
+        Err(ValueError::Distribution("a proposal's q"))
     }
-    check_number("the sum of q.probabilities", sum, "1", |sum| (sum - 1.0).abs() <= MAX_SUM_ERROR)?;
-    if !entries.is_sorted_by(|one, two| one.0 < two.0) {
-        return Err(ValueError::Range {
-            field: "q.tokens",
-            found: "out of order".into(),
-            allowed: "ascending",
-        });
-    }
-    Ok(SparseDistribution { entries: entries.to_vec() })
 }
