@@ -1,0 +1,172 @@
+//! What the router adds: the same simulated target asked directly and through HTTP.
+
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use anyhow::bail;
+use futures::{StreamExt, future::try_join_all};
+use foretoken_protocol::generate::{GenerateClient, GenerateEvent, GenerateRequest};
+use foretoken_speculation::{Seed, TokenId, sampling::SamplingParams};
+use serde_json::json;
+
+use crate::{
+    client::Ask,
+    report::Report,
+    stack::{Setup, Stack},
+    stats::percentile,
+};
+
+/// What to measure.
+#[derive(Clone, Debug, clap::Args)]
+pub struct RouterArgs {
+    /// Streams at once.
+    #[arg(long, default_value_t = 64)]
+    pub streams: usize,
+    /// Tokens per stream.
+    #[arg(long, default_value_t = 100)]
+    pub tokens: u32,
+    /// Step time of the simulated target, in microseconds.
+    #[arg(long, default_value_t = 20_000)]
+    pub step_us: u64,
+    /// Rounds; each measures both arms once.
+    #[arg(long, default_value_t = 4)]
+    pub rounds: usize,
+}
+
+/// Measures and publishes `router`.
+pub async fn run(args: &RouterArgs, binary: PathBuf, models: &Path, results: &Path) -> anyhow::Result<()> {
+    let setup = Setup {
+        target_model: json!({"simulated": {"vocab": 4096, "step_us": args.step_us}}),
+        draft: None,
+        service: json!({"policy": "Autoregressive", "prefix_cache": false, "max_running": 2 * args.streams}),
+        cores: String::new(),
+        tcp: true,
+        ..Setup::shipped(binary, models, "bf16", 1)
+    };
+    let stack = setup.start().await?;
+    let mut report = Report::new(
+        "router",
+        format!(
+            "{} streams at once of {} tokens each, simulated target with steps of {} us: asked by gRPC directly, and \
+             through the router's HTTP and SSE. {} interleaved rounds after one warm-up; the client shares the cores. \
+             Milliseconds.",
+            args.streams, args.tokens, args.step_us, args.rounds
+        ),
+        &["arm", "TTFT p50", "TTFT p99", "between tokens p50", "between tokens p99", "router CPU ms per 1,000 tokens"],
+    );
+    let mut direct = Arrivals::default();
+    let mut routed = Arrivals::default();
+    let mut cpu = Duration::ZERO;
+    for round in 0..=args.rounds {
+        let straight = ask_target(&stack, args).await?;
+        let before = stack.cpu_time("router")?;
+        let through = ask_router(&stack, args).await?;
+        let spent = stack.cpu_time("router")?.saturating_sub(before);
+        if round > 0 {
+            direct.add(&straight);
+            routed.add(&through);
+            cpu += spent;
+        }
+    }
+    let tokens = args.rounds * args.streams * args.tokens as usize;
+    let per_thousand = cpu.as_secs_f64() * 1e3 / (tokens as f64 / 1e3);
+    let (direct, routed) = (direct.figures(), routed.figures());
+    let cells = |name: &str, f: &[f64; 4], cpu: String| {
+        let mut row = vec![name.to_owned()];
+        row.extend(f.iter().map(|x| format!("{x:.2}")));
+        row.push(cpu);
+        row
+    };
+    report.row(cells("gRPC to the target", &direct, "-".to_owned()));
+    report.row(cells("HTTP through the router", &routed, format!("{per_thousand:.1}")));
+    let added: [f64; 4] = std::array::from_fn(|i| routed[i] - direct[i]);
+    report.row(cells("added", &added, String::new()));
+    report.data = json!({"direct_ms": direct, "routed_ms": routed, "added_ms": added,
+        "router_cpu_ms_per_1000_tokens": per_thousand, "streams": args.streams});
+    report.publish(results)
+}
+
+/// When things arrived, in milliseconds.
+#[derive(Default)]
+struct Arrivals {
+    first: Vec<f64>,
+    between: Vec<f64>,
+}
+
+impl Arrivals {
+    /// `streams`: for each, the time from the request to each arrival.
+    fn add(&mut self, streams: &[Vec<Duration>]) {
+        for stream in streams {
+            let ms: Vec<f64> = stream.iter().map(|d| d.as_secs_f64() * 1e3).collect();
+            self.first.extend(ms.first());
+            self.between.extend(ms.windows(2).map(|w| w[1] - w[0]));
+        }
+    }
+
+    /// TTFT p50 and p99, time between tokens p50 and p99.
+    fn figures(&mut self) -> [f64; 4] {
+        self.first.sort_by(f64::total_cmp);
+        self.between.sort_by(f64::total_cmp);
+        let (first, between) = (&self.first, &self.between);
+        [percentile(first, 0.5), percentile(first, 0.99), percentile(between, 0.5), percentile(between, 0.99)]
+    }
+}
+
+fn prompt(stream: usize) -> Vec<u32> {
+    (0..32).map(|i| 3 + (stream as u32 * 131 + i * 17) % 4000).collect()
+}
+
+async fn ask_router(stack: &Stack, args: &RouterArgs) -> anyhow::Result<Vec<Vec<Duration>>> {
+    let client = stack.client();
+    let streams = (0..args.streams).map(|stream| {
+        let client = client.clone();
+        async move {
+            let ids = prompt(stream);
+            let ask = Ask { ids: &ids, max_tokens: args.tokens, temperature: 0.0, seed: 1, policy: None };
+            client.stream(&ask).await
+        }
+    });
+    try_join_all(streams).await
+}
+
+async fn ask_target(stack: &Stack, args: &RouterArgs) -> anyhow::Result<Vec<Vec<Duration>>> {
+    let client = GenerateClient::new("target", stack.target().clone());
+    let streams = (0..args.streams).map(|stream| {
+        let client = client.clone();
+        async move {
+            let tokens: Vec<TokenId> = prompt(stream).into_iter().map(TokenId).collect();
+            let request = GenerateRequest {
+                request_id: format!("bench-{stream}"),
+                prompt_len: tokens.len(),
+                tokens,
+                sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
+                seed: Seed(1),
+                max_tokens: args.tokens,
+                ignore_eos: true,
+                stop_token_ids: Vec::new(),
+                logprobs: None,
+                prompt_logprobs: false,
+                policy: None,
+                lookahead: None,
+                cache_prompt: false,
+                endpoints: Vec::new(),
+            };
+            let start = Instant::now();
+            let mut arrivals = Vec::new();
+            let mut events = client.generate(request).await?;
+            while let Some(event) = events.next().await {
+                match event? {
+                    GenerateEvent::Tokens(_) => arrivals.push(start.elapsed()),
+                    GenerateEvent::Started { .. } | GenerateEvent::Finished { .. } => {}
+                }
+            }
+            if arrivals.is_empty() {
+                bail!("stream {stream} got no tokens");
+            }
+            Ok(arrivals)
+        }
+    });
+    try_join_all(streams).await
+}

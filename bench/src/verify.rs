@@ -1,0 +1,179 @@
+//! What a verification pass costs: m rows against one, and one row against the memory's speed.
+
+use std::{hint::black_box, path::Path, time::Instant};
+
+use foretoken_engine::{
+    model::{CpuOptions, CpuRunner, KvSize, WeightType},
+    runner::{Logits, ModelRunner, PAGE_TOKENS, PageIndex, SequenceRows, StepPlan, Tail},
+};
+use foretoken_speculation::TokenId;
+use serde_json::json;
+
+use crate::{
+    random_model::HUNDRED_MILLION,
+    report::Report,
+    stats::{Summary, arm_order},
+};
+
+/// What to measure.
+#[derive(Clone, Debug, clap::Args)]
+pub struct VerifyArgs {
+    /// Threads of the engine.
+    #[arg(long, default_value_t = 1)]
+    pub threads: usize,
+    /// Rounds; each measures every cell once.
+    #[arg(long, default_value_t = 7)]
+    pub rounds: usize,
+    /// Model folder instead of a random model of about 100 million parameters.
+    #[arg(long)]
+    pub model: Option<std::path::PathBuf>,
+}
+
+const CONTEXT: usize = 256;
+const ROWS: [usize; 7] = [1, 2, 4, 6, 8, 16, 32];
+const DTYPES: [WeightType; 3] = [WeightType::F32, WeightType::Bf16, WeightType::Int8];
+
+/// Measures and publishes `verify_ratio`.
+pub fn run(args: &VerifyArgs, results: &Path) -> anyhow::Result<()> {
+    let temporary = tempfile::tempdir()?;
+    let (folder, parameters) = if let Some(folder) = &args.model {
+        let weights = std::fs::metadata(folder.join("model.safetensors"))?.len();
+        (folder.clone(), weights as usize / 2)
+    } else {
+        HUNDRED_MILLION.write(temporary.path())?;
+        (temporary.path().to_owned(), HUNDRED_MILLION.parameters())
+    };
+    let mut report = Report::new(
+        "verify_ratio",
+        format!(
+            "Milliseconds of one forward pass over m rows at context {CONTEXT}, logits for all rows, {} thread(s), \
+             {} rounds interleaved after one warm-up round, medians; in brackets the ratio to m = 1. Stream: weight \
+             bytes of a pass over its time, as a share of what a plain sum over the same number of bytes reaches.",
+            args.threads, args.rounds,
+        ),
+        &["path", "m=1", "m=2", "m=4", "m=6", "m=8", "m=16", "m=32", "stream GB/s", "m=1 GB/s", "share"],
+    );
+    let mut data = Vec::new();
+    for dtype in DTYPES {
+        let mut subject = Subject::load(&folder, dtype, args.threads)?;
+        let bytes = parameters * [4, 2, 1][DTYPES.iter().position(|d| *d == dtype).unwrap_or(0)];
+        let (cells, stream) = subject.measure(args.rounds, bytes, args.threads)?;
+        let base = cells[0].median;
+        let rate = bytes as f64 / base / 1e6;
+        let mut row = vec![subject.runner.info().path.clone()];
+        row.extend(cells.iter().map(|c| format!("{:.2} ({:.2})", c.median, c.median / base)));
+        row.extend([
+            format!("{:.1}", stream.median),
+            format!("{rate:.1}"),
+            format!("{:.0} %", 100.0 * rate / stream.median),
+        ]);
+        report.row(row);
+        data.push(json!({"path": subject.runner.info().path, "rows": ROWS, "ms": cells,
+            "weight_bytes": bytes, "stream_gb_s": stream}));
+    }
+    report.data = json!(data);
+    report.publish(results)
+}
+
+struct Subject {
+    runner: CpuRunner,
+    plan: StepPlan,
+    logits: Logits,
+}
+
+impl Subject {
+    fn load(folder: &Path, dtype: WeightType, threads: usize) -> anyhow::Result<Self> {
+        let options = CpuOptions {
+            dtype,
+            threads: Some(threads),
+            kv: KvSize::Pages((CONTEXT + 64) / PAGE_TOKENS),
+            max_rows: CONTEXT,
+            ..CpuOptions::default()
+        };
+        let mut subject = Self {
+            runner: CpuRunner::load(folder, &options)?,
+            plan: StepPlan::default(),
+            logits: Logits::default(),
+        };
+        subject.step(0, CONTEXT, false)?; // fills the context once
+        Ok(subject)
+    }
+
+    fn step(&mut self, first: usize, rows: usize, wants: bool) -> anyhow::Result<f64> {
+        let pages = (first + rows).div_ceil(PAGE_TOKENS);
+        self.plan = StepPlan {
+            tokens: (0..rows).map(|i| TokenId(3 + (i as u32 * 37) % 900)).collect(),
+            positions: (first..first + rows).map(|p| p as u32).collect(),
+            wants_logits: vec![wants; rows],
+            sequences: vec![SequenceRows {
+                rows: rows as u32,
+                first_slot: first as u32,
+                pages: 0..pages,
+                tail: Tail::Causal,
+            }],
+            pages: (0..pages as u32).map(PageIndex).collect(),
+            ancestors: Vec::new(),
+        };
+        let start = Instant::now();
+        self.runner.forward(&self.plan, &mut self.logits)?;
+        Ok(start.elapsed().as_secs_f64() * 1e3)
+    }
+
+    /// Median milliseconds per entry of [`ROWS`], and the machine's read speed in GB/s.
+    fn measure(
+        &mut self,
+        rounds: usize,
+        bytes: usize,
+        threads: usize,
+    ) -> anyhow::Result<(Vec<Summary>, Summary)> {
+        let words = vec![1_u64; bytes / 8];
+        let mut times = vec![Vec::new(); ROWS.len()];
+        let mut rates = Vec::new();
+        for round in 0..=rounds {
+            let mut rate = 0.0_f64;
+            for arm in arm_order(ROWS.len() + 1, round) {
+                let Some(&rows) = ROWS.get(arm) else {
+                    rate = (0..3).map(|_| stream(&words, threads)).fold(rate, f64::max);
+                    continue;
+                };
+                // The best of three: what the machine can do, not what its neighbours did to it.
+                let best = (0..3).map(|_| self.step(CONTEXT, rows, true)).collect::<Result<Vec<_>, _>>()?;
+                if round > 0 {
+                    times[arm].push(best.into_iter().fold(f64::INFINITY, f64::min));
+                }
+            }
+            if round > 0 {
+                rates.push(rate);
+            }
+        }
+        let cells = times.iter().filter_map(|t| Summary::of(t)).collect();
+        let rate = Summary::of(&rates).ok_or_else(|| anyhow::anyhow!("no rounds were asked for"))?;
+        Ok((cells, rate))
+    }
+}
+
+/// Reads `words` once with `threads` threads; GB/s.
+fn stream(words: &[u64], threads: usize) -> f64 {
+    let sum = |part: &[u64]| {
+        let mut lanes = [0_u64; 32];
+        for chunk in part.chunks_exact(32) {
+            for (lane, word) in lanes.iter_mut().zip(chunk) {
+                *lane = lane.wrapping_add(*word);
+            }
+        }
+        lanes.iter().fold(0, |a: u64, b| a.wrapping_add(*b))
+    };
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let part = words.len().div_ceil(threads.max(1)).max(1);
+        let mut parts = words.chunks(part);
+        let own = parts.next().unwrap_or_default();
+        let others: Vec<_> = parts.map(|p| scope.spawn(move || black_box(sum(p)))).collect();
+        black_box(sum(own));
+        for other in others {
+            // A panicking sum is impossible; a lost one would only make the stream look slower.
+            let _ = other.join();
+        }
+    });
+    (words.len() * 8) as f64 / start.elapsed().as_secs_f64() / 1e9
+}
