@@ -1,0 +1,192 @@
+//! Inputs from outside, damaged in every way: each ends in a value or an error, never in a panic,
+//! a hang or memory without bound.
+//!
+//! Each test damages valid samples for `FORETOKEN_FUZZ_SECONDS` (2 if unset; `make fuzz` sets
+//! more). The seed is `FORETOKEN_FUZZ_SEED` (1 if unset, so a plain run repeats itself) and a
+//! failure prints the input.
+
+mod mutate;
+
+use std::{fs, path::PathBuf};
+
+use foretoken_engine::{spec::ModelSpec, weights::Weights};
+use foretoken_protocol::link::{
+    DraftFrame, Hello, TargetFrame, Welcome, decode_draft_frame, decode_target_frame,
+    encode_draft_frame, encode_target_frame,
+};
+use foretoken_router::{ModelConfig, Router, RouterConfig};
+use foretoken_speculation::{
+    Epoch, Round, Seed, SessionId, TokenId,
+    message::{
+        Open, Outcome, Resync, SparseDistribution, ToDraft, ToTarget, Window,
+    },
+    sampling::SamplingParams,
+};
+use mutate::Fuzzer;
+use tokio_util::sync::CancellationToken;
+
+fn repository() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn tokens(n: u32) -> Vec<TokenId> {
+    (0..n).map(|i| TokenId(i * 37 % 4096)).collect()
+}
+
+#[test]
+fn any_bytes_are_a_target_frame_or_an_error() {
+    let session = SessionId(7);
+    let messages = vec![
+        ToDraft::Open(Open {
+            session,
+            epoch: Epoch(1),
+            sampling: SamplingParams { logit_bias: vec![(TokenId(5), 1.5)], ..Default::default() },
+            seed: Seed(9),
+            prompt_len: 20,
+            tokens: tokens(24),
+        }),
+        ToDraft::Outcome(Outcome {
+            session,
+            epoch: Epoch(1),
+            round: Round(3),
+            base_len: 24,
+            tokens: tokens(4),
+            lookahead: 7,
+        }),
+        ToDraft::Close { session, epoch: Epoch(1) },
+    ];
+    let frame = TargetFrame {
+        messages,
+        hello: Some((1, Hello { vocab_size: 4096, ..Hello::default() })),
+        beat: Some(3),
+        credit: 12,
+        ..TargetFrame::default()
+    };
+    let mut sample = Vec::new();
+    encode_target_frame(&frame, &mut sample);
+    assert_eq!(decode_target_frame(sample.clone().into()), Ok(frame));
+    Fuzzer::from_environment("target frame").run(&[sample], |bytes| {
+        if let Ok(frame) = decode_target_frame(bytes.to_vec().into()) {
+            // What was read can be written and read again.
+            let mut again = Vec::new();
+            encode_target_frame(&frame, &mut again);
+            assert!(decode_target_frame(again.into()).is_ok());
+        }
+    });
+}
+
+#[test]
+fn any_bytes_are_a_draft_frame_or_an_error() {
+    let (session, epoch) = (SessionId(7), Epoch(2));
+    let messages = vec![
+        ToTarget::Opened { session, epoch },
+        ToTarget::Refused { session, epoch, reason: "no slot".into(), retry: true },
+        ToTarget::Window(Window {
+            session,
+            epoch,
+            round: Round(4),
+            base_len: 28,
+            tokens: tokens(2),
+            q: vec![SparseDistribution { entries: vec![(TokenId(0), 0.25), (TokenId(37), 0.75)] }; 2],
+        }),
+        ToTarget::Resync(Resync { session, epoch, have_len: 5 }),
+    ];
+    let frame = DraftFrame {
+        messages,
+        welcome: Some((1, Welcome { vocab_size: 4096, ..Welcome::default() })),
+        beat: Some(3),
+        ..DraftFrame::default()
+    };
+    let mut sample = Vec::new();
+    encode_draft_frame(&frame, &mut sample);
+    assert!(decode_draft_frame(sample.clone().into()).is_ok());
+    Fuzzer::from_environment("draft frame").run(&[sample], |bytes| {
+        if let Ok(frame) = decode_draft_frame(bytes.to_vec().into()) {
+            let mut again = Vec::new();
+            encode_draft_frame(&frame, &mut again);
+            assert!(decode_draft_frame(again.into()).is_ok());
+        }
+    });
+}
+
+#[test]
+fn any_text_is_a_model_configuration_or_an_error() {
+    let fixtures = repository().join("tests/fixtures");
+    let names = ["llama-mha", "llama3-rope", "mistral-swa", "opt", "qwen3"];
+    let samples: Vec<Vec<u8>> = names
+        .iter()
+        .map(|name| fs::read(fixtures.join(name).join("config.json")).expect("a fixture"))
+        .collect();
+    let file = PathBuf::from("config.json");
+    for sample in &samples {
+        let text = str::from_utf8(sample).expect("text");
+        assert!(ModelSpec::from_json(&file, text).is_ok());
+    }
+    Fuzzer::from_environment("config.json").run(&samples, |bytes| {
+        let _ = ModelSpec::from_json(&file, &String::from_utf8_lossy(bytes));
+    });
+}
+
+#[test]
+fn any_file_is_weights_or_an_error() {
+    let whole = repository().join("tests/fixtures/llama-draft/model.safetensors");
+    let sample = fs::read(whole).expect("a fixture");
+    let header = 8 + u64::from_le_bytes(sample[..8].try_into().expect("8 bytes")) as usize;
+    // Only the header says anything; what follows are numbers.
+    let (sample, data) = sample.split_at(header);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("model.safetensors");
+    Fuzzer::from_environment("safetensors").run(&[sample.to_vec()], |bytes| {
+        fs::write(&path, [bytes, data].concat()).expect("room for a small file");
+        let Ok(weights) = Weights::open(folder.path()) else { return };
+        for name in weights.names().map(str::to_owned).collect::<Vec<_>>() {
+            let _ = weights.tensor(&name, &[32]);
+        }
+    });
+}
+
+#[test]
+fn any_text_is_a_manifest_or_an_error() {
+    let sample = fs::read(repository().join("examples/laptop.yaml")).expect("the example");
+    Fuzzer::from_environment("manifest").run(&[sample], |bytes| {
+        let _ = foretoken_crds::Manifest::parse(&String::from_utf8_lossy(bytes));
+    });
+}
+
+#[tokio::test]
+async fn any_body_gets_an_answer_in_the_form_of_the_api() {
+    let config = RouterConfig {
+        listen: "127.0.0.1:0".into(),
+        models: vec![ModelConfig { name: "m".into(), folder: repository().join("models/target") }],
+        ..RouterConfig::default()
+    };
+    let router = Router::bind(config).await.expect("a free port");
+    let base = format!("http://{}", router.address());
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(router.run(stop.clone()));
+    let samples = [
+        r#"{"model":"m","prompt":"Question: 1+1?","max_tokens":5,"temperature":0.5,"stop":["\n","a"],"logprobs":2,"n":2,"logit_bias":{"5":-1.5},"stream_options":{"include_usage":true},"stream":true}"#,
+        r#"{"model":"m","prompt":[[0,5,9],[0,7]],"max_tokens":3,"seed":4,"echo":true,"ignore_eos":true,"min_tokens":1,"foretoken":{"policy":"Speculative","lookahead":4}}"#,
+        r#"{"model":"m","messages":[{"role":"system","content":"x"},{"role":"user","content":[{"type":"text","text":"hi"}]}],"max_completion_tokens":4,"logprobs":true,"top_logprobs":3}"#,
+    ];
+    let http = reqwest::Client::new();
+    let fuzzer = Fuzzer::from_environment("HTTP body");
+    let samples: Vec<Vec<u8>> = samples.iter().map(|s| s.as_bytes().to_vec()).collect();
+    let paths = ["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"];
+    for (i, body) in fuzzer.inputs(&samples).enumerate() {
+        let url = format!("{base}{}", paths[i % paths.len()]);
+        let request = http.post(url).header("content-type", "application/json").body(body.clone());
+        let answer = request.send().await.expect("an answer");
+        let status = answer.status().as_u16();
+        let text = answer.text().await.expect("a body");
+        let shown = String::from_utf8_lossy(&body);
+        // No target is there, so a valid request is answered 503 and an invalid one 4xx.
+        assert!(status == 200 || status == 503 || (400..500).contains(&status), "{status} for {shown}");
+        if status != 200 {
+            let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+            assert!(json["error"]["message"].is_string(), "{text} for {shown}");
+        }
+    }
+    stop.cancel();
+    running.await.expect("no panic").expect("a clean end");
+}
