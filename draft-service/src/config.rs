@@ -101,8 +101,14 @@ mod tests {
 
     #[test]
     fn a_zero_size_is_named() {
-        let config = DraftConfig { max_sessions: 0, ..DraftConfig::default() };
-        let message = config.validate().expect_err("no session could open").to_string();
+        let config = DraftConfig {
+            max_sessions: 0,
+            ..DraftConfig::default()
+        };
+        let message = config
+            .validate()
+            .expect_err("no session could open")
+            .to_string();
         assert_eq!(message, "max_sessions is 0; it must be at least 1");
         assert_eq!(DraftConfig::default().validate(), Ok(()));
     }

@@ -38,9 +38,15 @@ impl Metrics {
     /// Creates all metrics and the registry that shows them.
     pub(crate) fn new(instance: &str, info: &RunnerInfo) -> (Self, Registry) {
         let digest: String = info.model_digest.chars().take(12).collect();
-        let labels = [("instance", instance), ("path", &info.path), ("model", &digest)];
+        let labels = [
+            ("instance", instance),
+            ("path", &info.path),
+            ("model", &digest),
+        ];
         let mut registry = Registry::with_labels(
-            labels.into_iter().map(|(k, v)| (Cow::Borrowed(k), Cow::Owned(v.to_owned()))),
+            labels
+                .into_iter()
+                .map(|(k, v)| (Cow::Borrowed(k), Cow::Owned(v.to_owned()))),
         );
         let metrics = Self {
             sessions: Gauge::default(),
@@ -63,19 +69,67 @@ impl Metrics {
     }
 
     fn register(&self, to: &mut Registry) {
-        to.register("vllm:kv_cache_usage_perc", "KV pages in use, 1 is all", self.kv_usage.clone());
-        to.register("vllm:prefix_cache_queries", "Tokens of opened sessions", self.prefix_queries.clone());
-        to.register("vllm:prefix_cache_hits", "Of these, found in the cache", self.prefix_hits.clone());
-        to.register("foretoken_sessions", "Sessions that hold a slot", self.sessions.clone());
+        to.register(
+            "vllm:kv_cache_usage_perc",
+            "KV pages in use, 1 is all",
+            self.kv_usage.clone(),
+        );
+        to.register(
+            "vllm:prefix_cache_queries",
+            "Tokens of opened sessions",
+            self.prefix_queries.clone(),
+        );
+        to.register(
+            "vllm:prefix_cache_hits",
+            "Of these, found in the cache",
+            self.prefix_hits.clone(),
+        );
+        to.register(
+            "foretoken_sessions",
+            "Sessions that hold a slot",
+            self.sessions.clone(),
+        );
         to.register("foretoken_links", "Targets connected", self.links.clone());
-        to.register("foretoken_drafted_tokens", "Tokens proposed", self.drafted.clone());
+        to.register(
+            "foretoken_drafted_tokens",
+            "Tokens proposed",
+            self.drafted.clone(),
+        );
         to.register("foretoken_windows", "Windows sent", self.windows.clone());
-        to.register("foretoken_windows_abandoned", "Windows overtaken by an outcome", self.abandoned.clone());
-        to.register("foretoken_sessions_refused", "Sessions turned away", self.refused.clone());
-        to.register("foretoken_sessions_resynced", "Sessions that lost their thread", self.resyncs.clone());
-        to.register("foretoken_leases_expired", "Sessions silent for too long", self.expired.clone());
-        to.register("foretoken_messages_malformed", "Messages that made no sense", self.malformed.clone());
-        to.register("foretoken_step_seconds", "Engine steps", self.step_seconds.clone());
-        to.register("foretoken_step_rows", "Token rows per step", self.step_rows.clone());
+        to.register(
+            "foretoken_windows_abandoned",
+            "Windows overtaken by an outcome",
+            self.abandoned.clone(),
+        );
+        to.register(
+            "foretoken_sessions_refused",
+            "Sessions turned away",
+            self.refused.clone(),
+        );
+        to.register(
+            "foretoken_sessions_resynced",
+            "Sessions that lost their thread",
+            self.resyncs.clone(),
+        );
+        to.register(
+            "foretoken_leases_expired",
+            "Sessions silent for too long",
+            self.expired.clone(),
+        );
+        to.register(
+            "foretoken_messages_malformed",
+            "Messages that made no sense",
+            self.malformed.clone(),
+        );
+        to.register(
+            "foretoken_step_seconds",
+            "Engine steps",
+            self.step_seconds.clone(),
+        );
+        to.register(
+            "foretoken_step_rows",
+            "Token rows per step",
+            self.step_rows.clone(),
+        );
     }
 }

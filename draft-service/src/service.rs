@@ -6,6 +6,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
+        mpsc::Sender,
     },
     thread,
 };
@@ -81,14 +82,28 @@ impl DraftService {
     /// Checks the configuration and binds its sockets. Needs no runtime.
     pub fn bind(config: DraftConfig, runner: Box<dyn ModelRunner>) -> Result<Self, BindError> {
         config.validate()?;
-        let listeners = config.listen.iter().map(Listener::bind).collect::<Result<_, _>>()?;
+        let listeners = config
+            .listen
+            .iter()
+            .map(Listener::bind)
+            .collect::<Result<_, _>>()?;
         let observation = match &config.metrics_listen {
             None => None,
-            Some(address) => Some(Observation::bind(address).map_err(|source| {
-                BindError::Metrics { address: address.clone(), source }
-            })?),
+            Some(address) => {
+                Some(
+                    Observation::bind(address).map_err(|source| BindError::Metrics {
+                        address: address.clone(),
+                        source,
+                    })?,
+                )
+            }
         };
-        Ok(Self { config, runner, listeners, observation })
+        Ok(Self {
+            config,
+            runner,
+            listeners,
+            observation,
+        })
     }
 
     /// Where it listens, in the order of the configuration, with real ports.
@@ -104,12 +119,18 @@ impl DraftService {
     /// Serves until `stop`; then cuts all links (targets go on alone) and returns. Needs a tokio
     /// runtime, on whose threads nothing heavy happens.
     pub async fn run(self, stop: CancellationToken) -> Result<(), RunError> {
-        let Self { config, runner, listeners, observation } = self;
+        let Self {
+            config,
+            runner,
+            listeners,
+            observation,
+        } = self;
         let info = runner.info().clone();
         let (metrics, registry) = Metrics::new(&config.instance, &info);
         let (sender, inbox) = Inbox::new(config.spin);
-        let transport = Transport::start(TransportOptions { spin: config.spin })
-            .map_err(RunError::Thread)?;
+        let _stop_thread = StopOnDrop(sender.clone());
+        let transport =
+            Transport::start(TransportOptions { spin: config.spin }).map_err(RunError::Thread)?;
         let welcome = welcome(&config, &info);
         let links = CancellationToken::new();
         let mut servers: Vec<LinkServer> = Vec::new();
@@ -120,8 +141,13 @@ impl DraftService {
                 // Without an engine thread nobody cares.
                 let _ = sender.send(Message::Link(index, event));
             };
-            let served =
-                transport.serve(listener, welcome.clone(), LinkOptions::default(), &links, on_event);
+            let served = transport.serve(
+                listener,
+                welcome.clone(),
+                LinkOptions::default(),
+                &links,
+                on_event,
+            );
             servers.push(served.map_err(|source| RunError::Serve { address, source })?);
         }
 
@@ -137,7 +163,10 @@ impl DraftService {
             .map_err(RunError::Thread)?;
 
         let ready = Arc::new(AtomicBool::new(true));
-        let observed = Observed { registry: Arc::new(registry), ready: Arc::clone(&ready) };
+        let observed = Observed {
+            registry: Arc::new(registry),
+            ready: Arc::clone(&ready),
+        };
         let observing = CancellationToken::new();
         let observe = {
             let observing = observing.clone();
@@ -170,6 +199,16 @@ impl DraftService {
         }
         observing.cancel();
         result
+    }
+}
+
+/// Ends the engine thread when the service's future ends or is dropped, in whatever way.
+struct StopOnDrop(Sender<Message>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        // The thread may have ended already.
+        let _ = self.0.send(Message::Stop);
     }
 }
 

@@ -104,7 +104,11 @@ impl<O: Outlet> Worker<O> {
             positions: info.max_positions,
             pages: info.pages,
         };
-        let reuse = if config.prefix_cache { Reuse::Within(Salt::default()) } else { Reuse::Off };
+        let reuse = if config.prefix_cache {
+            Reuse::Within(Salt::default())
+        } else {
+            Reuse::Off
+        };
         Self {
             engine,
             outlet,
@@ -143,10 +147,10 @@ impl<O: Outlet> Worker<O> {
             }
             let worked = self.step();
             self.flush();
+            self.report();
             if worked {
                 continue;
             }
-            self.report();
             match inbox.wait(NAP) {
                 Err(_) | Ok(Some(Message::Stop)) => return,
                 Ok(None) => {}
@@ -208,7 +212,9 @@ impl<O: Outlet> Worker<O> {
         }
         self.metrics.sessions.set(self.sessions.len() as i64);
         let used = self.engine.usage().referenced as f64;
-        self.metrics.kv_usage.set(used / self.limits.pages.max(1) as f64);
+        self.metrics
+            .kv_usage
+            .set(used / self.limits.pages.max(1) as f64);
     }
 
     /// Queues an answer for the next frame of `link`.

@@ -21,7 +21,10 @@ pub(crate) fn request(
         return invalid("the prompt is empty: it needs at least one token".into());
     }
     if request.prompt_len == 0 || request.prompt_len > len {
-        return invalid(format!("prompt_len is {}, but must be 1 to {len}", request.prompt_len));
+        return invalid(format!(
+            "prompt_len is {}, but must be 1 to {len}",
+            request.prompt_len
+        ));
     }
     if request.prompt_len >= info.max_positions {
         return invalid(format!(
@@ -38,7 +41,9 @@ pub(crate) fn request(
         return invalid(error.to_string());
     }
     if let Some(top) = request.logprobs.filter(|&top| top > MAX_LOGPROBS) {
-        return invalid(format!("logprobs is {top}, but may be at most {MAX_LOGPROBS}"));
+        return invalid(format!(
+            "logprobs is {top}, but may be at most {MAX_LOGPROBS}"
+        ));
     }
     config
         .policy_of(request.policy.as_deref(), request.lookahead)

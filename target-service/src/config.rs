@@ -156,7 +156,11 @@ impl TargetConfig {
             if value > 0 {
                 return Ok(());
             }
-            Err(ConfigError::Range { field, value: "0".into(), allowed: "at least 1".into() })
+            Err(ConfigError::Range {
+                field,
+                value: "0".into(),
+                allowed: "at least 1".into(),
+            })
         };
         at_least_one("listen", self.listen.len())?;
         at_least_one("max_running", self.max_running)?;
@@ -240,16 +244,31 @@ mod tests {
             config.policy_of(None, None),
             Ok(Policy::Speculative(Lookahead::Adaptive { max: 12 }))
         );
-        assert_eq!(config.policy_of(None, Some(3)), Ok(Policy::Speculative(Lookahead::Fixed(3))));
-        assert_eq!(config.policy_of(Some("Autoregressive"), Some(3)), Ok(Policy::Autoregressive));
-        assert_eq!(config.policy_of(Some("SSD"), None), Err(ConfigError::Policy("SSD".into())));
+        assert_eq!(
+            config.policy_of(None, Some(3)),
+            Ok(Policy::Speculative(Lookahead::Fixed(3)))
+        );
+        assert_eq!(
+            config.policy_of(Some("Autoregressive"), Some(3)),
+            Ok(Policy::Autoregressive)
+        );
+        assert_eq!(
+            config.policy_of(Some("SSD"), None),
+            Err(ConfigError::Policy("SSD".into()))
+        );
         assert!(config.policy_of(None, Some(MAX_LOOKAHEAD + 1)).is_err());
     }
 
     #[test]
     fn a_value_out_of_range_is_named() {
-        let config = TargetConfig { max_running: 0, ..TargetConfig::default() };
-        let message = config.validate().expect_err("nothing could run").to_string();
+        let config = TargetConfig {
+            max_running: 0,
+            ..TargetConfig::default()
+        };
+        let message = config
+            .validate()
+            .expect_err("nothing could run")
+            .to_string();
         assert_eq!(message, "max_running is 0; it must be at least 1");
         assert_eq!(TargetConfig::default().validate(), Ok(()));
     }

@@ -37,7 +37,9 @@ pub(crate) fn wait_for(
     let all_rows: usize = due.iter().map(|due| due.rows).sum();
     // Sum of completion times if the step includes the first `count` of those due.
     let completion = |count: usize, included_rows: usize| {
-        let start = count.checked_sub(1).map_or(Duration::ZERO, |last| due[last].after);
+        let start = count
+            .checked_sub(1)
+            .map_or(Duration::ZERO, |last| due[last].after);
         let first = start + cost(ready.rows + included_rows);
         let included = ready.requests + count;
         let Some(last) = due[count..].last() else {
@@ -71,13 +73,19 @@ mod tests {
     }
 
     fn due(after: u64, rows: usize) -> Due {
-        Due { after: us(after), rows }
+        Due {
+            after: us(after),
+            rows,
+        }
     }
 
     #[test]
     fn a_window_due_soon_is_worth_waiting_for() {
         let flat = |_| us(1000);
-        let ready = Ready { requests: 1, rows: 8 };
+        let ready = Ready {
+            requests: 1,
+            rows: 8,
+        };
         assert_eq!(wait_for(ready, &[due(100, 8)], flat), Some(us(100)));
         // Waiting 900 us to save the other one 100 us does not pay.
         assert_eq!(wait_for(ready, &[due(900, 8)], flat), None);
@@ -86,7 +94,10 @@ mod tests {
     #[test]
     fn many_who_are_ready_do_not_wait_long_for_one() {
         let flat = |_| us(1000);
-        let ready = Ready { requests: 15, rows: 100 };
+        let ready = Ready {
+            requests: 15,
+            rows: 100,
+        };
         assert_eq!(wait_for(ready, &[due(100, 8)], flat), None);
         assert_eq!(wait_for(ready, &[due(40, 8)], flat), Some(us(40)));
     }
@@ -94,21 +105,43 @@ mod tests {
     #[test]
     fn steps_that_cost_by_the_row_are_not_merged() {
         let linear = |rows| us(100 * rows as u64);
-        let ready = Ready { requests: 2, rows: 16 };
+        let ready = Ready {
+            requests: 2,
+            rows: 16,
+        };
         assert_eq!(wait_for(ready, &[due(500, 8), due(500, 8)], linear), None);
     }
 
     #[test]
     fn only_those_due_soon_are_waited_for() {
         let flat = |_| us(1000);
-        let ready = Ready { requests: 2, rows: 16 };
-        assert_eq!(wait_for(ready, &[due(50, 8), due(50, 8), due(5000, 8)], flat), Some(us(50)));
+        let ready = Ready {
+            requests: 2,
+            rows: 16,
+        };
+        assert_eq!(
+            wait_for(ready, &[due(50, 8), due(50, 8), due(5000, 8)], flat),
+            Some(us(50))
+        );
     }
 
     #[test]
     fn with_nothing_ready_somebody_is_waited_for_and_with_nobody_due_the_step_runs() {
         let flat = |_| us(1000);
-        assert_eq!(wait_for(Ready::default(), &[due(700, 8)], flat), Some(us(700)));
-        assert_eq!(wait_for(Ready { requests: 1, rows: 1 }, &[], flat), None);
+        assert_eq!(
+            wait_for(Ready::default(), &[due(700, 8)], flat),
+            Some(us(700))
+        );
+        assert_eq!(
+            wait_for(
+                Ready {
+                    requests: 1,
+                    rows: 1
+                },
+                &[],
+                flat
+            ),
+            None
+        );
     }
 }

@@ -9,7 +9,9 @@ use std::{
     },
 };
 
-use axum::{Router, extract::State, http::StatusCode, http::header, response::IntoResponse, routing};
+use axum::{
+    Router, extract::State, http::StatusCode, http::header, response::IntoResponse, routing,
+};
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use tokio_util::sync::CancellationToken;
 
@@ -50,7 +52,9 @@ impl Observation {
             .route("/ready", routing::get(ready))
             .with_state(observed);
         let listener = tokio::net::TcpListener::from_std(self.listener)?;
-        axum::serve(listener, app).with_graceful_shutdown(stop.cancelled_owned()).await
+        axum::serve(listener, app)
+            .with_graceful_shutdown(stop.cancelled_owned())
+            .await
     }
 }
 

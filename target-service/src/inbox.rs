@@ -82,7 +82,10 @@ impl Inbox {
         let Some(deadline) = deadline else {
             return self.messages.recv().map(Some).map_err(|_| Disconnected);
         };
-        match self.messages.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        match self
+            .messages
+            .recv_timeout(deadline.saturating_duration_since(Instant::now()))
+        {
             Ok(message) => Ok(Some(message)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Err(Disconnected),

@@ -56,9 +56,15 @@ impl Metrics {
     /// Creates all metrics and the registry that shows them.
     pub(crate) fn new(instance: &str, info: &RunnerInfo) -> (Self, Registry) {
         let digest: String = info.model_digest.chars().take(12).collect();
-        let labels = [("instance", instance), ("path", &info.path), ("model", &digest)];
+        let labels = [
+            ("instance", instance),
+            ("path", &info.path),
+            ("model", &digest),
+        ];
         let mut registry = Registry::with_labels(
-            labels.into_iter().map(|(k, v)| (Cow::Borrowed(k), Cow::Owned(v.to_owned()))),
+            labels
+                .into_iter()
+                .map(|(k, v)| (Cow::Borrowed(k), Cow::Owned(v.to_owned()))),
         );
         let seconds = || Histogram::new(exponential_buckets(0.0005, 2.0, 18));
         let micros = || Histogram::new(exponential_buckets(0.00005, 1.6, 24));
@@ -99,47 +105,161 @@ impl Metrics {
 
     /// The counter of requests that finished for `reason`: `stop`, `length` or `abort`.
     pub(crate) fn finished(&self, reason: &'static str) -> Counter {
-        self.finished.get_or_create_owned(&[("finished_reason", reason)])
+        self.finished
+            .get_or_create_owned(&[("finished_reason", reason)])
     }
 
     /// The counter of lookahead choices in which `limit` was what bound.
     pub(crate) fn lookahead_limit(&self, limit: &'static str) -> Counter {
-        self.lookahead_limit.get_or_create_owned(&[("limit", limit)])
+        self.lookahead_limit
+            .get_or_create_owned(&[("limit", limit)])
     }
 
     /// Metrics whose name and meaning are vLLM's. Counters get their `_total` on encoding.
     fn register_known(&self, to: &mut Registry) {
-        to.register("vllm:num_requests_running", "Requests decoding or prefilling", self.running.clone());
-        to.register("vllm:num_requests_waiting", "Requests waiting for a place", self.waiting.clone());
-        to.register("vllm:kv_cache_usage_perc", "KV pages in use, 1 is all", self.kv_usage.clone());
-        to.register("vllm:prompt_tokens", "Prompt tokens of admitted requests", self.prompt_tokens.clone());
-        to.register("vllm:generation_tokens", "Tokens emitted", self.generated_tokens.clone());
-        to.register("vllm:num_preemptions", "Requests preempted for pages", self.preemptions.clone());
-        to.register("vllm:prefix_cache_queries", "Prompt tokens looked up", self.prefix_queries.clone());
-        to.register("vllm:prefix_cache_hits", "Prompt tokens found", self.prefix_hits.clone());
-        to.register("vllm:spec_decode_num_drafts", "Windows verified", self.drafts.clone());
-        to.register("vllm:spec_decode_num_draft_tokens", "Tokens verified", self.draft_tokens.clone());
-        to.register("vllm:spec_decode_num_accepted_tokens", "Tokens accepted", self.accepted_tokens.clone());
-        to.register("vllm:request_success", "Requests finished", self.finished.clone());
-        to.register("vllm:time_to_first_token_seconds", "From arrival to the first token", self.first_token.clone());
-        to.register("vllm:time_per_output_token_seconds", "Mean over a request's later tokens", self.per_token.clone());
-        to.register("vllm:e2e_request_latency_seconds", "From arrival to the last token", self.latency.clone());
+        to.register(
+            "vllm:num_requests_running",
+            "Requests decoding or prefilling",
+            self.running.clone(),
+        );
+        to.register(
+            "vllm:num_requests_waiting",
+            "Requests waiting for a place",
+            self.waiting.clone(),
+        );
+        to.register(
+            "vllm:kv_cache_usage_perc",
+            "KV pages in use, 1 is all",
+            self.kv_usage.clone(),
+        );
+        to.register(
+            "vllm:prompt_tokens",
+            "Prompt tokens of admitted requests",
+            self.prompt_tokens.clone(),
+        );
+        to.register(
+            "vllm:generation_tokens",
+            "Tokens emitted",
+            self.generated_tokens.clone(),
+        );
+        to.register(
+            "vllm:num_preemptions",
+            "Requests preempted for pages",
+            self.preemptions.clone(),
+        );
+        to.register(
+            "vllm:prefix_cache_queries",
+            "Prompt tokens looked up",
+            self.prefix_queries.clone(),
+        );
+        to.register(
+            "vllm:prefix_cache_hits",
+            "Prompt tokens found",
+            self.prefix_hits.clone(),
+        );
+        to.register(
+            "vllm:spec_decode_num_drafts",
+            "Windows verified",
+            self.drafts.clone(),
+        );
+        to.register(
+            "vllm:spec_decode_num_draft_tokens",
+            "Tokens verified",
+            self.draft_tokens.clone(),
+        );
+        to.register(
+            "vllm:spec_decode_num_accepted_tokens",
+            "Tokens accepted",
+            self.accepted_tokens.clone(),
+        );
+        to.register(
+            "vllm:request_success",
+            "Requests finished",
+            self.finished.clone(),
+        );
+        to.register(
+            "vllm:time_to_first_token_seconds",
+            "From arrival to the first token",
+            self.first_token.clone(),
+        );
+        to.register(
+            "vllm:time_per_output_token_seconds",
+            "Mean over a request's later tokens",
+            self.per_token.clone(),
+        );
+        to.register(
+            "vllm:e2e_request_latency_seconds",
+            "From arrival to the last token",
+            self.latency.clone(),
+        );
     }
 
     /// Metrics that only split speculation has.
     fn register_own(&self, to: &mut Registry) {
-        to.register("foretoken_step_seconds", "Engine steps", self.step_seconds.clone());
-        to.register("foretoken_step_rows", "Token rows per step", self.step_rows.clone());
-        to.register("foretoken_draft_seconds", "From an outcome to its window", self.draft_seconds.clone());
-        to.register("foretoken_lookahead", "Tokens asked for in the latest round", self.lookahead.clone());
-        to.register("foretoken_lookahead_limits", "What bound the choice of lookahead", self.lookahead_limit.clone());
-        to.register("foretoken_links_up", "Endpoints connected", self.links_up.clone());
-        to.register("foretoken_sessions", "Requests bound to an endpoint", self.sessions.clone());
-        to.register("foretoken_windows_late", "Rounds that went on without a window", self.late_windows.clone());
-        to.register("foretoken_windows_stale", "Windows dropped on arrival", self.stale_windows.clone());
-        to.register("foretoken_sessions_refused", "Sessions endpoints refused", self.refusals.clone());
-        to.register("foretoken_sessions_resynced", "Sessions that lost their thread", self.resyncs.clone());
-        to.register("foretoken_requests_cancelled", "Requests whose client went away", self.cancelled.clone());
-        to.register("foretoken_requests_busy", "Requests turned away", self.busy.clone());
+        to.register(
+            "foretoken_step_seconds",
+            "Engine steps",
+            self.step_seconds.clone(),
+        );
+        to.register(
+            "foretoken_step_rows",
+            "Token rows per step",
+            self.step_rows.clone(),
+        );
+        to.register(
+            "foretoken_draft_seconds",
+            "From an outcome to its window",
+            self.draft_seconds.clone(),
+        );
+        to.register(
+            "foretoken_lookahead",
+            "Tokens asked for in the latest round",
+            self.lookahead.clone(),
+        );
+        to.register(
+            "foretoken_lookahead_limits",
+            "What bound the choice of lookahead",
+            self.lookahead_limit.clone(),
+        );
+        to.register(
+            "foretoken_links_up",
+            "Endpoints connected",
+            self.links_up.clone(),
+        );
+        to.register(
+            "foretoken_sessions",
+            "Requests bound to an endpoint",
+            self.sessions.clone(),
+        );
+        to.register(
+            "foretoken_windows_late",
+            "Rounds that went on without a window",
+            self.late_windows.clone(),
+        );
+        to.register(
+            "foretoken_windows_stale",
+            "Windows dropped on arrival",
+            self.stale_windows.clone(),
+        );
+        to.register(
+            "foretoken_sessions_refused",
+            "Sessions endpoints refused",
+            self.refusals.clone(),
+        );
+        to.register(
+            "foretoken_sessions_resynced",
+            "Sessions that lost their thread",
+            self.resyncs.clone(),
+        );
+        to.register(
+            "foretoken_requests_cancelled",
+            "Requests whose client went away",
+            self.cancelled.clone(),
+        );
+        to.register(
+            "foretoken_requests_busy",
+            "Requests turned away",
+            self.busy.clone(),
+        );
     }
 }

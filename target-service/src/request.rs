@@ -81,14 +81,21 @@ impl Request {
         arrival: Arrival,
         setting: &Setting<'_>,
     ) -> Result<Self, (EventSender, InvalidSampling)> {
-        let Arrival { request, policy, events, at } = arrival;
+        let Arrival {
+            request,
+            policy,
+            events,
+            at,
+        } = arrival;
         let sampling = request.sampling.clone();
         let (tokens, prompt_len) = (request.tokens, request.prompt_len);
         let sampler = match Sampler::new(sampling, request.seed, &tokens, prompt_len) {
             Ok(sampler) => sampler,
             Err(invalid) => return Err((events, invalid)),
         };
-        let limit = prompt_len.saturating_add(request.max_tokens as usize).min(setting.longest);
+        let limit = prompt_len
+            .saturating_add(request.max_tokens as usize)
+            .min(setting.longest);
         let session = target::TargetConfig {
             session: SessionId(id.0),
             policy,
@@ -113,7 +120,11 @@ impl Request {
             session: target::TargetSession::new(session, tokens),
             sampler,
             seq: None,
-            reuse: if cacheable { Reuse::Within(Salt::default()) } else { Reuse::Off },
+            reuse: if cacheable {
+                Reuse::Within(Salt::default())
+            } else {
+                Reuse::Off
+            },
             link: None,
             refused: Vec::new(),
             endpoints: request.endpoints,
@@ -148,7 +159,9 @@ impl Request {
             ToDraft::Outcome(outcome) => Some(outcome.lookahead),
             ToDraft::Open(_) | ToDraft::Close { .. } => None,
         });
-        self.asked = lookahead.filter(|&tokens| tokens > 0).map(|tokens| (now, tokens));
+        self.asked = lookahead
+            .filter(|&tokens| tokens > 0)
+            .map(|tokens| (now, tokens));
     }
 
     /// Notes how much of the prompt came from the cache; the first time counts.
@@ -172,12 +185,19 @@ impl Request {
     /// Takes in a logits row of the prompt: that of the token at `position`.
     pub(crate) fn note_prompt_row(&mut self, position: usize, row: &[f32], scratch: &mut Scratch) {
         let next = position + 1;
-        let Some(known) = &mut self.prompt_logprobs else { return };
+        let Some(known) = &mut self.prompt_logprobs else {
+            return;
+        };
         if next >= self.prompt_len || known.len() + 1 != next {
             return;
         }
         let token = self.session.tokens()[next];
-        known.push(token_logprobs(row, token, self.top_logprobs.unwrap_or(0), scratch));
+        known.push(token_logprobs(
+            row,
+            token,
+            self.top_logprobs.unwrap_or(0),
+            scratch,
+        ));
     }
 
     /// Turns a verdict into events: what was accepted of `window`, then the decided token, up to a
@@ -208,7 +228,9 @@ impl Request {
         let pieces = tokens.iter().enumerate().map(|(i, &token)| EmittedToken {
             token,
             accepted: i < accepted,
-            logprobs: self.top_logprobs.map(|top| token_logprobs(row(i), token, top, scratch)),
+            logprobs: self
+                .top_logprobs
+                .map(|top| token_logprobs(row(i), token, top, scratch)),
         });
         let pieces = pieces.collect();
         self.start();
@@ -267,17 +289,19 @@ impl Request {
         if self.emitted == 0 && self.outbox.is_empty() {
             let cached_tokens = self.cached.unwrap_or(0);
             let prompt_logprobs = self.prompt_logprobs.take().unwrap_or_default();
-            self.outbox.push(GenerateEvent::Started { cached_tokens, prompt_logprobs });
+            self.outbox.push(GenerateEvent::Started {
+                cached_tokens,
+                prompt_logprobs,
+            });
         }
     }
 }
 
-fn token_logprobs(
-    row: &[f32],
-    token: TokenId,
-    top: usize,
-    scratch: &mut Scratch,
-) -> TokenLogprobs {
+fn token_logprobs(row: &[f32], token: TokenId, top: usize, scratch: &mut Scratch) -> TokenLogprobs {
     let found = logprobs(row, token, top, scratch);
-    TokenLogprobs { logprob: found.logprob, rank: found.rank, top: found.top }
+    TokenLogprobs {
+        logprob: found.logprob,
+        rank: found.rank,
+        top: found.top,
+    }
 }

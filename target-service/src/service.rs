@@ -90,14 +90,28 @@ impl TargetService {
     /// Checks the configuration and binds its sockets. Needs no runtime.
     pub fn bind(config: TargetConfig, runner: Box<dyn ModelRunner>) -> Result<Self, BindError> {
         config.validate()?;
-        let listeners = config.listen.iter().map(Listener::bind).collect::<Result<_, _>>()?;
+        let listeners = config
+            .listen
+            .iter()
+            .map(Listener::bind)
+            .collect::<Result<_, _>>()?;
         let observation = match &config.metrics_listen {
             None => None,
-            Some(address) => Some(Observation::bind(address).map_err(|source| {
-                BindError::Metrics { address: address.clone(), source }
-            })?),
+            Some(address) => {
+                Some(
+                    Observation::bind(address).map_err(|source| BindError::Metrics {
+                        address: address.clone(),
+                        source,
+                    })?,
+                )
+            }
         };
-        Ok(Self { config, runner, listeners, observation })
+        Ok(Self {
+            config,
+            runner,
+            listeners,
+            observation,
+        })
     }
 
     /// Where it listens, in the order of the configuration, with real ports.
@@ -113,26 +127,46 @@ impl TargetService {
     /// Serves until `stop`; then takes nothing new in, finishes what runs within the grace, and
     /// returns. Needs a tokio runtime, on whose threads nothing heavy happens.
     pub async fn run(self, stop: CancellationToken) -> Result<(), RunError> {
-        let Self { config, runner, listeners, observation } = self;
+        let Self {
+            config,
+            runner,
+            listeners,
+            observation,
+        } = self;
         let info = runner.info().clone();
         let (metrics, registry) = Metrics::new(&config.instance, &info);
         let gauges = Arc::new(Gauges::default());
         let ready = Arc::new(AtomicBool::new(false));
         let (sender, inbox) = Inbox::new(config.spin);
+        let _stop_thread = StopOnDrop(sender.clone());
         let dialer = Dialer::start(&config, &info, sender.clone()).map_err(RunError::Thread)?;
         let directory = Endpoints::watch(&config)?;
 
         let (started, is_up) = oneshot::channel();
-        let engine = EngineThread { config: config.clone(), runner, dialer, metrics, inbox };
-        let engine = engine.spawn(Arc::clone(&gauges), started).map_err(RunError::Thread)?;
+        let engine = EngineThread {
+            config: config.clone(),
+            runner,
+            dialer,
+            metrics,
+            inbox,
+        };
+        let engine = engine
+            .spawn(Arc::clone(&gauges), started)
+            .map_err(RunError::Thread)?;
 
         let mut tasks = JoinSet::new();
         let end = CancellationToken::new();
         if let Some(observation) = observation {
-            let observed = Observed { registry: Arc::new(registry), ready: Arc::clone(&ready) };
+            let observed = Observed {
+                registry: Arc::new(registry),
+                ready: Arc::clone(&ready),
+            };
             let end = end.clone();
             tasks.spawn(async move {
-                observation.serve(observed, end).await.map_err(RunError::Metrics)
+                observation
+                    .serve(observed, end)
+                    .await
+                    .map_err(RunError::Metrics)
             });
         }
         tasks.spawn(directory.follow(sender.clone(), end.clone()));
@@ -150,7 +184,11 @@ impl TargetService {
         let draining = CancellationToken::new();
         let mut servers = JoinSet::new();
         for listener in listeners {
-            servers.spawn(serve_generate(listener, Arc::clone(&service), draining.clone()));
+            servers.spawn(serve_generate(
+                listener,
+                Arc::clone(&service),
+                draining.clone(),
+            ));
         }
 
         let ended = tokio::select! {
@@ -164,7 +202,10 @@ impl TargetService {
         draining.cancel();
         // The engine thread may be gone; then there is nothing to drain.
         let _ = sender.send(Message::Drain);
-        if tokio::time::timeout(config.grace, engine.ended.cancelled()).await.is_err() {
+        if tokio::time::timeout(config.grace, engine.ended.cancelled())
+            .await
+            .is_err()
+        {
             tracing::warn!("the grace is over; requests that still run are given up");
             let _ = sender.send(Message::Stop);
             engine.ended.cancelled().await;
@@ -178,6 +219,16 @@ impl TargetService {
         end.cancel();
         while tasks.join_next().await.is_some() {}
         ended
+    }
+}
+
+/// Ends the engine thread when the service's future ends or is dropped, in whatever way.
+struct StopOnDrop(Sender<Message>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        // The thread may have ended already.
+        let _ = self.0.send(Message::Stop);
     }
 }
 
@@ -199,13 +250,22 @@ struct Front {
 
 impl GenerateService for Front {
     fn generate(&self, request: GenerateRequest, events: EventSender) -> Result<(), GenerateError> {
-        let busy = || GenerateError::Busy { instance: self.config.instance.clone() };
+        let busy = || GenerateError::Busy {
+            instance: self.config.instance.clone(),
+        };
         if self.gauges.draining.load(Ordering::Relaxed) {
             return Err(busy());
         }
         let policy = check::request(&request, &self.config, &self.info)?;
-        let arrival = Box::new(Arrival { request, policy, events, at: Instant::now() });
-        self.inbox.send(Message::Generate(arrival)).map_err(|_| busy())
+        let arrival = Box::new(Arrival {
+            request,
+            policy,
+            events,
+            at: Instant::now(),
+        });
+        self.inbox
+            .send(Message::Generate(arrival))
+            .map_err(|_| busy())
     }
 
     fn info(&self) -> TargetInfo {
@@ -242,20 +302,28 @@ impl EngineThread {
     fn spawn(self, gauges: Arc<Gauges>, started: oneshot::Sender<()>) -> io::Result<EngineHandle> {
         let ended = CancellationToken::new();
         let end = ended.clone().drop_guard();
-        let thread = thread::Builder::new().name("foretoken-target".into()).spawn(move || {
-            let _end = end;
-            let Self { config, runner, dialer, metrics, inbox } = self;
-            let mut engine = Engine::new(runner);
-            let steps = if config.warm_up {
-                warmup::measure(&mut engine)
-            } else {
-                StepCost::new(Vec::new())
-            };
-            let worker = Worker::new(config, engine, Box::new(dialer), metrics, gauges, steps);
-            // If nobody waits any more, the inbox will say so too.
-            let _ = started.send(());
-            worker.run(&inbox);
-        })?;
+        let thread = thread::Builder::new()
+            .name("foretoken-target".into())
+            .spawn(move || {
+                let _end = end;
+                let Self {
+                    config,
+                    runner,
+                    dialer,
+                    metrics,
+                    inbox,
+                } = self;
+                let mut engine = Engine::new(runner);
+                let steps = if config.warm_up {
+                    warmup::measure(&mut engine)
+                } else {
+                    StepCost::new(Vec::new())
+                };
+                let worker = Worker::new(config, engine, Box::new(dialer), metrics, gauges, steps);
+                // If nobody waits any more, the inbox will say so too.
+                let _ = started.send(());
+                worker.run(&inbox);
+            })?;
         Ok(EngineHandle { ended, thread })
     }
 }
@@ -269,11 +337,7 @@ struct Dialer {
 }
 
 impl Dialer {
-    fn start(
-        config: &TargetConfig,
-        info: &RunnerInfo,
-        inbox: Sender<Message>,
-    ) -> io::Result<Self> {
+    fn start(config: &TargetConfig, info: &RunnerInfo, inbox: Sender<Message>) -> io::Result<Self> {
         let transport = Transport::start(TransportOptions { spin: config.spin })?;
         let hello = Hello {
             instance: config.instance.clone(),
@@ -282,7 +346,12 @@ impl Dialer {
             vocab_size: info.vocab_size as u32,
             path: info.path.clone(),
         };
-        Ok(Self { transport, hello, inbox, stop: CancellationToken::new() })
+        Ok(Self {
+            transport,
+            hello,
+            inbox,
+            stop: CancellationToken::new(),
+        })
     }
 }
 
@@ -295,7 +364,10 @@ impl Dial for Dialer {
             let _ = inbox.send(Message::Link(link, event));
         };
         let hello = self.hello.clone();
-        Box::new(self.transport.dial(address.clone(), hello, options, &self.stop, on_event))
+        Box::new(
+            self.transport
+                .dial(address.clone(), hello, options, &self.stop, on_event),
+        )
     }
 }
 
@@ -316,8 +388,16 @@ struct Endpoints {
 
 impl Endpoints {
     fn watch(config: &TargetConfig) -> Result<Self, RegistryError> {
-        let fixed = config.endpoints.iter().map(|e| (e.name.clone(), e.address.clone())).collect();
-        let registry = config.registry.as_ref().map(StaticRegistry::open).transpose()?;
+        let fixed = config
+            .endpoints
+            .iter()
+            .map(|e| (e.name.clone(), e.address.clone()))
+            .collect();
+        let registry = config
+            .registry
+            .as_ref()
+            .map(StaticRegistry::open)
+            .transpose()?;
         Ok(Self { fixed, registry })
     }
 
@@ -354,6 +434,8 @@ fn merge(fixed: &[(String, Address)], directory: &Directory) -> Vec<(String, Add
         .filter(|entry| entry.weight > 0 && fixed.iter().all(|(name, _)| *name != entry.name))
         .collect();
     found.sort_by(|a, b| b.weight.cmp(&a.weight).then_with(|| a.name.cmp(&b.name)));
-    let found = found.into_iter().map(|entry| (entry.name.clone(), entry.address.clone()));
+    let found = found
+        .into_iter()
+        .map(|entry| (entry.name.clone(), entry.address.clone()));
     fixed.iter().cloned().chain(found).collect()
 }

@@ -27,7 +27,12 @@ pub(crate) fn measure(engine: &mut Engine) -> StepCost {
     let seq = engine.open(context, Reuse::Off);
     let mut run = |rows: &[TokenId], logits| -> Result<Duration, StepError> {
         let begun = Instant::now();
-        engine.step(&[Feed { seq, tokens: rows, tree: None, logits }])?;
+        engine.step(&[Feed {
+            seq,
+            tokens: rows,
+            tree: None,
+            logits,
+        }])?;
         let took = begun.elapsed();
         engine.truncate(seq, context.len())?;
         Ok(took)
@@ -37,7 +42,9 @@ pub(crate) fn measure(engine: &mut Engine) -> StepCost {
             if rows > max_rows || context.len() + rows > positions || started.elapsed() > BUDGET {
                 break;
             }
-            let took = (0..REPEATS).filter_map(|_| run(&tokens[..rows], Wants::All).ok()).min();
+            let took = (0..REPEATS)
+                .filter_map(|_| run(&tokens[..rows], Wants::All).ok())
+                .min();
             measured.extend(took.map(|took| (rows as u32, took)));
         }
     }

@@ -29,9 +29,7 @@ use foretoken_engine::{
     schedule::{Limits, RequestId, Scheduler},
 };
 use foretoken_protocol::generate::{GenerateError, TargetLoad};
-use foretoken_speculation::{
-    TokenId, control::StepCost, policy::target::Input, sampling::Scratch,
-};
+use foretoken_speculation::{TokenId, control::StepCost, policy::target::Input, sampling::Scratch};
 
 use crate::{
     config::TargetConfig,
@@ -166,7 +164,9 @@ impl Worker {
             if draining && self.requests.is_empty() {
                 return;
             }
-            let Turn::Idle(until) = self.turn() else { continue };
+            let Turn::Idle(until) = self.turn() else {
+                continue;
+            };
             match inbox.wait(until) {
                 Err(_) => return,
                 Ok(None) => {}
@@ -187,9 +187,7 @@ impl Worker {
         self.publish();
         match turn {
             // Somebody who waits for a place may go away without a message.
-            Turn::Idle(None) if !self.requests.is_empty() => {
-                Turn::Idle(Some(self.now + SWEEP))
-            }
+            Turn::Idle(None) if !self.requests.is_empty() => Turn::Idle(Some(self.now + SWEEP)),
             Turn::Idle(Some(until)) => Turn::Idle(Some(until.min(self.now + SWEEP))),
             turn => turn,
         }
@@ -249,12 +247,17 @@ impl Worker {
 
     /// Ends a request with an error that makes the router replay it elsewhere.
     fn lose(&mut self, id: RequestId, cause: &str) {
-        let Some(mut request) = self.requests.remove(&id) else { return };
+        let Some(mut request) = self.requests.remove(&id) else {
+            return;
+        };
         let effects = request.session.handle(self.clock(), Input::Cancelled);
         self.endpoints.post(request.link, effects.messages);
         self.release(&mut request);
         let instance = self.config.instance.clone();
-        request.events.fail(GenerateError::Lost { instance, cause: cause.into() });
+        request.events.fail(GenerateError::Lost {
+            instance,
+            cause: cause.into(),
+        });
     }
 
     fn lose_all(&mut self, cause: &str) {
@@ -267,12 +270,17 @@ impl Worker {
 
     /// Shows how busy this target is.
     fn publish(&self) {
-        let (running, waiting) = (self.scheduler.running().len(), self.scheduler.waiting().len());
+        let (running, waiting) = (
+            self.scheduler.running().len(),
+            self.scheduler.waiting().len(),
+        );
         let pages = self.engine.info().pages.max(1);
         let used = self.engine.usage().referenced;
         self.gauges.running.store(running as u32, Ordering::Relaxed);
         self.gauges.waiting.store(waiting as u32, Ordering::Relaxed);
-        self.gauges.kv_permille.store((used * 1000 / pages) as u32, Ordering::Relaxed);
+        self.gauges
+            .kv_permille
+            .store((used * 1000 / pages) as u32, Ordering::Relaxed);
         self.metrics.running.set(running as i64);
         self.metrics.waiting.set(waiting as i64);
         self.metrics.kv_usage.set(used as f64 / pages as f64);
@@ -282,11 +290,6 @@ impl Worker {
     fn clock(&self) -> Duration {
         self.now.saturating_duration_since(self.started)
     }
-
-    /// A time that sessions named, on the thread's clock.
-    fn instant(&self, time: Duration) -> Instant {
-        self.started + time
-    }
 }
 
 /// The request bound to `link` that has this name there.
@@ -295,7 +298,9 @@ fn bound(
     link: LinkKey,
     session: u64,
 ) -> Option<&mut Request> {
-    requests.get_mut(&RequestId(session)).filter(|request| request.link == Some(link))
+    requests
+        .get_mut(&RequestId(session))
+        .filter(|request| request.link == Some(link))
 }
 
 #[cfg(test)]

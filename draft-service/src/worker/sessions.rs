@@ -54,9 +54,9 @@ impl<O: Outlet> Worker<O> {
         }
         let answer = match &message {
             // The sequence would not fit the model; its first message would have been refused.
-            ToDraft::Open(open) if open.tokens.len() >= self.limits.positions => {
-                session.draft.evict("the sequence is too long for the draft model")
-            }
+            ToDraft::Open(open) if open.tokens.len() >= self.limits.positions => session
+                .draft
+                .evict("the sequence is too long for the draft model"),
             message => session.draft.handle(message),
         };
         if !session.draft.is_bound() {
@@ -70,7 +70,9 @@ impl<O: Outlet> Worker<O> {
 
     /// Ends a session because of `reason`, and tells its target.
     pub(super) fn evict(&mut self, link: LinkId, id: SessionId, reason: &str) {
-        let Some(index) = self.find(link, id) else { return };
+        let Some(index) = self.find(link, id) else {
+            return;
+        };
         if let Some(answer) = self.sessions[index].draft.evict(reason) {
             self.count(&answer);
             self.answer(link, answer);
@@ -103,7 +105,9 @@ impl<O: Outlet> Worker<O> {
     }
 
     fn find(&self, link: LinkId, id: SessionId) -> Option<usize> {
-        self.sessions.iter().position(|session| session.link == link && session.draft.id() == id)
+        self.sessions
+            .iter()
+            .position(|session| session.link == link && session.draft.id() == id)
     }
 
     fn remove(&mut self, index: usize) {
@@ -124,20 +128,23 @@ impl<O: Outlet> Worker<O> {
         let len = open.tokens.len();
         if len >= self.limits.positions {
             let limit = self.limits.positions;
-            return refuse(format!("{len} tokens exceed the draft model's {limit} positions"), false);
+            return refuse(
+                format!("{len} tokens exceed the draft model's {limit} positions"),
+                false,
+            );
         }
         if self.sessions.len() >= self.limits.sessions {
-            return refuse(format!("all {} slots are taken", self.limits.sessions), true);
+            return refuse(
+                format!("all {} slots are taken", self.limits.sessions),
+                true,
+            );
         }
         let pages = len / PAGE_TOKENS + 2;
         if pages > self.engine.free_pages() {
             return refuse(format!("{pages} KV pages are needed and not free"), true);
         }
-        let mut draft = DraftSession::new(
-            open.session,
-            self.limits.vocab_size,
-            self.limits.positions,
-        );
+        let mut draft =
+            DraftSession::new(open.session, self.limits.vocab_size, self.limits.positions);
         let answer = draft.handle(&ToDraft::Open(open.clone()));
         if !draft.is_bound() {
             return answer.unwrap_or_else(|| refuse("the session is closed".into(), false));
@@ -151,8 +158,18 @@ impl<O: Outlet> Worker<O> {
         self.metrics.prefix_hits.inc_by(cached as u64);
         self.opened += 1;
         let (opened, heard) = (self.opened, self.now);
-        self.sessions.push(Session { link, draft, seq, opened, heard, primed: false });
-        ToTarget::Opened { session: open.session, epoch: open.epoch }
+        self.sessions.push(Session {
+            link,
+            draft,
+            seq,
+            opened,
+            heard,
+            primed: false,
+        });
+        ToTarget::Opened {
+            session: open.session,
+            epoch: open.epoch,
+        }
     }
 
     fn count(&self, answer: &ToTarget) {

@@ -64,7 +64,9 @@ impl<O: Outlet> Worker<O> {
         };
         let rows: usize = grants.iter().map(|grant| grant.rows).sum();
         self.metrics.step_rows.observe(rows as f64);
-        self.metrics.step_seconds.observe(started.elapsed().as_secs_f64());
+        self.metrics
+            .step_seconds
+            .observe(started.elapsed().as_secs_f64());
         self.conclude(&flights);
         true
     }
@@ -78,10 +80,15 @@ impl<O: Outlet> Worker<O> {
         for i in 0..count {
             let index = (i + self.turn) % count;
             let session = &mut self.sessions[index];
-            let Some(work) = session.draft.work() else { continue };
+            let Some(work) = session.draft.work() else {
+                continue;
+            };
             let room = self.limits.positions.saturating_sub(work.keep);
             let rows = work.tokens.len().min(room);
-            let grant = Grant { session: index, rows };
+            let grant = Grant {
+                session: index,
+                rows,
+            };
             if rows == 0 || (session.primed && !work.wants_logits && rows < FOLLOW) {
                 continue;
             }
@@ -94,8 +101,11 @@ impl<O: Outlet> Worker<O> {
                 long.push(grant);
             }
         }
-        let mut budget =
-            if grants.is_empty() { rows_left } else { self.limits.prefill_rows.min(rows_left) };
+        let mut budget = if grants.is_empty() {
+            rows_left
+        } else {
+            self.limits.prefill_rows.min(rows_left)
+        };
         for mut grant in long {
             if budget == 0 {
                 break;
@@ -114,7 +124,10 @@ impl<O: Outlet> Worker<O> {
         for grant in grants {
             let session = &self.sessions[grant.session];
             // What is to be truncated first only makes this less.
-            needed += self.engine.pages_needed(session.seq, grant.rows).unwrap_or(0);
+            needed += self
+                .engine
+                .pages_needed(session.seq, grant.rows)
+                .unwrap_or(0);
         }
         if needed <= self.engine.free_pages() {
             return Ok(());
@@ -139,14 +152,36 @@ impl<O: Outlet> Worker<O> {
             if rows == 0 {
                 continue;
             }
-            let Some(Work { ticket, keep, tokens, wants_logits }) = draft.work() else { continue };
+            let Some(Work {
+                ticket,
+                keep,
+                tokens,
+                wants_logits,
+            }) = draft.work()
+            else {
+                continue;
+            };
             if self.engine.len(*seq)? > keep {
                 self.engine.truncate(*seq, keep)?;
             }
             let complete = rows == tokens.len();
-            let logits = if complete && wants_logits { Wants::Last } else { Wants::None };
-            flights.push(Flight { session: index, ticket, rows, complete });
-            feeds.push(Feed { seq: *seq, tokens: &tokens[..rows], tree: None, logits });
+            let logits = if complete && wants_logits {
+                Wants::Last
+            } else {
+                Wants::None
+            };
+            flights.push(Flight {
+                session: index,
+                ticket,
+                rows,
+                complete,
+            });
+            feeds.push(Feed {
+                seq: *seq,
+                tokens: &tokens[..rows],
+                tree: None,
+                logits,
+            });
         }
         self.engine.step(&feeds)?;
         Ok(flights)
@@ -163,8 +198,9 @@ impl<O: Outlet> Worker<O> {
             if row.is_some() {
                 self.metrics.drafted.inc();
             }
-            let window =
-                session.draft.stepped(flight.ticket, flight.rows, row, &mut self.scratch);
+            let window = session
+                .draft
+                .stepped(flight.ticket, flight.rows, row, &mut self.scratch);
             if let Some(window) = window {
                 windows.push((session.link, window));
             }

@@ -1,0 +1,464 @@
+//! The worker without threads and sockets: a test hands it messages and runs its steps.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use foretoken_engine::{
+    batch::{Engine, Feed, Reuse, Wants},
+    sim::{SimOptions, SimRunner},
+};
+use foretoken_protocol::link::{Hello, LinkId, LoadReport, Malformed, ServerEvent};
+use foretoken_speculation::{
+    Epoch, Round, Seed, SessionId, TokenId,
+    message::{Open, Outcome, ToDraft, ToTarget, Window},
+    sampling::{Sampler, SamplingParams, Scratch},
+};
+
+use super::{Outlet, Worker};
+use crate::{config::DraftConfig, metrics::Metrics};
+
+type Sent = Arc<Mutex<Vec<(LinkId, Vec<ToTarget>)>>>;
+
+struct TestOutlet {
+    sent: Sent,
+    loads: Arc<Mutex<Vec<LoadReport>>>,
+}
+
+impl Outlet for TestOutlet {
+    fn send(&self, _listener: usize, link: LinkId, messages: Vec<ToTarget>) {
+        self.sent
+            .lock()
+            .expect("no test panicked")
+            .push((link, messages));
+    }
+
+    fn report(&self, load: LoadReport) {
+        self.loads.lock().expect("no test panicked").push(load);
+    }
+}
+
+struct Rig {
+    worker: Worker<TestOutlet>,
+    sent: Sent,
+    loads: Arc<Mutex<Vec<LoadReport>>>,
+}
+
+const A: LinkId = LinkId(1);
+const B: LinkId = LinkId(2);
+
+fn language() -> SimOptions {
+    SimOptions {
+        vocab_size: 64,
+        ..SimOptions::default()
+    }
+}
+
+impl Rig {
+    fn new(config: &DraftConfig, options: SimOptions) -> Self {
+        let engine = Engine::new(Box::new(SimRunner::new(options)));
+        let (metrics, _) = Metrics::new("test", engine.info());
+        let (sent, loads) = (Sent::default(), Arc::default());
+        let outlet = TestOutlet {
+            sent: Arc::clone(&sent),
+            loads: Arc::clone(&loads),
+        };
+        let mut worker = Worker::new(engine, outlet, config, metrics);
+        for link in [A, B] {
+            worker.take(
+                0,
+                ServerEvent::Up {
+                    link,
+                    hello: Hello::default(),
+                },
+            );
+        }
+        Self {
+            worker,
+            sent,
+            loads,
+        }
+    }
+
+    fn tell(&mut self, link: LinkId, message: ToDraft) {
+        self.worker.take(
+            0,
+            ServerEvent::Messages {
+                link,
+                messages: vec![message],
+            },
+        );
+    }
+
+    /// Runs until nothing is left to do; says in how many steps, and what was sent.
+    fn settle(&mut self) -> (usize, Vec<(LinkId, ToTarget)>) {
+        let mut steps = 0;
+        while self.worker.step() {
+            steps += 1;
+            assert!(steps < 10_000, "the worker does not come to rest");
+        }
+        (steps, self.collect())
+    }
+
+    fn collect(&mut self) -> Vec<(LinkId, ToTarget)> {
+        self.worker.flush();
+        let frames: Vec<_> = self
+            .sent
+            .lock()
+            .expect("no test panicked")
+            .drain(..)
+            .collect();
+        frames
+            .into_iter()
+            .flat_map(|(link, messages)| messages.into_iter().map(move |message| (link, message)))
+            .collect()
+    }
+
+    fn assert_idle(&self) {
+        assert!(self.worker.sessions.is_empty());
+        assert_eq!(
+            self.worker.engine.usage().referenced,
+            0,
+            "pages are still referenced"
+        );
+    }
+}
+
+fn prompt(len: u32) -> Vec<TokenId> {
+    (0..len).map(|i| TokenId(i * 7 % 64)).collect()
+}
+
+fn open(session: u64, tokens: Vec<TokenId>) -> ToDraft {
+    ToDraft::Open(Open {
+        session: SessionId(session),
+        epoch: Epoch(1),
+        sampling: SamplingParams::default(),
+        seed: Seed(session),
+        prompt_len: tokens.len() as u32,
+        tokens,
+    })
+}
+
+fn outcome(session: u64, round: u32, base_len: usize, tokens: &[TokenId], k: u32) -> ToDraft {
+    ToDraft::Outcome(Outcome {
+        session: SessionId(session),
+        epoch: Epoch(1),
+        round: Round(round),
+        base_len: base_len as u32,
+        tokens: tokens.to_vec(),
+        lookahead: k,
+    })
+}
+
+/// What the model itself says after `tokens`, `count` tokens long.
+fn continuation(options: SimOptions, seed: u64, tokens: &[TokenId], count: usize) -> Vec<TokenId> {
+    let mut engine = Engine::new(Box::new(SimRunner::new(options)));
+    let mut sampler =
+        Sampler::new(SamplingParams::default(), Seed(seed), tokens, tokens.len()).expect("valid");
+    let mut scratch = Scratch::new();
+    let seq = engine.open(tokens, Reuse::Off);
+    let mut next = tokens.to_vec();
+    let mut out = Vec::new();
+    for _ in 0..count {
+        let feed = Feed {
+            seq,
+            tokens: &next,
+            tree: None,
+            logits: Wants::Last,
+        };
+        let logits = engine.step(&[feed]).expect("it fits");
+        let token = sampler.choose(logits.last(0).expect("wanted"), &mut scratch);
+        sampler.push(token);
+        out.push(token);
+        next = vec![token];
+    }
+    out
+}
+
+fn windows(sent: &[(LinkId, ToTarget)]) -> Vec<(LinkId, &Window)> {
+    sent.iter()
+        .filter_map(|(link, message)| match message {
+            ToTarget::Window(window) => Some((*link, window)),
+            _ => None,
+        })
+        .collect()
+}
+
+fn is_refusal(message: &ToTarget, may_retry: bool) -> bool {
+    matches!(message, ToTarget::Refused { retry, .. } if *retry == may_retry)
+}
+
+#[test]
+fn a_window_is_what_the_model_samples_with_the_requests_noise() {
+    let mut rig = Rig::new(&DraftConfig::default(), language());
+    let tokens = prompt(20);
+    rig.tell(A, open(5, tokens.clone()));
+    let (_, sent) = rig.settle();
+    assert!(matches!(sent[..], [(A, ToTarget::Opened { .. })]));
+    let mut whole = tokens.clone();
+    let mut base = tokens.len();
+    let mut emitted = vec![TokenId(3)];
+    for round in 0..5 {
+        rig.tell(A, outcome(5, round, base, &emitted, 4));
+        whole.extend_from_slice(&emitted);
+        base += emitted.len();
+        let (_, sent) = rig.settle();
+        let [(A, window)] = windows(&sent)[..] else {
+            panic!("one window, not {sent:?}")
+        };
+        assert_eq!(window.tokens, continuation(language(), 5, &whole, 4));
+        assert_eq!(
+            (window.round, window.base_len as usize),
+            (Round(round + 1), base)
+        );
+        // Accept some of it, and decide something else.
+        let accepted = round as usize % 5;
+        emitted = window.tokens[..accepted].to_vec();
+        emitted.push(TokenId(round));
+    }
+}
+
+#[test]
+fn sessions_of_different_targets_share_steps_and_nothing_else() {
+    let mut rig = Rig::new(&DraftConfig::default(), language());
+    let (short, long) = (prompt(10), prompt(30));
+    for (link, tokens) in [(A, &short), (B, &long)] {
+        rig.tell(link, open(1, tokens.clone()));
+    }
+    rig.settle();
+    rig.tell(A, outcome(1, 0, 10, &[TokenId(1)], 6));
+    rig.tell(B, outcome(1, 0, 30, &[TokenId(2)], 6));
+    let (steps, sent) = rig.settle();
+    assert_eq!(steps, 6, "each step carries a row of both");
+    for (link, window) in windows(&sent) {
+        let mut tokens = if link == A {
+            short.clone()
+        } else {
+            long.clone()
+        };
+        tokens.push(TokenId(if link == A { 1 } else { 2 }));
+        assert_eq!(window.tokens, continuation(language(), 1, &tokens, 6));
+    }
+    rig.worker.take(
+        0,
+        ServerEvent::Down {
+            link: A,
+            reason: "gone".into(),
+        },
+    );
+    assert_eq!(rig.worker.sessions.len(), 1);
+    rig.tell(
+        B,
+        ToDraft::Close {
+            session: SessionId(1),
+            epoch: Epoch(1),
+        },
+    );
+    rig.assert_idle();
+}
+
+#[test]
+fn without_a_slot_a_session_is_refused_until_one_is_free() {
+    let config = DraftConfig {
+        max_sessions: 2,
+        ..DraftConfig::default()
+    };
+    let mut rig = Rig::new(&config, language());
+    for session in 1..=3 {
+        rig.tell(A, open(session, prompt(8)));
+    }
+    let sent = rig.collect();
+    assert!(is_refusal(&sent[2].1, true), "{sent:?}");
+    rig.worker.report();
+    let full = LoadReport {
+        slots: 2,
+        used: 2,
+        draining: false,
+    };
+    assert_eq!(rig.loads.lock().expect("no panic").last(), Some(&full));
+    rig.tell(
+        A,
+        ToDraft::Close {
+            session: SessionId(1),
+            epoch: Epoch(1),
+        },
+    );
+    rig.tell(A, open(3, prompt(8)));
+    assert!(matches!(rig.collect()[..], [(A, ToTarget::Opened { .. })]));
+}
+
+#[test]
+fn a_newer_outcome_ends_the_work_on_an_older_window() {
+    let mut rig = Rig::new(&DraftConfig::default(), language());
+    rig.tell(A, open(1, prompt(10)));
+    rig.settle();
+    rig.tell(A, outcome(1, 0, 10, &[TokenId(1)], 8));
+    for _ in 0..3 {
+        assert!(rig.worker.step());
+    }
+    rig.tell(A, outcome(1, 1, 11, &[TokenId(2)], 2));
+    let (steps, sent) = rig.settle();
+    let [(_, window)] = windows(&sent)[..] else {
+        panic!("one window, not {sent:?}")
+    };
+    assert_eq!((window.round, window.tokens.len(), steps), (Round(2), 2, 2));
+    assert_eq!(rig.worker.metrics.abandoned.get(), 1);
+}
+
+#[test]
+fn a_long_prompt_does_not_hold_up_the_windows_of_others() {
+    let config = DraftConfig {
+        prefill_rows: 16,
+        ..DraftConfig::default()
+    };
+    let mut rig = Rig::new(&config, language());
+    rig.tell(A, open(1, prompt(10)));
+    rig.settle();
+    rig.tell(B, open(2, prompt(500)));
+    rig.tell(A, outcome(1, 0, 10, &[TokenId(1)], 4));
+    for _ in 0..4 {
+        assert!(rig.worker.step());
+    }
+    assert_eq!(
+        windows(&rig.collect()).len(),
+        1,
+        "the window took more steps than tokens"
+    );
+    let (steps, _) = rig.settle();
+    assert!(steps > 1, "the prompt was not done in chunks");
+}
+
+#[test]
+fn who_only_follows_costs_steps_in_batches_and_is_up_to_date_when_asked() {
+    let mut rig = Rig::new(&DraftConfig::default(), language());
+    let mut tokens = prompt(10);
+    rig.tell(A, open(1, tokens.clone()));
+    rig.settle();
+    let mut steps = 0;
+    for round in 0..40 {
+        let token = TokenId(round % 64);
+        rig.tell(A, outcome(1, round, tokens.len(), &[token], 0));
+        tokens.push(token);
+        steps += rig.settle().0;
+    }
+    assert_eq!(steps, 1);
+    rig.tell(A, outcome(1, 40, tokens.len(), &[TokenId(9)], 3));
+    tokens.push(TokenId(9));
+    let (_, sent) = rig.settle();
+    assert_eq!(
+        windows(&sent)[0].1.tokens,
+        continuation(language(), 1, &tokens, 3)
+    );
+}
+
+#[test]
+fn nonsense_ends_its_session_and_no_other() {
+    let mut rig = Rig::new(&DraftConfig::default(), language());
+    rig.tell(A, open(1, prompt(10)));
+    rig.tell(A, open(2, vec![TokenId(64)]));
+    rig.tell(A, open(3, prompt(5000)));
+    rig.tell(B, outcome(4, 0, 10, &[TokenId(1)], 4));
+    let sent = rig.collect();
+    assert!(
+        is_refusal(&sent[1].1, false) && is_refusal(&sent[2].1, false),
+        "{sent:?}"
+    );
+    assert!(matches!(sent[3], (B, ToTarget::Resync(_))));
+    let malformed = Malformed {
+        session: Some(SessionId(7)),
+        reason: "odd".into(),
+    };
+    rig.worker
+        .take(0, ServerEvent::Malformed { link: A, malformed });
+    rig.tell(A, outcome(1, 0, 10, &[TokenId(1)], 4));
+    assert_eq!(windows(&rig.settle().1).len(), 1);
+    let malformed = Malformed {
+        session: Some(SessionId(1)),
+        reason: "odd".into(),
+    };
+    rig.worker
+        .take(0, ServerEvent::Malformed { link: A, malformed });
+    assert!(is_refusal(&rig.collect()[0].1, true));
+    rig.assert_idle();
+}
+
+#[test]
+fn when_pages_run_out_the_youngest_session_goes_and_the_others_go_on() {
+    let options = SimOptions {
+        pages: 8,
+        ..language()
+    };
+    let mut rig = Rig::new(&DraftConfig::default(), options);
+    rig.tell(A, open(1, prompt(40)));
+    rig.settle();
+    rig.tell(B, open(2, prompt(50).into_iter().rev().collect()));
+    rig.settle();
+    let mut tokens = prompt(40);
+    let mut refused = 0;
+    for round in 0..8 {
+        let emitted = [TokenId(round); 6];
+        rig.tell(A, outcome(1, round, tokens.len(), &emitted, 4));
+        tokens.extend_from_slice(&emitted);
+        let (_, sent) = rig.settle();
+        refused += sent
+            .iter()
+            .filter(|(link, m)| *link == B && is_refusal(m, true))
+            .count();
+        assert_eq!(windows(&sent).len(), 1);
+    }
+    assert_eq!((refused, rig.worker.sessions.len()), (1, 1));
+}
+
+#[test]
+fn a_sequence_as_long_as_the_model_gets_empty_windows() {
+    let options = SimOptions {
+        max_positions: 32,
+        ..language()
+    };
+    let mut rig = Rig::new(&DraftConfig::default(), options);
+    rig.tell(A, open(1, prompt(28)));
+    rig.settle();
+    rig.tell(A, outcome(1, 0, 28, &[TokenId(1), TokenId(2)], 8));
+    let (_, sent) = rig.settle();
+    assert_eq!(windows(&sent)[0].1.tokens.len(), 2);
+    rig.tell(
+        A,
+        outcome(1, 1, 30, &[TokenId(1), TokenId(2), TokenId(3)], 8),
+    );
+    let (_, sent) = rig.settle();
+    assert!(windows(&sent)[0].1.tokens.is_empty());
+}
+
+#[test]
+fn a_silent_session_loses_its_lease() {
+    let config = DraftConfig {
+        lease: Duration::ZERO,
+        ..DraftConfig::default()
+    };
+    let mut rig = Rig::new(&config, language());
+    rig.tell(A, open(1, prompt(10)));
+    rig.settle();
+    std::thread::sleep(Duration::from_millis(1));
+    rig.worker.now = std::time::Instant::now();
+    rig.worker.expire();
+    assert!(is_refusal(&rig.collect()[0].1, true));
+    rig.assert_idle();
+}
+
+#[test]
+fn prompts_seen_before_come_from_the_cache() {
+    let mut rig = Rig::new(&DraftConfig::default(), language());
+    for session in 1..=2 {
+        rig.tell(A, open(session, prompt(100)));
+        rig.settle();
+        rig.tell(
+            A,
+            ToDraft::Close {
+                session: SessionId(session),
+                epoch: Epoch(1),
+            },
+        );
+    }
+    assert_eq!(rig.worker.metrics.prefix_hits.get(), 96);
+}

@@ -54,7 +54,9 @@ impl Worker {
                 let instance = self.config.instance.clone();
                 request.events.fail(GenerateError::Busy { instance });
             }
-            Err(refusal) => request.events.fail(GenerateError::Invalid(refusal.to_string())),
+            Err(refusal) => request
+                .events
+                .fail(GenerateError::Invalid(refusal.to_string())),
         }
     }
 

@@ -32,6 +32,9 @@ const PATIENCE_FACTOR: f64 = 1.5;
 /// Least wait for a window: less would be a scheduling hiccup.
 const PATIENCE_FLOOR: Duration = Duration::from_millis(2);
 
+/// Most messages that wait for an urgent one.
+const HELD: usize = 64;
+
 /// Reaches endpoints.
 pub(crate) trait Dial: Send {
     /// Keeps a link to `address` until the outlet is dropped; its events carry `link`.
@@ -82,7 +85,14 @@ impl Endpoints {
             // Only requests with a fixed lookahead of their own come here.
             LookaheadConfig::Fixed(k) => k.min(MAX_LOOKAHEAD),
         };
-        Self { dial, list: Vec::new(), links: 0, steps, max_lookahead, patience: None }
+        Self {
+            dial,
+            list: Vec::new(),
+            links: 0,
+            steps,
+            max_lookahead,
+            patience: None,
+        }
     }
 
     /// What a new session starts with.
@@ -97,13 +107,24 @@ impl Endpoints {
         if messages.is_empty() {
             return;
         }
-        let Some(endpoint) = link.and_then(|link| self.find(link)) else { return };
+        let Some(endpoint) = link.and_then(|link| self.find(link)) else {
+            return;
+        };
         endpoint.outgoing.extend(messages);
     }
 
-    /// Sends what was queued, one frame an endpoint.
+    /// Sends what was queued, one frame an endpoint. Outcomes that ask for nothing wait for one
+    /// that does: while no lookahead pays, endpoints cost a frame every now and then.
     pub(super) fn flush(&mut self) {
-        for endpoint in self.list.iter_mut().filter(|endpoint| !endpoint.outgoing.is_empty()) {
+        let urgent = |message: &ToDraft| match message {
+            ToDraft::Outcome(outcome) => outcome.lookahead > 0,
+            ToDraft::Open(_) | ToDraft::Close { .. } => true,
+        };
+        for endpoint in &mut self.list {
+            let outgoing = &endpoint.outgoing;
+            if outgoing.is_empty() || (outgoing.len() < HELD && !outgoing.iter().any(urgent)) {
+                continue;
+            }
             let messages = std::mem::take(&mut endpoint.outgoing);
             endpoint.outlet.send(messages);
         }
@@ -111,7 +132,8 @@ impl Endpoints {
 
     /// How many tokens the next windows of an endpoint should have.
     pub(super) fn choose(&mut self, link: LinkKey, load: Load) -> Option<Choice> {
-        self.find(link).map(|endpoint| endpoint.controller.choose(load))
+        self.find(link)
+            .map(|endpoint| endpoint.controller.choose(load))
     }
 
     /// Tells the controller of `link` what a verified window came to.
@@ -143,14 +165,18 @@ impl Endpoints {
 
     /// The best endpoint for `request`.
     fn pick(&self, request: &Request) -> Option<LinkKey> {
-        let usable = |endpoint: &&Endpoint| {
-            endpoint.has_room() && !request.refused.contains(&endpoint.link)
-        };
+        let usable =
+            |endpoint: &&Endpoint| endpoint.has_room() && !request.refused.contains(&endpoint.link);
         let named = |name: &String| self.list.iter().find(|endpoint| endpoint.name == *name);
         let mut candidates: Vec<&Endpoint> = if request.endpoints.is_empty() {
             self.list.iter().filter(usable).collect()
         } else {
-            request.endpoints.iter().filter_map(named).filter(usable).collect()
+            request
+                .endpoints
+                .iter()
+                .filter_map(named)
+                .filter(usable)
+                .collect()
         };
         // A stable sort: the order stays, but silent endpoints come last.
         candidates.sort_by_key(|endpoint| endpoint.suspect);
@@ -168,7 +194,9 @@ impl Worker {
         if request.policy == Policy::Autoregressive {
             return;
         }
-        let Some(link) = self.endpoints.pick(request) else { return };
+        let Some(link) = self.endpoints.pick(request) else {
+            return;
+        };
         request.link = Some(link);
         let effects = request.session.handle(self.clock(), Input::LinkUp);
         if let Some(endpoint) = self.endpoints.find(link) {
@@ -183,7 +211,9 @@ impl Worker {
     pub(super) fn set_endpoints(&mut self, list: Vec<(String, Address)>) {
         let mut old = std::mem::take(&mut self.endpoints.list);
         for (name, address) in list {
-            let known = old.iter().position(|e| e.name == name && e.address == address);
+            let known = old
+                .iter()
+                .position(|e| e.name == name && e.address == address);
             let endpoint = match known {
                 Some(index) => old.swap_remove(index),
                 None => self.dial(name, address),
@@ -201,12 +231,25 @@ impl Worker {
         endpoints.links += 1;
         let link = LinkKey(endpoints.links);
         let outlet = endpoints.dial.dial(link, &address);
-        let config = ControlConfig { max: endpoints.max_lookahead, ..ControlConfig::default() };
+        let config = ControlConfig {
+            max: endpoints.max_lookahead,
+            ..ControlConfig::default()
+        };
         let draft = endpoints.step_cost(1) / DRAFT_FRACTION;
         let answers = AnswerTime::new(ANSWER_OVERHEAD, draft);
         let controller = Controller::new(config, endpoints.steps.clone(), answers);
         let (up, suspect, load) = (false, false, LoadReport::default());
-        Endpoint { name, address, link, outlet, up, suspect, load, outgoing: Vec::new(), controller }
+        Endpoint {
+            name,
+            address,
+            link,
+            outlet,
+            up,
+            suspect,
+            load,
+            outgoing: Vec::new(),
+            controller,
+        }
     }
 
     /// Takes in what a link says.
@@ -219,7 +262,9 @@ impl Worker {
                 }
             }
             LinkEvent::Load(load) => {
-                let Some(endpoint) = self.endpoints.find(link) else { return };
+                let Some(endpoint) = self.endpoints.find(link) else {
+                    return;
+                };
                 let had_room = endpoint.has_room();
                 endpoint.load = load;
                 if !had_room && endpoint.has_room() {
@@ -247,10 +292,15 @@ impl Worker {
     }
 
     fn link_up(&mut self, link: LinkKey, welcome: &Welcome) {
-        let Some(endpoint) = self.endpoints.find(link) else { return };
+        let Some(endpoint) = self.endpoints.find(link) else {
+            return;
+        };
         endpoint.up = true;
         endpoint.suspect = false;
-        endpoint.load = LoadReport { slots: welcome.limits.slots, ..LoadReport::default() };
+        endpoint.load = LoadReport {
+            slots: welcome.limits.slots,
+            ..LoadReport::default()
+        };
         tracing::info!(endpoint = %endpoint.name, instance = %welcome.instance, "endpoint connected");
         self.count_links();
         // It may have been replaced by one that wants what the old one refused.
@@ -261,7 +311,9 @@ impl Worker {
     }
 
     fn link_down(&mut self, link: LinkKey, reason: &str) {
-        let Some(endpoint) = self.endpoints.find(link) else { return };
+        let Some(endpoint) = self.endpoints.find(link) else {
+            return;
+        };
         if endpoint.up {
             tracing::info!(endpoint = %endpoint.name, %reason, "endpoint lost");
         }
@@ -281,7 +333,9 @@ impl Worker {
             .collect();
         let now = self.clock();
         for id in ids {
-            let Some(mut request) = self.requests.remove(&id) else { continue };
+            let Some(mut request) = self.requests.remove(&id) else {
+                continue;
+            };
             request.link = None;
             self.metrics.sessions.dec();
             request.session.handle(now, Input::LinkDown);
@@ -298,7 +352,9 @@ impl Worker {
             .map(|(&id, _)| id)
             .collect();
         for id in ids {
-            let Some(mut request) = self.requests.remove(&id) else { continue };
+            let Some(mut request) = self.requests.remove(&id) else {
+                continue;
+            };
             self.bind(&mut request);
             self.requests.insert(id, request);
         }
@@ -311,7 +367,9 @@ impl Worker {
             ToTarget::Resync(resync) => &resync.session,
         };
         let now = self.clock();
-        let Some(request) = bound(&mut self.requests, link, session.0) else { return };
+        let Some(request) = bound(&mut self.requests, link, session.0) else {
+            return;
+        };
         let effects = request.session.handle(now, Input::Received(message));
         let is_bound = request.session.is_bound();
         let patience = effects.answer.map(|_| request.session.patience().clone());
@@ -336,13 +394,17 @@ impl Worker {
                     }
                     return;
                 };
-                self.metrics.draft_seconds.observe(answer.took.as_secs_f64());
+                self.metrics
+                    .draft_seconds
+                    .observe(answer.took.as_secs_f64());
                 if answer.late {
                     self.metrics.stale_windows.inc();
                 }
                 self.endpoints.patience = patience;
                 if let Some(endpoint) = self.endpoints.find(link) {
-                    endpoint.controller.observe_answer(answer.tokens, answer.took);
+                    endpoint
+                        .controller
+                        .observe_answer(answer.tokens, answer.took);
                 }
             }
         }
@@ -351,9 +413,13 @@ impl Worker {
     /// Passes a request that an endpoint does not want (or serves badly) to the next one; if there
     /// is none it stays, and its session asks again if the refusal was temporary.
     fn give_up(&mut self, link: LinkKey, session: u64) {
-        let Some(request) = bound(&mut self.requests, link, session) else { return };
+        let Some(request) = bound(&mut self.requests, link, session) else {
+            return;
+        };
         let id = request.id;
-        let Some(mut request) = self.requests.remove(&id) else { return };
+        let Some(mut request) = self.requests.remove(&id) else {
+            return;
+        };
         request.refused.push(link);
         if self.endpoints.pick(&request).is_some() {
             self.metrics.sessions.dec();
@@ -364,7 +430,12 @@ impl Worker {
     }
 
     fn count_links(&self) {
-        let up = self.endpoints.list.iter().filter(|endpoint| endpoint.up).count();
+        let up = self
+            .endpoints
+            .list
+            .iter()
+            .filter(|endpoint| endpoint.up)
+            .count();
         self.metrics.links_up.set(up as i64);
     }
 }

@@ -71,7 +71,15 @@ impl Feeding {
             Kind::Chunk => Wants::None,
         };
         let end = self.tokens.len();
-        self.shares.push(Share { request: request.id, seq, len, start, end, wants, kind });
+        self.shares.push(Share {
+            request: request.id,
+            seq,
+            len,
+            start,
+            end,
+            wants,
+            kind,
+        });
     }
 }
 
@@ -101,7 +109,11 @@ impl Worker {
         if self.feeding.shares.is_empty() {
             // What was preempted, or admitted with its prompt cached, can go on at once.
             let again = preempted || !plan.admit.is_empty();
-            return if again { Turn::Stepped } else { Turn::Idle(survey.deadline) };
+            return if again {
+                Turn::Stepped
+            } else {
+                Turn::Idle(survey.deadline)
+            };
         }
         let started = Instant::now();
         if let Err(error) = self.forward() {
@@ -127,11 +139,15 @@ impl Worker {
         running.clear();
         due.clear();
         for id in self.scheduler.running() {
-            let Some(request) = self.requests.get_mut(&id) else { continue };
+            let Some(request) = self.requests.get_mut(&id) else {
+                continue;
+            };
             let Some(seq) = request.seq else { continue };
-            let (Ok(len), Ok(owned_pages), Ok(shares_tail)) =
-                (self.engine.len(seq), self.engine.owned_pages(seq), self.engine.shares_tail(seq))
-            else {
+            let (Ok(len), Ok(owned_pages), Ok(shares_tail)) = (
+                self.engine.len(seq),
+                self.engine.owned_pages(seq),
+                self.engine.shares_tail(seq),
+            ) else {
                 continue;
             };
             let mut tokens = request.session.tokens().len();
@@ -145,7 +161,9 @@ impl Worker {
             } else {
                 match request.session.next(now) {
                     Next::Verify(window) => {
-                        ask = Ask::Run { window: window.len() };
+                        ask = Ask::Run {
+                            window: window.len(),
+                        };
                         survey.ready.requests += 1;
                         survey.ready.rows += 1 + window.len();
                     }
@@ -159,7 +177,14 @@ impl Worker {
                     Next::Finished => ask = Ask::SitOut,
                 }
             }
-            running.push(Running { id, len, tokens, owned_pages, shares_tail, ask });
+            running.push(Running {
+                id,
+                len,
+                tokens,
+                owned_pages,
+                shares_tail,
+                ask,
+            });
         }
         due.sort_unstable_by_key(|due| due.after);
         survey
@@ -176,7 +201,11 @@ impl Worker {
         let cost = |rows| self.endpoints.step_cost(rows);
         let wait = gather::wait_for(survey.ready, &self.feeding.due, cost)?;
         let until = self.now + wait;
-        Some(survey.deadline.map_or(until, |deadline| deadline.min(until)))
+        Some(
+            survey
+                .deadline
+                .map_or(until, |deadline| deadline.min(until)),
+        )
     }
 
     /// Carries out a plan up to the feeds of its step.
@@ -199,7 +228,9 @@ impl Worker {
     }
 
     fn preempt(&mut self, id: RequestId) {
-        let Some(request) = self.requests.get_mut(&id) else { return };
+        let Some(request) = self.requests.get_mut(&id) else {
+            return;
+        };
         self.metrics.preemptions.inc();
         if let Some(seq) = request.seq.take()
             && let Err(error) = self.engine.close(seq)
@@ -210,7 +241,9 @@ impl Worker {
 
     /// Opens a sequence for a request, and a session on an endpoint.
     fn admit(&mut self, id: RequestId) {
-        let Some(mut request) = self.requests.remove(&id) else { return };
+        let Some(mut request) = self.requests.remove(&id) else {
+            return;
+        };
         let tokens = request.session.tokens();
         let count = tokens.len();
         let seq = self.engine.open(tokens, request.reuse);
@@ -229,30 +262,58 @@ impl Worker {
     /// Feeds the last token and as much of the window as fits.
     fn feed_decode(&mut self, id: RequestId, window: usize) {
         let now = self.clock();
-        let Some(request) = self.requests.get_mut(&id) else { return };
+        let Some(request) = self.requests.get_mut(&id) else {
+            return;
+        };
         let len = request.session.tokens().len();
-        let kept = request.seq.and_then(|seq| self.engine.len(seq).ok()).unwrap_or(0);
+        let kept = request
+            .seq
+            .and_then(|seq| self.engine.len(seq).ok())
+            .unwrap_or(0);
         if kept + 1 < len {
             return self.feed_chunk(id, 1);
         }
-        let Some(&last) = request.session.tokens().last() else { return };
-        let Next::Verify(proposed) = request.session.next(now) else { return };
+        let Some(&last) = request.session.tokens().last() else {
+            return;
+        };
+        let Next::Verify(proposed) = request.session.next(now) else {
+            return;
+        };
         let start = self.feeding.tokens.len();
         self.feeding.tokens.push(last);
-        self.feeding.tokens.extend_from_slice(&proposed[..window.min(proposed.len())]);
+        self.feeding
+            .tokens
+            .extend_from_slice(&proposed[..window.min(proposed.len())]);
         let end = self.feeding.tokens.len();
         let Some(seq) = request.seq else { return };
         let (wants, kind) = (Wants::All, Kind::Window);
-        let share = Share { request: id, seq, len: kept, start, end, wants, kind };
+        let share = Share {
+            request: id,
+            seq,
+            len: kept,
+            start,
+            end,
+            wants,
+            kind,
+        };
         self.feeding.shares.push(share);
     }
 
     /// Feeds up to `rows` known tokens.
     fn feed_chunk(&mut self, id: RequestId, rows: usize) {
-        let Some(request) = self.requests.get(&id) else { return };
+        let Some(request) = self.requests.get(&id) else {
+            return;
+        };
         let tokens = request.session.tokens();
-        let kept = request.seq.and_then(|seq| self.engine.len(seq).ok()).unwrap_or(0);
-        let known = if request.has_started() { tokens.len() - 1 } else { tokens.len() };
+        let kept = request
+            .seq
+            .and_then(|seq| self.engine.len(seq).ok())
+            .unwrap_or(0);
+        let known = if request.has_started() {
+            tokens.len() - 1
+        } else {
+            tokens.len()
+        };
         let mut rows = rows.min(known.saturating_sub(kept));
         if request.wants_prompt_logprobs() {
             rows = rows.min(PROMPT_LOGITS_ROWS);
@@ -262,7 +323,8 @@ impl Worker {
         }
         let first = !request.has_started() && kept + rows == known;
         let kind = if first { Kind::First } else { Kind::Chunk };
-        self.feeding.push(request, kept, &tokens[kept..kept + rows], kind);
+        self.feeding
+            .push(request, kept, &tokens[kept..kept + rows], kind);
     }
 
     fn forward(&mut self) -> Result<(), StepError> {
@@ -282,7 +344,12 @@ impl Worker {
     /// Gives up the requests of a step that did not run; the router replays them elsewhere.
     fn lose_step(&mut self, error: &StepError) {
         let cause = error.to_string();
-        let ids: Vec<_> = self.feeding.shares.iter().map(|share| share.request).collect();
+        let ids: Vec<_> = self
+            .feeding
+            .shares
+            .iter()
+            .map(|share| share.request)
+            .collect();
         for id in ids {
             self.lose(id, &cause);
         }
@@ -294,7 +361,10 @@ impl Worker {
 /// the longer it is overdue, so that nobody waits for it for long.
 fn expected(request: &Request, endpoints: &super::Endpoints, now: Instant) -> Due {
     let Some((link, (asked, tokens))) = request.link.zip(request.asked) else {
-        return Due { after: std::time::Duration::MAX / 4, rows: 1 };
+        return Due {
+            after: std::time::Duration::MAX / 4,
+            rows: 1,
+        };
     };
     let answer = endpoints.answer_time(link, tokens);
     let waited = now.saturating_duration_since(asked);
@@ -302,5 +372,8 @@ fn expected(request: &Request, endpoints: &super::Endpoints, now: Instant) -> Du
         Some(left) => left,
         None => waited - answer + answer / 4,
     };
-    Due { after, rows: 1 + tokens as usize }
+    Due {
+        after,
+        rows: 1 + tokens as usize,
+    }
 }

@@ -48,7 +48,9 @@ impl Worker {
         let now = self.now.saturating_duration_since(self.started);
         let logits = self.engine.logits();
         for (feed, share) in self.feeding.shares.iter().enumerate() {
-            let Some(request) = self.requests.get_mut(&share.request) else { continue };
+            let Some(request) = self.requests.get_mut(&share.request) else {
+                continue;
+            };
             if request.wants_prompt_logprobs() {
                 for i in 0..logits.rows(feed) {
                     let row = logits.row(feed, i);
@@ -59,16 +61,26 @@ impl Worker {
                 continue;
             }
             let window = self.feeding.window(share);
-            let pass = Pass { feed, logits, window };
+            let pass = Pass {
+                feed,
+                logits,
+                window,
+            };
             let decided = pass.decide(request, now, &mut self.scratch, &mut emitted);
             let last = decided.ended.is_some();
             let suggested = suggestions.of(request);
             let accepted = decided.accepted as u32;
-            let verified = Verified { tokens: &emitted, accepted, suggested, last };
+            let verified = Verified {
+                tokens: &emitted,
+                accepted,
+                suggested,
+                last,
+            };
             let effects = request.session.handle(now, Input::Verified(verified));
             request.note_asked(&effects.messages, self.now);
             if let Some(link) = request.link {
-                self.endpoints.observe_round(link, window.len() as u32, accepted);
+                self.endpoints
+                    .observe_round(link, window.len() as u32, accepted);
             }
             self.metrics.generated_tokens.inc_by(emitted.len() as u64);
             if !window.is_empty() {
@@ -93,7 +105,9 @@ impl Worker {
 
     /// What concerns nobody but the request: KV, events, its end.
     fn follow_up(&mut self, verdict: &Verdict) {
-        let Some(request) = self.requests.get_mut(&verdict.request) else { return };
+        let Some(request) = self.requests.get_mut(&verdict.request) else {
+            return;
+        };
         if let Some(took) = request.note_first_token(self.now) {
             self.metrics.first_token.observe(took.as_secs_f64());
         }
@@ -110,7 +124,9 @@ impl Worker {
     }
 
     fn finish(&mut self, id: RequestId, reason: FinishReason) {
-        let Some(mut request) = self.requests.remove(&id) else { return };
+        let Some(mut request) = self.requests.remove(&id) else {
+            return;
+        };
         request.finish(reason, self.now);
         request.flush();
         self.count_finished(&request, reason);
@@ -124,9 +140,13 @@ impl Worker {
         let mut sessions: Vec<(LinkKey, u32)> = Vec::new();
         let mut decoding = 0;
         for id in self.scheduler.running() {
-            let Some(request) = self.requests.get(&id) else { continue };
+            let Some(request) = self.requests.get(&id) else {
+                continue;
+            };
             decoding += 1;
-            let Some(link) = request.link.filter(|_| is_adaptive(request)) else { continue };
+            let Some(link) = request.link.filter(|_| is_adaptive(request)) else {
+                continue;
+            };
             match sessions.iter_mut().find(|(known, _)| *known == link) {
                 Some((_, count)) => *count += 1,
                 None => sessions.push((link, 1)),
@@ -134,8 +154,13 @@ impl Worker {
         }
         let mut suggestions = Vec::with_capacity(sessions.len());
         for (link, count) in sessions {
-            let load = Load { sessions: count, other_rows: decoding - count };
-            let Some(choice) = self.endpoints.choose(link, load) else { continue };
+            let load = Load {
+                sessions: count,
+                other_rows: decoding - count,
+            };
+            let Some(choice) = self.endpoints.choose(link, load) else {
+                continue;
+            };
             self.metrics.lookahead.set(i64::from(choice.lookahead));
             self.metrics.lookahead_limit(choice.limit.name()).inc();
             suggestions.push((link, choice.lookahead));
@@ -145,7 +170,10 @@ impl Worker {
 }
 
 fn is_adaptive(request: &Request) -> bool {
-    matches!(request.policy, Policy::Speculative(Lookahead::Adaptive { .. }))
+    matches!(
+        request.policy,
+        Policy::Speculative(Lookahead::Adaptive { .. })
+    )
 }
 
 impl Suggestions {
@@ -174,7 +202,10 @@ impl Pass<'_> {
         request.session.next(now);
         if request.session.tokens().len() >= request.limit {
             emitted.clear();
-            return Decided { accepted: 0, ended: Some(FinishReason::Length) };
+            return Decided {
+                accepted: 0,
+                ended: Some(FinishReason::Length),
+            };
         }
         let first = self.logits.rows(self.feed) - self.window.len() - 1;
         let row = |i| self.logits.row(self.feed, first + i);

@@ -1,0 +1,156 @@
+//! Whatever endpoints do, the output is that of plain decoding.
+
+use std::time::Duration;
+
+use foretoken_protocol::link::{LinkEvent, LoadReport, Welcome};
+
+use super::rig::{Fault, Rig, language, plain, request};
+use crate::config::{LookaheadConfig, TargetConfig};
+
+fn config(lookahead: LookaheadConfig) -> TargetConfig {
+    TargetConfig {
+        lookahead,
+        patience: Duration::from_millis(3),
+        ..TargetConfig::default()
+    }
+}
+
+#[test]
+fn speculation_changes_no_token_at_any_temperature_seed_or_lookahead() {
+    let mut accepted = 0;
+    for lookahead in [
+        LookaheadConfig::Fixed(4),
+        LookaheadConfig::Adaptive { max: 6 },
+    ] {
+        let mut rig = Rig::new(config(lookahead), language(), 0.8);
+        rig.connect();
+        for seed in 0..6 {
+            let request = request(seed, [0.0, 0.7, 1.3][seed as usize % 3], 60);
+            let mut output = rig.ask(request.clone());
+            rig.run(std::slice::from_mut(&mut output));
+            assert_eq!(output.tokens, plain(&request), "{request:?}");
+            let stats = output.stats();
+            assert!(stats.accepted <= stats.drafted);
+            // Emitted = accepted + one decided a pass, the prompt's pass included.
+            assert_eq!(stats.accepted + stats.rounds + 1, 60);
+            accepted += stats.accepted;
+        }
+        rig.assert_idle();
+        assert_eq!(rig.endpoint.sessions(), 0, "a slot was not given back");
+    }
+    assert!(accepted > 300, "the draft was hardly used: {accepted}");
+}
+
+#[test]
+fn no_fault_of_an_endpoint_changes_a_token_or_ends_a_request() {
+    let faults = [
+        Fault::Lose(3),
+        Fault::Lose(7),
+        Fault::Duplicate,
+        Fault::Delay(1),
+        Fault::Delay(5),
+        Fault::Reverse,
+        Fault::Silent,
+        Fault::Wrong,
+        Fault::Foreign,
+        Fault::Refuse,
+    ];
+    for fault in faults {
+        let mut rig = Rig::new(config(LookaheadConfig::Fixed(4)), language(), 0.9);
+        rig.connect();
+        rig.fault = fault;
+        let requests: Vec<_> = (0..4).map(|seed| request(seed, 0.9, 40)).collect();
+        let mut outputs: Vec<_> = requests.iter().map(|r| rig.ask(r.clone())).collect();
+        rig.run(&mut outputs);
+        for (request, output) in requests.iter().zip(&outputs) {
+            assert_eq!(output.tokens, plain(request), "{fault:?}");
+        }
+        rig.assert_idle();
+    }
+}
+
+#[test]
+fn an_endpoint_may_die_and_come_back_in_the_middle_of_an_output() {
+    let mut rig = Rig::new(config(LookaheadConfig::Fixed(4)), language(), 0.9);
+    rig.connect();
+    let requests: Vec<_> = (0..3).map(|seed| request(seed, 1.0, 90)).collect();
+    let mut outputs: Vec<_> = requests.iter().map(|r| rig.ask(r.clone())).collect();
+    let mut until = |rig: &mut Rig, tokens: usize| {
+        while outputs[0].tokens.len() < tokens {
+            rig.turn();
+            outputs[0].collect();
+        }
+    };
+    until(&mut rig, 20);
+    rig.endpoint.restart();
+    rig.link(LinkEvent::Down("killed".into()));
+    let alone = rig.worker.metrics.draft_tokens.get();
+    until(&mut rig, 40);
+    assert!(
+        rig.worker.metrics.draft_tokens.get() <= alone + 12,
+        "windows came from nowhere"
+    );
+    rig.link(LinkEvent::Up(Welcome::default()));
+    let back = rig.worker.metrics.draft_tokens.get();
+    rig.run(&mut outputs);
+    assert!(
+        rig.worker.metrics.draft_tokens.get() > back,
+        "the endpoint was not used again"
+    );
+    for (request, output) in requests.iter().zip(&outputs) {
+        assert_eq!(output.tokens, plain(request));
+    }
+    rig.assert_idle();
+}
+
+#[test]
+fn an_incompatible_or_full_endpoint_is_passed_over() {
+    for event in [
+        LinkEvent::Incompatible("the vocabularies differ".into()),
+        LinkEvent::Load(LoadReport {
+            slots: 2,
+            used: 2,
+            draining: false,
+        }),
+        LinkEvent::Load(LoadReport {
+            slots: 2,
+            used: 0,
+            draining: true,
+        }),
+    ] {
+        let mut rig = Rig::new(config(LookaheadConfig::Fixed(4)), language(), 1.0);
+        rig.connect();
+        rig.link(event);
+        let request = request(1, 1.0, 20);
+        let mut output = rig.ask(request.clone());
+        rig.run(std::slice::from_mut(&mut output));
+        assert_eq!(output.tokens, plain(&request));
+        assert_eq!(output.stats().drafted, 0);
+        assert_eq!(rig.endpoint.sessions(), 0);
+    }
+}
+
+#[test]
+fn an_endpoint_that_gets_room_takes_the_requests_that_run_without_one() {
+    let mut rig = Rig::new(config(LookaheadConfig::Fixed(4)), language(), 1.0);
+    rig.connect();
+    rig.link(LinkEvent::Load(LoadReport {
+        slots: 2,
+        used: 2,
+        draining: false,
+    }));
+    let request = request(1, 1.0, 60);
+    let mut output = rig.ask(request.clone());
+    while output.tokens.len() < 10 {
+        rig.turn();
+        output.collect();
+    }
+    rig.link(LinkEvent::Load(LoadReport {
+        slots: 2,
+        used: 1,
+        draining: false,
+    }));
+    rig.run(std::slice::from_mut(&mut output));
+    assert_eq!(output.tokens, plain(&request));
+    assert!(output.stats().accepted > 20);
+}

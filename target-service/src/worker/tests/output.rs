@@ -1,0 +1,266 @@
+//! What clients get: ends, limits, replays, log-probabilities, cancellation, page pressure.
+
+use foretoken_engine::sim::{End, SimOptions};
+use foretoken_protocol::generate::{FinishReason, GenerateError, GenerateEvent};
+use foretoken_speculation::TokenId;
+
+use super::rig::{Output, Rig, language, plain, request};
+use crate::config::{LookaheadConfig, TargetConfig};
+
+fn speculating(language: SimOptions) -> Rig {
+    let lookahead = LookaheadConfig::Fixed(5);
+    let mut rig = Rig::new(
+        TargetConfig {
+            lookahead,
+            ..TargetConfig::default()
+        },
+        language,
+        0.9,
+    );
+    rig.connect();
+    rig
+}
+
+fn one(rig: &mut Rig, request: foretoken_protocol::generate::GenerateRequest) -> Output {
+    let mut output = rig.ask(request);
+    rig.run(std::slice::from_mut(&mut output));
+    output
+}
+
+#[test]
+fn a_request_for_one_token_gets_one_and_one_for_none_gets_none() {
+    let mut rig = speculating(language());
+    let output = one(&mut rig, request(3, 1.0, 1));
+    assert_eq!(output.tokens.len(), 1);
+    assert_eq!(output.reason(), FinishReason::Length);
+    let mut none = request(3, 1.0, 0);
+    none.prompt_logprobs = true;
+    let output = one(&mut rig, none);
+    assert!(output.tokens.is_empty());
+    let GenerateEvent::Started {
+        prompt_logprobs, ..
+    } = &output.pieces[0]
+    else {
+        panic!("nothing started");
+    };
+    assert_eq!(prompt_logprobs.len(), 19);
+    rig.assert_idle();
+}
+
+#[test]
+fn a_stop_token_ends_the_output_wherever_in_a_window_it_is() {
+    let whole = plain(&request(5, 1.0, 40));
+    for stop in [1, 9, 17] {
+        let first = whole
+            .iter()
+            .position(|&token| token == whole[stop])
+            .expect("it is there");
+        let mut request = request(5, 1.0, 40);
+        request.stop_token_ids = vec![whole[stop]];
+        let mut rig = speculating(language());
+        let output = one(&mut rig, request);
+        assert_eq!(output.tokens, whole[..=first]);
+        assert_eq!(output.reason(), FinishReason::Stop(whole[stop]));
+        rig.assert_idle();
+    }
+}
+
+#[test]
+fn the_end_token_ends_the_output_unless_it_is_ignored() {
+    let end = TokenId(9);
+    let ending = SimOptions {
+        end: Some(End {
+            token: end,
+            rate: 0.2,
+        }),
+        ..language()
+    };
+    let config = TargetConfig {
+        eos: vec![9],
+        ..TargetConfig::default()
+    };
+    let mut rig = Rig::new(config, ending, 0.9);
+    rig.connect();
+    let output = one(&mut rig, request(1, 0.0, 100));
+    assert_eq!(output.reason(), FinishReason::Stop(end));
+    assert_eq!(output.tokens.last(), Some(&end));
+    let mut on = request(1, 0.0, 100);
+    on.ignore_eos = true;
+    let further = one(&mut rig, on);
+    assert_eq!(further.tokens.len(), 100);
+    assert_eq!(further.tokens[..output.tokens.len()], output.tokens);
+}
+
+#[test]
+fn near_the_longest_sequence_windows_shrink_and_the_output_ends() {
+    let short = SimOptions {
+        max_positions: 48,
+        ..language()
+    };
+    let mut rig = speculating(short);
+    let output = one(&mut rig, request(2, 1.0, 1000));
+    assert_eq!(output.tokens.len(), 28);
+    assert_eq!(output.reason(), FinishReason::Length);
+    assert_eq!(output.tokens, plain(&request(2, 1.0, 28)));
+    rig.assert_idle();
+}
+
+#[test]
+fn a_replay_from_any_point_goes_on_as_if_nothing_had_happened() {
+    let mut whole = request(8, 1.1, 40);
+    whole.sampling.frequency_penalty = 0.5;
+    whole.sampling.repetition_penalty = 1.2;
+    let reference = plain(&whole);
+    for emitted in [1, 7, 33, 39, 40] {
+        let mut replay = whole.clone();
+        replay.tokens.extend_from_slice(&reference[..emitted]);
+        let mut rig = speculating(language());
+        let output = one(&mut rig, replay);
+        assert_eq!(output.tokens, reference[emitted..], "after {emitted}");
+        assert_eq!(output.reason(), FinishReason::Length);
+        rig.assert_idle();
+    }
+}
+
+#[test]
+fn many_requests_at_once_get_what_each_gets_alone() {
+    let mut rig = speculating(language());
+    let requests: Vec<_> = (0..16)
+        .map(|seed| request(seed, 0.1 * seed as f32, 20 + 3 * seed as u32))
+        .collect();
+    let mut outputs: Vec<_> = requests.iter().map(|r| rig.ask(r.clone())).collect();
+    rig.run(&mut outputs);
+    for (request, output) in requests.iter().zip(&outputs) {
+        assert_eq!(output.tokens, plain(request));
+    }
+    rig.assert_idle();
+}
+
+#[test]
+fn requests_preempted_for_pages_lose_nothing() {
+    let tight = SimOptions {
+        pages: 14,
+        ..language()
+    };
+    let mut rig = speculating(tight);
+    let requests: Vec<_> = (0..5).map(|seed| request(seed, 1.0, 70)).collect();
+    let mut outputs: Vec<_> = requests.iter().map(|r| rig.ask(r.clone())).collect();
+    rig.run(&mut outputs);
+    for (request, output) in requests.iter().zip(&outputs) {
+        assert_eq!(output.tokens, plain(request));
+    }
+    assert!(
+        rig.worker.metrics.preemptions.get() > 0,
+        "nobody was preempted"
+    );
+    rig.assert_idle();
+}
+
+#[test]
+fn a_client_that_goes_away_frees_everything_at_once() {
+    let mut rig = speculating(language());
+    let mut outputs: Vec<_> = (0..3)
+        .map(|seed| rig.ask(request(seed, 1.0, 500)))
+        .collect();
+    while outputs[2].tokens.len() < 10 {
+        rig.turn();
+        outputs[2].collect();
+    }
+    assert_eq!(rig.endpoint.sessions(), 3);
+    outputs.clear();
+    rig.turn();
+    rig.assert_idle();
+    assert_eq!(rig.endpoint.sessions(), 0);
+    assert_eq!(rig.worker.metrics.cancelled.get(), 3);
+}
+
+#[test]
+fn a_prompt_seen_before_comes_from_the_cache_unless_it_must_not() {
+    let mut rig = speculating(language());
+    let mut long = request(4, 1.0, 8);
+    long.tokens = (0..100).map(|i| TokenId(i % 60)).collect();
+    long.prompt_len = 100;
+    let first = one(&mut rig, long.clone());
+    let again = one(&mut rig, long.clone());
+    assert_eq!(first.stats().cached_tokens, 0);
+    assert_eq!(again.stats().cached_tokens, 96);
+    assert_eq!(first.tokens, again.tokens);
+    long.cache_prompt = false;
+    assert_eq!(one(&mut rig, long).stats().cached_tokens, 0);
+}
+
+#[test]
+fn log_probabilities_are_the_same_with_and_without_speculation() {
+    let mut asked = request(6, 1.0, 30);
+    asked.logprobs = Some(3);
+    asked.prompt_logprobs = true;
+    let mut alone = asked.clone();
+    alone.policy = Some("Autoregressive".into());
+    let mut rig = speculating(language());
+    let flat = |output: &Output| {
+        let mut all = Vec::new();
+        for piece in &output.pieces {
+            match piece {
+                GenerateEvent::Started {
+                    prompt_logprobs, ..
+                } => all.extend(prompt_logprobs.clone()),
+                GenerateEvent::Tokens(tokens) => {
+                    all.extend(tokens.iter().filter_map(|token| token.logprobs.clone()));
+                }
+                GenerateEvent::Finished { .. } => {}
+            }
+        }
+        all
+    };
+    let (with, without) = (one(&mut rig, asked), one(&mut rig, alone));
+    assert_eq!(
+        (with.stats().policy.as_str(), without.stats().drafted),
+        ("Speculative", 0)
+    );
+    assert!(with.stats().accepted > 0);
+    assert_eq!(flat(&with).len(), 19 + 30);
+    assert_eq!(flat(&with), flat(&without));
+    assert!(
+        flat(&with)
+            .iter()
+            .all(|found| found.top.len() == 3 && found.logprob <= 0.0)
+    );
+}
+
+#[test]
+fn requests_that_make_no_sense_are_told_so() {
+    let mut rig = speculating(language());
+    let mut bad = Vec::new();
+    for change in 0..6 {
+        let mut request = request(1, 1.0, 5);
+        match change {
+            0 => request.tokens.clear(),
+            1 => request.prompt_len = 99,
+            2 => request.tokens[3] = TokenId(64),
+            3 => request.sampling.top_p = 0.0,
+            4 => request.policy = Some("Magic".into()),
+            _ => request.logprobs = Some(1000),
+        }
+        bad.push(rig.ask(request));
+    }
+    rig.run(&mut bad);
+    for output in bad {
+        assert!(matches!(output.end, Some(Err(GenerateError::Invalid(_)))));
+    }
+    rig.assert_idle();
+}
+
+#[test]
+fn more_requests_than_may_wait_are_turned_away_as_busy() {
+    let config = TargetConfig {
+        max_waiting: 2,
+        max_running: 1,
+        ..TargetConfig::default()
+    };
+    let mut rig = Rig::new(config, language(), 1.0);
+    let mut outputs: Vec<_> = (0..4).map(|seed| rig.ask(request(seed, 1.0, 5))).collect();
+    rig.run(&mut outputs);
+    let busy = |o: &&Output| matches!(o.end, Some(Err(GenerateError::Busy { .. })));
+    assert_eq!(outputs.iter().filter(busy).count(), 2);
+    assert_eq!(outputs.iter().filter(|o| o.tokens.len() == 5).count(), 2);
+}

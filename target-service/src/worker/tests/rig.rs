@@ -1,0 +1,347 @@
+//! A worker, an endpoint, and the hand that carries messages between them.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+    time::Instant,
+};
+
+use foretoken_engine::{
+    batch::Engine,
+    sim::{Latency, SimOptions, SimRunner},
+};
+use foretoken_protocol::{
+    Address,
+    generate::{
+        EventSender, FinishReason, GenerateError, GenerateEvent, GenerateRequest, GenerationStats,
+    },
+    link::{LinkEvent, Welcome},
+};
+use foretoken_speculation::{
+    Seed, TokenId,
+    control::StepCost,
+    message::{ToDraft, ToTarget},
+    sampling::SamplingParams,
+};
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::endpoint::MiniEndpoint;
+use crate::{
+    check,
+    config::TargetConfig,
+    inbox::{Arrival, LinkKey, Message},
+    metrics::Metrics,
+    worker::{Dial, Gauges, Outlet, Turn, Worker},
+};
+
+type Wire = Arc<Mutex<VecDeque<ToDraft>>>;
+
+struct TestDial(Wire);
+struct TestOutlet(Wire);
+
+impl Dial for TestDial {
+    fn dial(&self, _link: LinkKey, _address: &Address) -> Box<dyn Outlet> {
+        Box::new(TestOutlet(Arc::clone(&self.0)))
+    }
+}
+
+impl Outlet for TestOutlet {
+    fn send(&self, messages: Vec<ToDraft>) {
+        self.0.lock().expect("no test panicked").extend(messages);
+    }
+}
+
+/// What happens to messages on their way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    None,
+    /// Every so manieth message is lost, in both directions.
+    Lose(usize),
+    /// Every message to the target comes twice.
+    Duplicate,
+    /// Messages to the target come so many turns late.
+    Delay(usize),
+    /// Messages to the target come in reverse order of each delivery.
+    Reverse,
+    /// The endpoint says nothing at all.
+    Silent,
+    /// All proposed tokens are wrong but exist.
+    Wrong,
+    /// Proposed tokens do not exist.
+    Foreign,
+    /// Every session is refused.
+    Refuse,
+}
+
+pub(super) struct Rig {
+    pub(super) worker: Worker,
+    pub(super) endpoint: MiniEndpoint,
+    pub(super) fault: Fault,
+    wire: Wire,
+    late: VecDeque<(usize, ToTarget)>,
+    turns: usize,
+    carried: usize,
+}
+
+/// The answer to a request, as far as it has come.
+pub(super) struct Output {
+    events: UnboundedReceiver<Result<GenerateEvent, GenerateError>>,
+    pub(super) tokens: Vec<TokenId>,
+    pub(super) pieces: Vec<GenerateEvent>,
+    pub(super) end: Option<Result<(FinishReason, GenerationStats), GenerateError>>,
+}
+
+impl Output {
+    pub(super) fn collect(&mut self) -> bool {
+        while let Ok(event) = self.events.try_recv() {
+            match event {
+                Ok(GenerateEvent::Finished { reason, stats }) => {
+                    self.end = Some(Ok((reason, stats)))
+                }
+                Ok(GenerateEvent::Tokens(tokens)) => {
+                    self.tokens.extend(tokens.iter().map(|token| token.token));
+                    self.pieces.push(GenerateEvent::Tokens(tokens));
+                }
+                Ok(event) => self.pieces.push(event),
+                Err(error) => self.end = Some(Err(error)),
+            }
+        }
+        self.end.is_some()
+    }
+
+    pub(super) fn stats(&self) -> &GenerationStats {
+        &self
+            .end
+            .as_ref()
+            .expect("it has ended")
+            .as_ref()
+            .expect("it has not failed")
+            .1
+    }
+
+    pub(super) fn reason(&self) -> FinishReason {
+        self.end
+            .as_ref()
+            .expect("it has ended")
+            .as_ref()
+            .expect("it has not failed")
+            .0
+    }
+}
+
+pub(super) fn language() -> SimOptions {
+    SimOptions {
+        language: 7,
+        vocab_size: 64,
+        latency: Latency::default(),
+        ..SimOptions::default()
+    }
+}
+
+pub(super) fn request(seed: u64, temperature: f32, max_tokens: u32) -> GenerateRequest {
+    let tokens: Vec<TokenId> = (0..20)
+        .map(|i| TokenId((seed as u32 + i * 5) % 64))
+        .collect();
+    GenerateRequest {
+        request_id: format!("request {seed}"),
+        prompt_len: tokens.len(),
+        tokens,
+        sampling: SamplingParams {
+            temperature,
+            ..SamplingParams::default()
+        },
+        seed: Seed(seed),
+        max_tokens,
+        ignore_eos: false,
+        stop_token_ids: Vec::new(),
+        logprobs: None,
+        prompt_logprobs: false,
+        policy: None,
+        lookahead: None,
+        cache_prompt: true,
+        endpoints: Vec::new(),
+    }
+}
+
+/// The output without any endpoint.
+pub(super) fn plain(request: &GenerateRequest) -> Vec<TokenId> {
+    let mut rig = Rig::new(TargetConfig::default(), language(), 1.0);
+    let mut output = rig.ask(request.clone());
+    rig.run(std::slice::from_mut(&mut output));
+    assert_eq!(output.stats().drafted, 0);
+    output.tokens
+}
+
+impl Rig {
+    pub(super) fn new(config: TargetConfig, language: SimOptions, agreement: f64) -> Self {
+        let engine = Engine::new(Box::new(SimRunner::new(language)));
+        let (metrics, _) = Metrics::new("test", engine.info());
+        let wire = Wire::default();
+        let dial = Box::new(TestDial(Arc::clone(&wire)));
+        let steps = StepCost::new(Vec::new());
+        let worker = Worker::new(
+            config,
+            engine,
+            dial,
+            metrics,
+            Arc::new(Gauges::default()),
+            steps,
+        );
+        Self {
+            worker,
+            endpoint: MiniEndpoint::new(&language, agreement),
+            fault: Fault::None,
+            wire,
+            late: VecDeque::new(),
+            turns: 0,
+            carried: 0,
+        }
+    }
+
+    /// Adds the endpoint and brings its link up.
+    pub(super) fn connect(&mut self) {
+        self.worker.take(Message::Endpoints(vec![(
+            "draft".into(),
+            Address::loopback(1),
+        )]));
+        self.link(LinkEvent::Up(Welcome::default()));
+    }
+
+    pub(super) fn link(&mut self, event: LinkEvent) {
+        self.worker.take(Message::Link(LinkKey(1), event));
+    }
+
+    pub(super) fn ask(&mut self, request: GenerateRequest) -> Output {
+        let (events, receiver) = EventSender::channel();
+        let (tokens, pieces) = (Vec::new(), Vec::new());
+        let mut output = Output {
+            events: receiver,
+            tokens,
+            pieces,
+            end: None,
+        };
+        let info = self.worker.engine.info();
+        match check::request(&request, &self.worker.config, info) {
+            Err(error) => output.end = Some(Err(error)),
+            Ok(policy) => {
+                let arrival = Arrival {
+                    request,
+                    policy,
+                    events,
+                    at: Instant::now(),
+                };
+                self.worker.take(Message::Generate(Box::new(arrival)));
+            }
+        }
+        output
+    }
+
+    /// One turn of the worker, and of everything around it.
+    pub(super) fn turn(&mut self) {
+        self.turns += 1;
+        assert!(self.turns < 100_000, "the worker does not get anywhere");
+        let turn = self.worker.turn();
+        let delivered = self.carry();
+        if let (Turn::Idle(Some(until)), false) = (turn, delivered) {
+            std::thread::sleep(until.saturating_duration_since(Instant::now()));
+        }
+    }
+
+    pub(super) fn run(&mut self, outputs: &mut [Output]) {
+        while !outputs.iter_mut().all(Output::collect) {
+            self.turn();
+        }
+        self.turn();
+    }
+
+    /// That nothing is held any more.
+    pub(super) fn assert_idle(&self) {
+        assert!(self.worker.requests.is_empty());
+        assert_eq!(
+            self.worker.engine.usage().referenced,
+            0,
+            "pages are still referenced"
+        );
+        assert_eq!(self.worker.scheduler.running().len(), 0);
+        assert_eq!(self.worker.metrics.sessions.get(), 0);
+    }
+
+    fn carry(&mut self) -> bool {
+        let sent: Vec<_> = self
+            .wire
+            .lock()
+            .expect("no test panicked")
+            .drain(..)
+            .collect();
+        let mut answers = Vec::new();
+        for message in &sent {
+            if !self.lost() {
+                self.answer(message, &mut answers);
+            }
+        }
+        let delay = if let Fault::Delay(turns) = self.fault {
+            turns
+        } else {
+            0
+        };
+        for answer in answers {
+            if !self.lost() {
+                self.late.push_back((self.turns + delay, answer));
+            }
+        }
+        let mut due = Vec::new();
+        while self.late.front().is_some_and(|(at, _)| *at <= self.turns) {
+            due.extend(self.late.pop_front().map(|(_, answer)| answer));
+        }
+        if self.fault == Fault::Duplicate {
+            due = due
+                .into_iter()
+                .flat_map(|answer| [answer.clone(), answer])
+                .collect();
+        }
+        if self.fault == Fault::Reverse {
+            due.reverse();
+        }
+        let delivered = !due.is_empty();
+        if delivered {
+            self.link(LinkEvent::Messages(due));
+        }
+        delivered
+    }
+
+    fn answer(&mut self, message: &ToDraft, answers: &mut Vec<ToTarget>) {
+        if let (Fault::Refuse, ToDraft::Open(open)) = (self.fault, message) {
+            let reason = "all slots are taken".into();
+            let (session, epoch) = (open.session, open.epoch);
+            answers.push(ToTarget::Refused {
+                session,
+                epoch,
+                reason,
+                retry: false,
+            });
+            return;
+        }
+        let before = answers.len();
+        self.endpoint.handle(message, answers);
+        for answer in &mut answers[before..] {
+            let ToTarget::Window(window) = answer else {
+                continue;
+            };
+            for token in &mut window.tokens {
+                match self.fault {
+                    Fault::Wrong => token.0 = (token.0 + 1) % 64,
+                    Fault::Foreign => token.0 += 64,
+                    _ => {}
+                }
+            }
+        }
+        if self.fault == Fault::Silent {
+            answers.clear();
+        }
+    }
+
+    fn lost(&mut self) -> bool {
+        self.carried += 1;
+        matches!(self.fault, Fault::Lose(n) if self.carried.is_multiple_of(n))
+    }
+}
