@@ -1,3 +1,28 @@
-//! Process entry point.
+//! Process entry point: parse, run the command, exit with its code.
+#![expect(
+    clippy::doc_markdown,
+    reason = "docs of arguments are help texts, shown as they are"
+)]
 
-fn main() {}
+mod check;
+mod child;
+mod command;
+mod draft;
+mod failure;
+mod generate;
+mod logging;
+mod model;
+mod report;
+mod router;
+mod stop;
+mod target;
+mod up;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match command::Cli::parse_or_explain() {
+        Ok(cli) => failure::exit_code(cli.run()),
+        Err(code) => code,
+    }
+}

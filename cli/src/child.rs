@@ -1,0 +1,74 @@
+//! What `target`, `draft` and `router` have in common: where their configuration comes from and
+//! how they run.
+
+use std::{fs, future::Future, path::PathBuf};
+
+use anyhow::Context as _;
+use serde::de::DeserializeOwned;
+use tokio_util::sync::CancellationToken;
+
+use crate::{failure::usage, report::Reporter, stop};
+
+/// Flags of every service.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct ServiceArgs {
+    /// Configuration, YAML or JSON; flags override it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Report on standard output, obey standard input, and end when it does
+    #[arg(long, hide = true)]
+    child: bool,
+}
+
+impl ServiceArgs {
+    /// The configuration of the file, or the defaults.
+    pub(crate) fn read<T: DeserializeOwned + Default>(&self) -> anyhow::Result<T> {
+        let Some(path) = &self.config else {
+            return Ok(T::default());
+        };
+        let text = fs::read_to_string(path)
+            .map_err(|error| usage(format!("cannot read {}: {error}", path.display())))?;
+        serde_saphyr::from_str(&text)
+            .map_err(|error| usage(format!("{} is not valid: {error}", path.display())))
+    }
+
+    /// Where this service reports.
+    pub(crate) fn reporter(&self) -> Reporter {
+        Reporter::new(self.child)
+    }
+
+    /// A token that is cancelled when the parent, if there is one, says so. To be called before
+    /// anything that takes long.
+    pub(crate) fn stop_token(&self) -> anyhow::Result<CancellationToken> {
+        let stop = CancellationToken::new();
+        if self.child {
+            stop::follow_parent(stop.clone()).context("cannot watch the parent process")?;
+        }
+        Ok(stop)
+    }
+}
+
+/// Runs a service on `runtime` until it ends or a signal stops it.
+pub(crate) fn run<E>(
+    runtime: &tokio::runtime::Runtime,
+    stop: &CancellationToken,
+    service: impl Future<Output = Result<(), E>>,
+) -> anyhow::Result<()>
+where
+    anyhow::Error: From<E>,
+{
+    runtime.block_on(async {
+        let signals = tokio::spawn(stop::on_signals(stop.clone()));
+        let result = service.await;
+        signals.abort();
+        result.map_err(anyhow::Error::from)
+    })
+}
+
+/// Runtime for a service that has threads of its own for the work.
+pub(crate) fn small_runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")
+}

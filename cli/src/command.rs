@@ -1,0 +1,83 @@
+//! The commands there are.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::{check, draft, failure, generate, logging, router, target, up};
+
+/// Speculative decoding whose draft and target are separate services.
+#[derive(Debug, Parser)]
+#[command(name = "foretoken", version, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a file's deployment on this machine: router, targets and drafts
+    Up(up::Args),
+    /// Check a file of objects and print every mistake with its line
+    Check(check::Args),
+    /// Complete one prompt in this process, without services
+    Generate(Box<generate::Args>),
+    /// Run a target: the model that decides every token
+    Target(Box<target::Args>),
+    /// Run a speculation endpoint: a draft model that proposes tokens to targets
+    Draft(Box<draft::Args>),
+    /// Run a router: OpenAI's HTTP API in front of targets
+    Router(router::Args),
+}
+
+impl Cli {
+    /// Parses the command line. Help and version are printed and succeed; a mistake is explained
+    /// and ends with the exit code of bad usage.
+    pub(crate) fn parse_or_explain() -> Result<Self, ExitCode> {
+        Self::try_parse().map_err(|error| {
+            // The stream it goes to may be closed; there is nobody left to tell.
+            let _ = error.print();
+            if error.use_stderr() {
+                ExitCode::from(failure::USAGE)
+            } else {
+                ExitCode::SUCCESS
+            }
+        })
+    }
+
+    /// Runs the command to its end.
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        match self.command {
+            Command::Up(args) => up::run(&args),
+            Command::Router(args) => {
+                logging::init("info");
+                router::run(args)
+            }
+            Command::Check(args) => check::run(&args),
+            Command::Target(args) => {
+                logging::init("info");
+                target::run(*args)
+            }
+            Command::Draft(args) => {
+                logging::init("info");
+                draft::run(*args)
+            }
+            Command::Generate(args) => {
+                logging::init("warn");
+                generate::run(&args)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_contradicts_itself_nowhere() {
+        Cli::command().debug_assert();
+    }
+}

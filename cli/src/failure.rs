@@ -1,0 +1,38 @@
+//! How a command fails: what is printed, and the exit code.
+
+use std::process::ExitCode;
+
+/// Exit code of bad usage and bad configuration (`EX_USAGE` of sysexits).
+pub(crate) const USAGE: u8 = 64;
+/// Exit code of everything else that went wrong.
+const FAILED: u8 = 1;
+
+/// Something the user has to write differently. Ends with [`USAGE`].
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct UsageError(pub(crate) String);
+
+/// A failure that has been printed already.
+#[derive(Debug, thiserror::Error)]
+#[error("already reported")]
+pub(crate) struct Reported;
+
+/// An error that says what to write differently.
+pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
+    UsageError(message.into()).into()
+}
+
+/// Prints what went wrong, with its causes, and chooses the exit code.
+pub(crate) fn exit_code(result: anyhow::Result<()>) -> ExitCode {
+    let Err(error) = result else {
+        return ExitCode::SUCCESS;
+    };
+    if !error.is::<Reported>() {
+        eprintln!("error: {error:#}");
+    }
+    ExitCode::from(if error.is::<UsageError>() {
+        USAGE
+    } else {
+        FAILED
+    })
+}

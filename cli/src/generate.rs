@@ -1,0 +1,241 @@
+//! `foretoken generate`: one completion in this process, without services. How an engine is
+//! checked from outside.
+
+use std::{
+    collections::hash_map::RandomState,
+    hash::{BuildHasher as _, Hasher as _},
+    io::{self, Read as _, Write as _},
+    path::Path,
+    sync::Arc,
+};
+
+use anyhow::Context as _;
+use foretoken_artifacts::{IncrementalDecoder, Tokenizer};
+use foretoken_engine::batch::Engine;
+use foretoken_speculation::{
+    Seed, TokenId,
+    policy::{Lookahead, Policy},
+    sampling::SamplingParams,
+};
+use serde::Serialize;
+
+mod decode;
+
+use self::decode::{Decoding, Finish, Job};
+use crate::{
+    child,
+    failure::usage,
+    model::{Loaded, ModelConfig},
+    report::Reporter,
+};
+
+/// Tokens of a window unless the user says otherwise.
+const LOOKAHEAD: u32 = 5;
+
+/// Arguments of `foretoken generate`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    model: ModelConfig,
+    /// Draft model: a folder, file:///path or hf://owner/name; kept like the target
+    #[arg(long, value_name = "URI")]
+    draft: Option<String>,
+    /// Autoregressive or Speculative [default: Speculative with a draft]
+    #[arg(long)]
+    policy: Option<PolicyName>,
+    /// Tokens the draft proposes per round
+    #[arg(long, value_name = "K", default_value_t = LOOKAHEAD)]
+    lookahead: u32,
+    /// Prompt text; standard input if neither this nor --ids is given
+    #[arg(conflicts_with = "ids")]
+    prompt: Option<String>,
+    /// Prompt as token ids, such as 0,17,42; nothing is added to them
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    ids: Vec<u32>,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+    /// Most new tokens
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    max_tokens: u32,
+    /// Randomness: 0 takes the likeliest token
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    temperature: f32,
+    /// Keep the likeliest tokens that reach this probability together
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    top_p: f32,
+    /// Keep this many likeliest tokens; 0 keeps all
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    top_k: u32,
+    /// Where the randomness comes from [default: drawn]
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Go on after an end-of-sequence token
+    #[arg(long)]
+    ignore_eos: bool,
+}
+
+/// The policies of one process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "verbatim")]
+enum PolicyName {
+    Autoregressive,
+    Speculative,
+}
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct Output {
+    /// New tokens only.
+    ids: Vec<u32>,
+    /// Of each new token, under the model's distribution before temperature and truncation.
+    logprobs: Vec<f32>,
+    /// Text of the new tokens; none if the model has no tokenizer.
+    text: Option<String>,
+    finish_reason: &'static str,
+    rounds: u32,
+    drafted: u32,
+    accepted: u32,
+    seed: u64,
+    policy: &'static str,
+}
+
+/// Loads the models, decodes and prints.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let policy = args.policy()?;
+    let runtime = child::small_runtime()?;
+    let Loaded {
+        runner,
+        folder,
+        eos,
+        ..
+    } = args.model.load(&runtime, Reporter::Person)?;
+    let draft = match (&args.draft, policy) {
+        (Some(uri), Policy::Speculative(_)) => {
+            let config = ModelConfig {
+                model: Some(uri.clone()),
+                ..args.model.clone()
+            };
+            Some(Engine::new(config.load(&runtime, Reporter::Person)?.runner))
+        }
+        (_, Policy::Autoregressive | Policy::Speculative(_)) => None,
+    };
+    let tokenizer = load_tokenizer(folder.as_deref())?;
+    let job = Job {
+        prompt: args.prompt_tokens(tokenizer.as_deref())?,
+        sampling: SamplingParams {
+            temperature: args.temperature,
+            top_p: args.top_p,
+            top_k: args.top_k,
+            ..SamplingParams::default()
+        },
+        seed: Seed(args.seed.unwrap_or_else(draw_seed)),
+        policy,
+        max_tokens: args.max_tokens,
+        stop: if args.ignore_eos {
+            Vec::new()
+        } else {
+            eos.into_iter().map(TokenId).collect()
+        },
+    };
+    let mut decoding = Decoding::new(job, Engine::new(runner), draft)?;
+    let mut shown = tokenizer
+        .clone()
+        .filter(|_| !args.json)
+        .map(|tokenizer| IncrementalDecoder::new(tokenizer, true));
+    while let Some(tokens) = decoding.round()? {
+        let Some(decoder) = &mut shown else { continue };
+        let mut text = String::new();
+        for token in tokens {
+            decoder.push(*token, &mut text);
+        }
+        print(&text)?;
+    }
+    if args.json {
+        let output = output(&decoding, tokenizer.as_deref());
+        return print(&(serde_json::to_string(&output)? + "\n"));
+    }
+    let mut text = String::new();
+    match &mut shown {
+        Some(decoder) => decoder.finish(&mut text),
+        None => text = join(decoding.tokens()),
+    }
+    print(&(text + "\n"))
+}
+
+impl Args {
+    fn policy(&self) -> anyhow::Result<Policy> {
+        let speculative = Policy::Speculative(Lookahead::Fixed(self.lookahead));
+        match (self.policy, &self.draft) {
+            (Some(PolicyName::Autoregressive), _) | (None, None) => Ok(Policy::Autoregressive),
+            (Some(PolicyName::Speculative) | None, Some(_)) => Ok(speculative),
+            (Some(PolicyName::Speculative), None) => {
+                Err(usage("--policy Speculative needs --draft"))
+            }
+        }
+    }
+
+    fn prompt_tokens(&self, tokenizer: Option<&Tokenizer>) -> anyhow::Result<Vec<TokenId>> {
+        if !self.ids.is_empty() {
+            return Ok(self.ids.iter().copied().map(TokenId).collect());
+        }
+        let Some(tokenizer) = tokenizer else {
+            return Err(usage(
+                "the model has no tokenizer.json: give the prompt with --ids",
+            ));
+        };
+        if let Some(text) = &self.prompt {
+            return Ok(tokenizer.encode(text, true)?);
+        }
+        let mut text = String::new();
+        io::stdin()
+            .read_to_string(&mut text)
+            .context("cannot read standard input")?;
+        Ok(tokenizer.encode(&text, true)?)
+    }
+}
+
+fn load_tokenizer(folder: Option<&Path>) -> anyhow::Result<Option<Arc<Tokenizer>>> {
+    match folder.filter(|folder| folder.join("tokenizer.json").exists()) {
+        Some(folder) => Ok(Some(Arc::new(Tokenizer::load(folder)?))),
+        None => Ok(None),
+    }
+}
+
+fn output(decoding: &Decoding, tokenizer: Option<&Tokenizer>) -> Output {
+    let stats = decoding.stats();
+    Output {
+        ids: decoding.tokens().iter().map(|token| token.0).collect(),
+        logprobs: decoding.logprobs().to_vec(),
+        text: tokenizer.map(|tokenizer| tokenizer.decode(decoding.tokens(), true)),
+        finish_reason: match decoding.finish() {
+            Finish::Stop => "stop",
+            Finish::Length => "length",
+        },
+        rounds: stats.rounds,
+        drafted: stats.drafted,
+        accepted: stats.accepted,
+        seed: decoding.job().seed.0,
+        policy: decoding.job().policy.name(),
+    }
+}
+
+fn join(tokens: &[TokenId]) -> String {
+    tokens
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(",")
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .context("cannot write the output")
+}
+
+/// A seed that differs from run to run: the standard library's keys are random.
+fn draw_seed() -> u64 {
+    RandomState::new().build_hasher().finish()
+}

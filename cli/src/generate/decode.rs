@@ -1,0 +1,373 @@
+//! Target and draft in one process: the state machines of both sides exchange their messages by
+//! hand.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use foretoken_engine::{
+    batch::{Engine, Feed, Reuse, SeqId, Wants},
+    runner::RunnerInfo,
+};
+use foretoken_speculation::{
+    Seed, SessionId, TokenId,
+    message::{ToDraft, ToTarget},
+    policy::{
+        Patience, Policy,
+        draft::DraftSession,
+        target::{Effects, Input, Next, TargetConfig, TargetSession, Verified},
+    },
+    sampling::{Sampler, SamplingParams, Scratch, logprobs},
+    verify::coupled_chain,
+};
+
+use crate::failure::usage;
+
+/// The only session.
+const SESSION: SessionId = SessionId(0);
+
+/// A completion to decode.
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    /// Prompt, at least one token.
+    pub(super) prompt: Vec<TokenId>,
+    /// How to sample.
+    pub(super) sampling: SamplingParams,
+    /// Where the randomness comes from.
+    pub(super) seed: Seed,
+    /// Who proposes.
+    pub(super) policy: Policy,
+    /// Most new tokens.
+    pub(super) max_tokens: u32,
+    /// Tokens that end the output.
+    pub(super) stop: Vec<TokenId>,
+}
+
+/// Why an output ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Finish {
+    /// A stop token, which is the last token of the output.
+    Stop,
+    /// `max_tokens` or the model's length.
+    Length,
+}
+
+/// What a completion took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Stats {
+    /// Target passes after the prompt.
+    pub(super) rounds: u32,
+    /// Tokens proposed and verified.
+    pub(super) drafted: u32,
+    /// Of these, emitted.
+    pub(super) accepted: u32,
+}
+
+/// A completion being decoded.
+pub(super) struct Decoding {
+    job: Job,
+    target: Side,
+    sampler: Sampler,
+    scratch: Scratch,
+    session: TargetSession,
+    draft: Option<Draft>,
+    /// Most tokens of prompt and output together.
+    max_len: usize,
+    logprobs: Vec<f32>,
+    finish: Finish,
+    /// No wall clock: nothing here is waited for, so time only passes when a wait is over.
+    now: Duration,
+}
+
+/// An engine and its one sequence.
+struct Side {
+    engine: Engine,
+    seq: SeqId,
+}
+
+struct Draft {
+    side: Side,
+    session: DraftSession,
+}
+
+impl Decoding {
+    /// Checks the job against the models.
+    pub(super) fn new(job: Job, target: Engine, draft: Option<Engine>) -> anyhow::Result<Self> {
+        let info = target.info().clone();
+        check(&job, &info, draft.as_ref().map(Engine::info))?;
+        let sampler = Sampler::new(
+            job.sampling.clone(),
+            job.seed,
+            &job.prompt,
+            job.prompt.len(),
+        )
+        .map_err(|invalid| usage(invalid.to_string()))?;
+        let max_len = info
+            .max_positions
+            .min(job.prompt.len() + job.max_tokens as usize);
+        let config = TargetConfig {
+            session: SESSION,
+            policy: job.policy,
+            sampling: job.sampling.clone(),
+            seed: job.seed,
+            prompt_len: job.prompt.len() as u32,
+            max_len,
+            vocab_size: info.vocab_size as u32,
+            patience: Patience::default(),
+            reopen_after: Duration::ZERO,
+        };
+        let session = TargetSession::new(config, job.prompt.clone());
+        let mut decoding = Self {
+            target: Side::new(target),
+            sampler,
+            scratch: Scratch::new(),
+            session,
+            draft: draft.map(Draft::new),
+            max_len,
+            logprobs: Vec::new(),
+            finish: Finish::Length,
+            now: Duration::ZERO,
+            job,
+        };
+        decoding.prefill()?;
+        if decoding.draft.is_some() {
+            let effects = decoding.session.handle(decoding.now, Input::LinkUp);
+            decoding.deliver(effects)?;
+        }
+        Ok(decoding)
+    }
+
+    /// Decodes until one more round is decided and returns its tokens; none once the output has
+    /// ended.
+    pub(super) fn round(&mut self) -> anyhow::Result<Option<&[TokenId]>> {
+        if self.job.max_tokens == 0 {
+            return Ok(None);
+        }
+        loop {
+            let before = self.session.tokens().len();
+            match self.session.next(self.now) {
+                Next::Finished => return Ok(None),
+                Next::Verify(window) => {
+                    let window = window.to_vec();
+                    self.verify(&window)?;
+                    return Ok(Some(&self.session.tokens()[before..]));
+                }
+                Next::Wait { until } => {
+                    if !self.draft_on()? {
+                        self.now = until;
+                    }
+                }
+            }
+        }
+    }
+
+    /// New tokens so far.
+    pub(super) fn tokens(&self) -> &[TokenId] {
+        &self.session.tokens()[self.job.prompt.len()..]
+    }
+
+    /// Log-probabilities of the new tokens.
+    pub(super) fn logprobs(&self) -> &[f32] {
+        &self.logprobs
+    }
+
+    /// Why the output ended.
+    pub(super) fn finish(&self) -> Finish {
+        self.finish
+    }
+
+    /// What is being decoded.
+    pub(super) fn job(&self) -> &Job {
+        &self.job
+    }
+
+    /// Counts so far. The session counts the prompt's pass, which decides the first token, too.
+    pub(super) fn stats(&self) -> Stats {
+        let stats = self.session.stats();
+        Stats {
+            rounds: stats.rounds.saturating_sub(1),
+            drafted: stats.drafted,
+            accepted: stats.accepted,
+        }
+    }
+
+    /// Feeds all of the prompt but its last token, which the first round feeds.
+    fn prefill(&mut self) -> anyhow::Result<()> {
+        let (_, prefix) = self
+            .job
+            .prompt
+            .split_last()
+            .context("the prompt is empty")?;
+        let max_rows = self.target.engine.info().max_rows;
+        for chunk in prefix.chunks(max_rows) {
+            self.target
+                .feed(chunk, Wants::None)
+                .context("cannot run the prompt")?;
+        }
+        Ok(())
+    }
+
+    /// One pass of the target over the last decided token and the window.
+    fn verify(&mut self, window: &[TokenId]) -> anyhow::Result<()> {
+        let decided = self.session.tokens();
+        let last = decided.len() - 1;
+        let mut rows = vec![decided[last]];
+        rows.extend_from_slice(window);
+        self.target.engine.truncate(self.target.seq, last)?;
+        self.target
+            .feed(&rows, Wants::All)
+            .context("cannot run a step")?;
+        let logits = self.target.engine.logits();
+        let verdict = coupled_chain(&mut self.sampler, &mut self.scratch, window, |i| {
+            logits.row(0, i)
+        });
+        let mut tokens = window[..verdict.accepted].to_vec();
+        tokens.push(verdict.decided);
+        tokens.truncate(self.max_len - decided.len());
+        let stop = tokens
+            .iter()
+            .position(|token| self.job.stop.contains(token));
+        if let Some(stop) = stop {
+            tokens.truncate(stop + 1);
+            self.finish = Finish::Stop;
+        }
+        for (i, token) in tokens.iter().enumerate() {
+            self.logprobs
+                .push(logprobs(logits.row(0, i), *token, 0, &mut self.scratch).logprob);
+        }
+        let verified = Verified {
+            tokens: &tokens,
+            accepted: verdict.accepted.min(tokens.len()) as u32,
+            suggested: 0,
+            last: stop.is_some(),
+        };
+        let effects = self.session.handle(self.now, Input::Verified(verified));
+        self.deliver(effects)
+    }
+
+    /// Carries messages back and forth until nobody has any left.
+    fn deliver(&mut self, effects: Effects) -> anyhow::Result<()> {
+        let mut to_draft = effects.messages;
+        while !to_draft.is_empty() {
+            let mut to_target = Vec::new();
+            for message in to_draft.drain(..) {
+                if let Some(draft) = &mut self.draft {
+                    to_target.extend(draft.handle(&message)?);
+                }
+            }
+            for message in to_target {
+                let effects = self.session.handle(self.now, Input::Received(&message));
+                to_draft.extend(effects.messages);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the draft work until it has something to say. False if it has nothing to do.
+    fn draft_on(&mut self) -> anyhow::Result<bool> {
+        let Some(draft) = &mut self.draft else {
+            return Ok(false);
+        };
+        let Some(message) = draft.work(&mut self.scratch).context("the draft failed")? else {
+            return Ok(false);
+        };
+        let effects = self.session.handle(self.now, Input::Received(&message));
+        self.deliver(effects)?;
+        Ok(true)
+    }
+}
+
+impl Side {
+    fn new(mut engine: Engine) -> Self {
+        let seq = engine.open(&[], Reuse::Off);
+        Self { engine, seq }
+    }
+
+    fn feed(&mut self, tokens: &[TokenId], logits: Wants) -> anyhow::Result<()> {
+        self.engine.step(&[Feed {
+            seq: self.seq,
+            tokens,
+            tree: None,
+            logits,
+        }])?;
+        Ok(())
+    }
+}
+
+impl Draft {
+    fn new(engine: Engine) -> Self {
+        let RunnerInfo {
+            vocab_size,
+            max_positions,
+            ..
+        } = *engine.info();
+        let session = DraftSession::new(SESSION, vocab_size as u32, max_positions);
+        Self {
+            side: Side::new(engine),
+            session,
+        }
+    }
+
+    fn handle(&mut self, message: &ToDraft) -> anyhow::Result<Option<ToTarget>> {
+        let answer = self.session.handle(message);
+        if let Some(ToTarget::Refused { reason, .. }) = &answer {
+            return Err(usage(format!("the draft refuses: {reason}")));
+        }
+        Ok(answer)
+    }
+
+    /// Runs steps until a window is complete; none if there is nothing left to do.
+    fn work(&mut self, scratch: &mut Scratch) -> anyhow::Result<Option<ToTarget>> {
+        let max_rows = self.side.engine.info().max_rows;
+        while let Some(work) = self.session.work() {
+            let (ticket, wanted) = (work.ticket, work.wants_logits);
+            let tokens = work.tokens[..work.tokens.len().min(max_rows)].to_vec();
+            self.side.engine.truncate(self.side.seq, work.keep)?;
+            self.side
+                .feed(&tokens, if wanted { Wants::Last } else { Wants::None })?;
+            let logits = self.side.engine.logits();
+            let window = self
+                .session
+                .stepped(ticket, tokens.len(), logits.last(0), scratch);
+            if window.is_some() {
+                return Ok(window);
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// What no engine could do, said in the words of the command line.
+fn check(job: &Job, target: &RunnerInfo, draft: Option<&RunnerInfo>) -> anyhow::Result<()> {
+    let RunnerInfo {
+        vocab_size,
+        max_positions,
+        ..
+    } = *target;
+    if job.prompt.is_empty() {
+        return Err(usage("the prompt is empty: give at least one token"));
+    }
+    if let Some(token) = job.prompt.iter().find(|token| token.index() >= vocab_size) {
+        return Err(usage(format!(
+            "token {token} is outside the vocabulary of {vocab_size}"
+        )));
+    }
+    if job.prompt.len() >= max_positions {
+        let len = job.prompt.len();
+        return Err(usage(format!(
+            "the prompt has {len} tokens, but with room for one more the model takes at most {}",
+            max_positions - 1
+        )));
+    }
+    if let Some(draft) = draft
+        && draft.vocab_size != vocab_size
+    {
+        let theirs = draft.vocab_size;
+        return Err(usage(format!(
+            "the draft has a vocabulary of {theirs} and the target one of {vocab_size}"
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,145 @@
+use foretoken_engine::sim::{End, Role, SimOptions, SimRunner};
+use foretoken_speculation::policy::Lookahead;
+
+use super::*;
+
+fn job(policy: Policy, temperature: f32) -> Job {
+    Job {
+        prompt: (1..40).map(TokenId).collect(),
+        sampling: SamplingParams {
+            temperature,
+            ..SamplingParams::default()
+        },
+        seed: Seed(7),
+        policy,
+        max_tokens: 50,
+        stop: Vec::new(),
+    }
+}
+
+fn engine(role: Role) -> Engine {
+    let end = Some(End {
+        token: TokenId(3),
+        rate: 0.02,
+    });
+    Engine::new(Box::new(SimRunner::new(SimOptions {
+        role,
+        end,
+        ..SimOptions::default()
+    })))
+}
+
+fn decode(job: Job, agreement: Option<f64>) -> Decoding {
+    let draft = agreement.map(|agreement| engine(Role::Draft { agreement }));
+    let mut decoding = Decoding::new(job, engine(Role::Target), draft).unwrap();
+    while let Some(tokens) = decoding.round().unwrap() {
+        assert!(!tokens.is_empty());
+    }
+    decoding
+}
+
+const SPECULATIVE: Policy = Policy::Speculative(Lookahead::Fixed(5));
+
+#[test]
+fn a_draft_changes_no_token_and_no_log_probability() {
+    for temperature in [0.0, 1.0] {
+        let plain = decode(job(Policy::Autoregressive, temperature), None);
+        assert_eq!(plain.tokens().len(), 50);
+        for agreement in [0.0, 0.5, 1.0] {
+            let drafted = decode(job(SPECULATIVE, temperature), Some(agreement));
+            assert_eq!(drafted.tokens(), plain.tokens());
+            assert_eq!(drafted.logprobs(), plain.logprobs());
+        }
+    }
+}
+
+#[test]
+fn every_emitted_token_is_accepted_or_decided_by_a_round() {
+    let decoding = decode(job(SPECULATIVE, 0.0), Some(0.8));
+    let stats = decoding.stats();
+    // One more is decided by the prompt's own pass.
+    assert_eq!(
+        decoding.tokens().len() as u32,
+        stats.accepted + stats.rounds + 1
+    );
+    assert!(stats.rounds < 49, "nothing was accepted: {stats:?}");
+    assert!(stats.drafted >= stats.accepted);
+    let plain = decode(job(Policy::Autoregressive, 0.0), None).stats();
+    assert_eq!(
+        plain,
+        Stats {
+            rounds: 49,
+            drafted: 0,
+            accepted: 0
+        }
+    );
+}
+
+#[test]
+fn a_stop_token_is_the_last_one_wherever_it_falls_in_a_window() {
+    let plain = decode(job(Policy::Autoregressive, 0.0), None);
+    for place in 0..12 {
+        let stop = plain.tokens()[place];
+        let first = plain
+            .tokens()
+            .iter()
+            .position(|token| *token == stop)
+            .unwrap();
+        let job = Job {
+            stop: vec![stop],
+            ..job(SPECULATIVE, 0.0)
+        };
+        let decoding = decode(job, Some(1.0));
+        assert_eq!(decoding.tokens(), &plain.tokens()[..=first]);
+        assert_eq!(decoding.finish(), Finish::Stop);
+        assert_eq!(decoding.logprobs().len(), first + 1);
+    }
+}
+
+#[test]
+fn the_model_s_length_ends_the_output() {
+    let short = SimOptions {
+        max_positions: 44,
+        ..SimOptions::default()
+    };
+    let target = Engine::new(Box::new(SimRunner::new(short)));
+    let draft = engine(Role::Draft { agreement: 1.0 });
+    let mut decoding = Decoding::new(job(SPECULATIVE, 0.0), target, Some(draft)).unwrap();
+    while decoding.round().unwrap().is_some() {}
+    assert_eq!(decoding.tokens().len(), 44 - 39);
+    assert_eq!(decoding.finish(), Finish::Length);
+}
+
+#[test]
+fn impossible_jobs_are_refused_in_words() {
+    let refuse = |job: Job, expected: &str| {
+        let error = Decoding::new(job, engine(Role::Target), None)
+            .err()
+            .unwrap()
+            .to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    let plain = || job(Policy::Autoregressive, 0.0);
+    refuse(
+        Job {
+            prompt: Vec::new(),
+            ..plain()
+        },
+        "the prompt is empty",
+    );
+    refuse(
+        Job {
+            prompt: vec![TokenId(512)],
+            ..plain()
+        },
+        "vocabulary of 512",
+    );
+    refuse(
+        Job {
+            prompt: vec![TokenId(1); 4096],
+            ..plain()
+        },
+        "at most 4095",
+    );
+    refuse(job(Policy::Autoregressive, -1.0), "temperature is -1");
+}

@@ -1,0 +1,338 @@
+//! Which model a service runs, and how.
+
+use std::{path::PathBuf, str::FromStr, time::Duration};
+
+use anyhow::Context as _;
+use foretoken_artifacts::{GenerationConfig, ModelUri, Tokenizer, hub::HubOptions, progress::Bar};
+use foretoken_engine::{
+    model::{CpuOptions, CpuRunner, KvSize, KvType, WeightType},
+    runner::ModelRunner,
+    sim::{Latency, Role, SimOptions, SimRunner},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{failure::usage, report::Reporter};
+
+/// A model and how it is held. As flags, each overrides the file's value.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ModelConfig {
+    /// Model: a folder, file:///path or hf://owner/name[@revision]
+    #[arg(long, value_name = "URI")]
+    pub(crate) model: Option<String>,
+    /// How weights are kept [default: bf16]
+    #[arg(long)]
+    pub(crate) dtype: Option<Dtype>,
+    /// How keys and values are kept [default: f32 with f32 weights, else bf16]
+    #[arg(long)]
+    pub(crate) kv_dtype: Option<KvDtype>,
+    /// Threads that compute [default: one per core]
+    #[arg(long)]
+    pub(crate) threads: Option<usize>,
+    /// Cores the threads are bound to, such as 0,1 [default: unbound]
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    pub(crate) cores: Vec<usize>,
+    /// Memory for keys and values, in MiB [default: 512]
+    #[arg(long, value_name = "MIB")]
+    pub(crate) kv_mib: Option<u64>,
+    /// A simulated model instead of weights: vocab=4096,agreement=0.8,step-us=500,row-us=20
+    #[arg(long, value_name = "SETTINGS")]
+    pub(crate) simulated: Option<Simulated>,
+}
+
+/// How weights are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Dtype {
+    F32,
+    Bf16,
+    Int8,
+}
+
+/// How keys and values are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum KvDtype {
+    F32,
+    Bf16,
+}
+
+/// A model without weights.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Simulated {
+    /// The language; a target and its draft share one.
+    pub(crate) language: u64,
+    /// Entries of the vocabulary.
+    pub(crate) vocab: usize,
+    /// For a draft: the fraction of contexts in which it agrees with the target.
+    pub(crate) agreement: Option<f64>,
+    /// Time of every step, in microseconds.
+    pub(crate) step_us: u64,
+    /// Time of every row, in microseconds.
+    pub(crate) row_us: u64,
+    /// Longest sequence.
+    pub(crate) positions: usize,
+}
+
+impl Default for Simulated {
+    fn default() -> Self {
+        Self {
+            language: 0,
+            vocab: 4096,
+            agreement: None,
+            step_us: 0,
+            row_us: 0,
+            positions: 4096,
+        }
+    }
+}
+
+impl FromStr for Simulated {
+    type Err = String;
+
+    /// Comma-separated `name=value`; names left out keep their defaults.
+    fn from_str(text: &str) -> Result<Self, String> {
+        fn parse<T: FromStr>(name: &str, value: &str, allowed: &str) -> Result<T, String> {
+            value
+                .parse()
+                .map_err(|_| format!("{name} is {value:?}; it must be {allowed}"))
+        }
+        const WHOLE: &str = "a whole number";
+        let mut simulated = Self::default();
+        for setting in text.split(',').filter(|setting| !setting.is_empty()) {
+            let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
+            match name {
+                "language" => simulated.language = parse(name, value, WHOLE)?,
+                "vocab" => simulated.vocab = parse(name, value, WHOLE)?,
+                "agreement" => {
+                    let allowed = "a number from 0 to 1";
+                    let agreement: f64 = parse(name, value, allowed)?;
+                    if !(0.0..=1.0).contains(&agreement) {
+                        return Err(format!("{name} is {value:?}; it must be {allowed}"));
+                    }
+                    simulated.agreement = Some(agreement);
+                }
+                "step-us" => simulated.step_us = parse(name, value, WHOLE)?,
+                "row-us" => simulated.row_us = parse(name, value, WHOLE)?,
+                "positions" => simulated.positions = parse(name, value, WHOLE)?,
+                _ => {
+                    return Err(format!(
+                        "unknown setting {name:?}; known are language, vocab, agreement, step-us, \
+                         row-us, positions"
+                    ));
+                }
+            }
+        }
+        Ok(simulated)
+    }
+}
+
+/// A model ready to run, and the facts of its folder that services need.
+pub(crate) struct Loaded {
+    /// The model.
+    pub(crate) runner: Box<dyn ModelRunner>,
+    /// Its folder; none if it is simulated.
+    pub(crate) folder: Option<PathBuf>,
+    /// Tokens that end an output.
+    pub(crate) eos: Vec<u32>,
+    /// Digest of its tokenizer; empty if it has none.
+    pub(crate) tokenizer_digest: String,
+}
+
+impl ModelConfig {
+    /// This configuration with what `flags` say instead.
+    #[must_use]
+    pub(crate) fn overridden_by(self, flags: Self) -> Self {
+        let Self {
+            model,
+            dtype,
+            kv_dtype,
+            threads,
+            cores,
+            kv_mib,
+            simulated,
+        } = flags;
+        Self {
+            model: model.or(self.model),
+            dtype: dtype.or(self.dtype),
+            kv_dtype: kv_dtype.or(self.kv_dtype),
+            threads: threads.or(self.threads),
+            cores: if cores.is_empty() { self.cores } else { cores },
+            kv_mib: kv_mib.or(self.kv_mib),
+            simulated: simulated.or(self.simulated),
+        }
+    }
+
+    /// Loads the model, after downloading it if need be.
+    pub(crate) fn load(
+        &self,
+        runtime: &tokio::runtime::Runtime,
+        reporter: Reporter,
+    ) -> anyhow::Result<Loaded> {
+        if let Some(simulated) = &self.simulated {
+            if self.model.is_some() {
+                return Err(usage("--model and --simulated are both given: choose one"));
+            }
+            return Ok(Loaded {
+                runner: Box::new(simulated.runner()),
+                folder: None,
+                eos: Vec::new(),
+                tokenizer_digest: String::new(),
+            });
+        }
+        let Some(uri) = &self.model else {
+            return Err(usage(
+                "no model is given: use --model, or --simulated for none",
+            ));
+        };
+        let folder = runtime.block_on(resolve(uri))?;
+        let options = self.cpu_options(reporter, uri)?;
+        let runner = CpuRunner::load(&folder, &options)
+            .with_context(|| format!("cannot load model {uri}"))?;
+        let generation = GenerationConfig::load(&folder)?;
+        let tokenizer_digest = if folder.join("tokenizer.json").exists() {
+            Tokenizer::load(&folder)?.digest().to_owned()
+        } else {
+            String::new()
+        };
+        Ok(Loaded {
+            runner: Box::new(runner),
+            folder: Some(folder),
+            eos: generation.eos.iter().map(|token| token.0).collect(),
+            tokenizer_digest,
+        })
+    }
+
+    fn cpu_options(&self, reporter: Reporter, name: &str) -> anyhow::Result<CpuOptions> {
+        let Self {
+            model: _,
+            dtype,
+            kv_dtype,
+            threads,
+            cores,
+            kv_mib,
+            simulated: _,
+        } = self;
+        let dtype = match dtype.unwrap_or(Dtype::Bf16) {
+            Dtype::F32 => WeightType::F32,
+            Dtype::Bf16 => WeightType::Bf16,
+            Dtype::Int8 => WeightType::Int8,
+        };
+        let kv_dtype = match (kv_dtype, dtype) {
+            (Some(KvDtype::F32), _) | (None, WeightType::F32) => KvType::F32,
+            (Some(KvDtype::Bf16) | None, _) => KvType::Bf16,
+        };
+        let mut options = CpuOptions {
+            dtype,
+            kv_dtype,
+            threads: *threads,
+            cores: cores.clone(),
+            progress: Some(reporter.loading(name)),
+            ..CpuOptions::default()
+        };
+        if let Some(mib) = kv_mib {
+            let bytes = mib
+                .checked_mul(1 << 20)
+                .ok_or_else(|| usage(format!("--kv-mib is {mib}; it must be what memory holds")))?;
+            options.kv = KvSize::Bytes(bytes);
+        }
+        Ok(options)
+    }
+}
+
+impl Simulated {
+    fn runner(self) -> SimRunner {
+        let Self {
+            language,
+            vocab,
+            agreement,
+            step_us,
+            row_us,
+            positions,
+        } = self;
+        SimRunner::new(SimOptions {
+            language,
+            vocab_size: vocab,
+            role: agreement.map_or(Role::Target, |agreement| Role::Draft { agreement }),
+            max_positions: positions,
+            latency: Latency {
+                base: Duration::from_micros(step_us),
+                per_row: Duration::from_micros(row_us),
+                ..Latency::default()
+            },
+            ..SimOptions::default()
+        })
+    }
+}
+
+/// The folder of a model, downloaded first if it lies on the hub.
+pub(crate) async fn resolve(uri: &str) -> anyhow::Result<PathBuf> {
+    let parsed: ModelUri = uri.parse().map_err(|error| usage(format!("{error}")))?;
+    Ok(parsed
+        .resolve(&HubOptions::default(), &Bar::default())
+        .await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_override_the_file_and_leave_the_rest() {
+        let file = ModelConfig {
+            model: Some("a".into()),
+            threads: Some(1),
+            cores: vec![3],
+            ..ModelConfig::default()
+        };
+        let flags = ModelConfig {
+            threads: Some(2),
+            ..ModelConfig::default()
+        };
+        let merged = file.overridden_by(flags);
+        assert_eq!(merged.model.as_deref(), Some("a"));
+        assert_eq!(merged.threads, Some(2));
+        assert_eq!(merged.cores, [3]);
+    }
+
+    #[test]
+    fn keys_and_values_follow_f32_weights() {
+        let kv = |dtype, kv_dtype| {
+            let config = ModelConfig {
+                dtype,
+                kv_dtype,
+                ..ModelConfig::default()
+            };
+            config.cpu_options(Reporter::Parent, "m").unwrap().kv_dtype
+        };
+        assert_eq!(kv(Some(Dtype::F32), None), KvType::F32);
+        assert_eq!(kv(Some(Dtype::F32), Some(KvDtype::Bf16)), KvType::Bf16);
+        assert_eq!(kv(None, None), KvType::Bf16);
+        assert_eq!(kv(Some(Dtype::Int8), None), KvType::Bf16);
+    }
+
+    #[test]
+    fn simulated_settings_are_named_when_they_are_wrong() {
+        let good: Simulated = "agreement=0.5,step-us=10".parse().unwrap();
+        assert_eq!(
+            good,
+            Simulated {
+                agreement: Some(0.5),
+                step_us: 10,
+                ..Simulated::default()
+            }
+        );
+        let message = "agreement=2".parse::<Simulated>().unwrap_err();
+        assert_eq!(
+            message,
+            "agreement is \"2\"; it must be a number from 0 to 1"
+        );
+        assert!(
+            "speed=1"
+                .parse::<Simulated>()
+                .unwrap_err()
+                .contains("known are")
+        );
+    }
+}

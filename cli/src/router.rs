@@ -1,0 +1,78 @@
+//! `foretoken router`: `OpenAI`'s HTTP API in front of targets.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use foretoken_protocol::Address;
+use foretoken_registry::TargetEntry;
+use foretoken_router::{ModelConfig, Router, RouterConfig};
+
+use crate::{
+    child::{self, ServiceArgs},
+    model::resolve,
+};
+
+/// Arguments of `foretoken router`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    service: ServiceArgs,
+    /// Where HTTP is served, HOST:PORT [default: 127.0.0.1:8000]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// Model whose tokenizer and chat template are used: a folder, file:///path or hf://owner/name
+    #[arg(long, value_name = "URI")]
+    model: Option<String>,
+    /// Name that clients use for the model [default: target]
+    #[arg(long, value_name = "NAME", requires = "model")]
+    model_name: Option<String>,
+    /// Address of a target, http://HOST:PORT or unix:/PATH; repeatable
+    #[arg(long, value_name = "ADDRESS", requires = "model")]
+    target: Vec<Address>,
+    /// File that lists targets and is read again when it changes
+    #[arg(long, value_name = "FILE")]
+    registry: Option<PathBuf>,
+}
+
+/// Serves until told to stop.
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let reporter = args.service.reporter();
+    let stop = args.service.stop_token()?;
+    let runtime = tokio::runtime::Runtime::new().context("cannot start the runtime")?;
+    let config = runtime.block_on(args.into_config())?;
+    let router = runtime.block_on(Router::bind(config))?;
+    reporter.ready(vec![format!("http://{}", router.address())]);
+    child::run(&runtime, &stop, router.run(stop.clone()))
+}
+
+impl Args {
+    async fn into_config(self) -> anyhow::Result<RouterConfig> {
+        let Self {
+            service,
+            listen,
+            model,
+            model_name,
+            target,
+            registry,
+        } = self;
+        let mut config = service.read::<RouterConfig>()?;
+        config.listen = listen.unwrap_or(config.listen);
+        config.registry = registry.or(config.registry);
+        let Some(uri) = model else { return Ok(config) };
+        let name = model_name.unwrap_or_else(|| "target".to_owned());
+        config.targets = target
+            .into_iter()
+            .enumerate()
+            .map(|(i, address)| TargetEntry {
+                name: format!("target-{i}"),
+                model: name.clone(),
+                address,
+            })
+            .collect();
+        config.models = vec![ModelConfig {
+            name,
+            folder: resolve(&uri).await?,
+        }];
+        Ok(config)
+    }
+}

@@ -1,0 +1,174 @@
+//! `foretoken up`: a file of objects on one machine, as processes instead of pods.
+//!
+//! ```text
+//! file --Manifest--> Plan --render--> configurations --supervise--> router, targets, drafts
+//! ```
+//!
+//! The processes are this same executable and talk over Unix sockets in the state folder. What
+//! dies is started again; what cannot start at all ends everything. Ctrl-C drains: the router
+//! finishes its streams, then targets and drafts stop. A second Ctrl-C stops at once.
+//!
+//! Not here: what a service does (`target`, `draft`, `router`).
+
+use std::{
+    fs,
+    net::{TcpListener, ToSocketAddrs as _},
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context as _;
+use foretoken_crds::{Manifest, Problem, served};
+
+mod console;
+mod plan;
+mod process;
+mod render;
+mod state;
+mod supervise;
+
+use self::{console::Console, plan::Plan, render::Tuning, state::StateFolder};
+use crate::{
+    check::describe,
+    failure::{UsageError, usage},
+    model::resolve,
+};
+
+/// Arguments of `foretoken up`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// File with a SpecDecodeDeployment and the SpeculationEndpoints it uses
+    #[arg(short, long)]
+    file: PathBuf,
+    /// Port of the HTTP API; 0: any free one
+    #[arg(short, long, default_value_t = 8000)]
+    port: u16,
+    /// Address of the HTTP API
+    #[arg(long, default_value = "127.0.0.1")]
+    host: String,
+    /// Folder for sockets and configurations [default: foretoken/NAME among the user's state]
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    /// Which deployment, if the file has several
+    #[arg(long)]
+    name: Option<String>,
+    /// Threads of each target [default: one per core]
+    #[arg(long, value_name = "N")]
+    target_threads: Option<usize>,
+    /// Threads of each draft [default: one per core]
+    #[arg(long, value_name = "N")]
+    draft_threads: Option<usize>,
+    /// Do not keep keys and values between requests, for comparisons
+    #[arg(long)]
+    no_prefix_cache: bool,
+}
+
+/// Runs everything until it is told to stop.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let mut plan = read_plan(args)?;
+    let address = free_address(&args.host, args.port)?;
+    let state = StateFolder::open(args.state_dir.as_deref(), &plan.name)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    for uri in plan.models_mut() {
+        // One download here instead of one in each process.
+        let folder = runtime.block_on(resolve(uri))?;
+        let folder = fs::canonicalize(&folder)
+            .with_context(|| format!("cannot find {}", folder.display()))?;
+        folder
+            .to_str()
+            .context("the path of a model must be UTF-8")?
+            .clone_into(uri);
+    }
+    let Args {
+        target_threads,
+        draft_threads,
+        no_prefix_cache,
+        ..
+    } = args;
+    let tuning = Tuning {
+        target_threads: *target_threads,
+        draft_threads: *draft_threads,
+        prefix_cache: !no_prefix_cache,
+    };
+    let programs = render::render(&plan, &state, &address, tuning)?;
+    let console = Console::new(programs.iter().map(|program| program.name.as_str()));
+    runtime.block_on(supervise::supervise(
+        &plan, &address, programs, &state, &console,
+    ))
+}
+
+/// Reads the file; problems are printed with their lines.
+fn read_plan(args: &Args) -> anyhow::Result<Plan> {
+    let file = &args.file;
+    let text = fs::read_to_string(file)
+        .map_err(|error| usage(format!("cannot read {}: {error}", file.display())))?;
+    let manifest = Manifest::parse(&text).map_err(|invalid| explain(file, &invalid.problems))?;
+    let gaps = served::gaps(&manifest);
+    if !gaps.is_empty() {
+        return Err(explain(file, &gaps));
+    }
+    let folder = file.parent().unwrap_or(Path::new(""));
+    Plan::new(&manifest, folder, args.name.as_deref()).map_err(|problem| explain(file, &[problem]))
+}
+
+fn explain(file: &Path, problems: &[Problem]) -> anyhow::Error {
+    let lines: Vec<String> = problems
+        .iter()
+        .map(|problem| describe(file, problem, ""))
+        .collect();
+    UsageError(format!(
+        "{} cannot be served\n{}",
+        file.display(),
+        lines.join("\n")
+    ))
+    .into()
+}
+
+/// `host:port` with a port that was free just now, chosen if `port` is 0.
+fn free_address(host: &str, port: u16) -> anyhow::Result<String> {
+    let bracketed = if host.contains(':') {
+        format!("[{host}]")
+    } else {
+        host.to_owned()
+    };
+    let resolved = (host, port)
+        .to_socket_addrs()
+        .map_err(|error| {
+            usage(format!(
+                "--host {host} is no address of this machine: {error}"
+            ))
+        })?
+        .next()
+        .ok_or_else(|| usage(format!("--host {host} is no address of this machine")))?;
+    let listener = TcpListener::bind(resolved).map_err(|error| {
+        let hint = "stop what uses it, or choose another with --port";
+        anyhow::anyhow!("cannot listen on {bracketed}:{port}: {error}; {hint}")
+    })?;
+    let port = listener
+        .local_addr()
+        .context("cannot see the chosen port")?
+        .port();
+    Ok(format!("{bracketed}:{port}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_in_use_is_named_with_what_to_do() {
+        let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = holder.local_addr().unwrap().port();
+        let message = free_address("127.0.0.1", port).unwrap_err().to_string();
+        assert!(message.contains(&format!("127.0.0.1:{port}")), "{message}");
+        assert!(message.contains("--port"), "{message}");
+    }
+
+    #[test]
+    fn port_0_is_replaced_by_a_free_one() {
+        let address = free_address("127.0.0.1", 0).unwrap();
+        assert!(!address.ends_with(":0"), "{address}");
+    }
+}

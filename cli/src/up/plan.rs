@@ -1,0 +1,329 @@
+//! What is to run, from what is asked for.
+
+use std::path::Path;
+
+use foretoken_crds::{
+    Document, Manifest, Problem, SpecDecodeDeployment, SpeculationEndpoint,
+    deployment::EndpointSource,
+    endpoint::EndpointSpec,
+    object::{DataType, ModelSource},
+};
+use foretoken_speculation::policy::Policy;
+
+use crate::model::Dtype;
+
+/// A deployment on one machine.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Plan {
+    /// Name of the deployment.
+    pub(super) name: String,
+    /// Name that clients use for the model.
+    pub(super) served_name: String,
+    /// The model that decides.
+    pub(super) target: Replicas,
+    /// Who proposes.
+    pub(super) policy: Policy,
+    /// Where drafts come from, best first.
+    pub(super) drafts: Vec<Draft>,
+}
+
+/// Processes of one model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Replicas {
+    /// Model, as `foretoken-artifacts` understands it.
+    pub(super) uri: String,
+    /// How weights are kept.
+    pub(super) dtype: Dtype,
+    /// How many.
+    pub(super) count: u32,
+}
+
+/// A pool of drafts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Draft {
+    /// Name of the endpoint.
+    pub(super) name: String,
+    /// Its processes.
+    pub(super) replicas: Replicas,
+    /// Sessions of one replica at a time.
+    pub(super) slots: Option<u32>,
+    /// Share of sessions.
+    pub(super) weight: u32,
+}
+
+impl Plan {
+    /// The plan of the deployment called `name`, or of the only one. Paths of models start at
+    /// `folder`.
+    pub(super) fn new(
+        manifest: &Manifest,
+        folder: &Path,
+        name: Option<&str>,
+    ) -> Result<Self, Problem> {
+        let document = choose(manifest, name)?;
+        let Document { object, lines } = document;
+        let spec = &object.spec;
+        let count = spec.target.replicas.unwrap_or(1);
+        if count == 0 {
+            let message = "0 is not allowed on one machine: nothing would answer";
+            return Err(lines.problem("spec.target.replicas", message));
+        }
+        let mut plan = Self {
+            name: object.metadata.name.clone(),
+            served_name: object.served_name().to_owned(),
+            target: Replicas {
+                uri: uri(&spec.model, folder),
+                dtype: dtype(spec.target.dtype),
+                count,
+            },
+            policy: Policy::Autoregressive,
+            drafts: Vec::new(),
+        };
+        let Some(speculation) = &spec.speculation else {
+            return Ok(plan);
+        };
+        plan.policy = speculation
+            .policy
+            .policy()
+            .unwrap_or(Policy::Autoregressive);
+        if plan.policy == Policy::Autoregressive {
+            return Ok(plan);
+        }
+        for (index, source) in speculation.endpoints.iter().enumerate() {
+            let field = format!("spec.speculation.endpoints[{index}]");
+            let drafts = drafts(manifest, object, source, folder)
+                .map_err(|message| lines.problem(field, message))?;
+            for draft in drafts {
+                if !plan.drafts.iter().any(|known| known.name == draft.name) {
+                    plan.drafts.push(draft);
+                }
+            }
+        }
+        Ok(plan)
+    }
+
+    /// The URIs of all models, to be replaced by folders.
+    pub(super) fn models_mut(&mut self) -> impl Iterator<Item = &mut String> {
+        let drafts = self.drafts.iter_mut().map(|draft| &mut draft.replicas.uri);
+        std::iter::once(&mut self.target.uri).chain(drafts)
+    }
+}
+
+fn choose<'a>(
+    manifest: &'a Manifest,
+    name: Option<&str>,
+) -> Result<&'a Document<SpecDecodeDeployment>, Problem> {
+    let no_place = |message: String| Problem {
+        line: 0,
+        field: String::new(),
+        message,
+    };
+    let names: Vec<&str> = manifest
+        .deployments
+        .iter()
+        .map(|document| document.object.metadata.name.as_str())
+        .collect();
+    let listed = names.join(", ");
+    match (name, manifest.deployments.as_slice()) {
+        (_, []) => Err(no_place("the file has no SpecDecodeDeployment".into())),
+        (None, [only]) => Ok(only),
+        (None, _) => Err(no_place(format!(
+            "several deployments: choose with --name among {listed}"
+        ))),
+        (Some(name), deployments) => deployments
+            .iter()
+            .find(|document| document.object.metadata.name == name)
+            .ok_or_else(|| no_place(format!("no deployment {name:?}: the file has {listed}"))),
+    }
+}
+
+/// The pools that one source names.
+fn drafts(
+    manifest: &Manifest,
+    deployment: &SpecDecodeDeployment,
+    source: &EndpointSource,
+    folder: &Path,
+) -> Result<Vec<Draft>, String> {
+    let EndpointSource {
+        name,
+        namespace,
+        weight,
+        selector,
+        template,
+    } = source;
+    let own = deployment.metadata.namespace();
+    let namespace = namespace.as_deref().unwrap_or(own);
+    let weight = weight.unwrap_or(1);
+    if let Some(template) = template {
+        let name = format!("{}-draft", deployment.metadata.name);
+        return Ok(vec![draft(name, template, weight, folder)]);
+    }
+    let meant = |endpoint: &SpeculationEndpoint| {
+        endpoint.metadata.namespace() == namespace
+            && match (name, selector) {
+                (Some(name), _) => endpoint.metadata.name == *name,
+                (None, Some(selector)) => selector.matches(&endpoint.metadata.labels),
+                (None, None) => false,
+            }
+    };
+    let found: Vec<&SpeculationEndpoint> = manifest
+        .endpoints
+        .iter()
+        .map(|document| &document.object)
+        .filter(|endpoint| meant(endpoint))
+        .collect();
+    if found.is_empty() {
+        return Err(match name {
+            Some(name) => format!("no SpeculationEndpoint {namespace}/{name} in this file"),
+            None => format!("no SpeculationEndpoint of namespace {namespace} has these labels"),
+        });
+    }
+    if let Some(closed) = found.iter().find(|endpoint| !endpoint.grants(own)) {
+        return Err(format!(
+            "SpeculationEndpoint {namespace}/{} does not allow namespace {own}: set its \
+             spec.allowedNamespaces to {{from: All}}",
+            closed.metadata.name
+        ));
+    }
+    let pool = |endpoint: &SpeculationEndpoint| {
+        draft(
+            endpoint.metadata.name.clone(),
+            &endpoint.spec,
+            weight,
+            folder,
+        )
+    };
+    Ok(found.into_iter().map(pool).collect())
+}
+
+fn draft(name: String, spec: &EndpointSpec, weight: u32, folder: &Path) -> Draft {
+    Draft {
+        name,
+        replicas: Replicas {
+            uri: uri(&spec.model, folder),
+            dtype: dtype(spec.dtype),
+            count: spec.replicas.unwrap_or(1),
+        },
+        slots: spec.slots_per_replica,
+        weight,
+    }
+}
+
+fn uri(model: &ModelSource, folder: &Path) -> String {
+    let ModelSource {
+        uri,
+        revision,
+        served_name: _,
+    } = model;
+    if model.is_local_path() {
+        return folder.join(uri).to_string_lossy().into_owned();
+    }
+    match revision {
+        Some(revision) => format!("{uri}@{revision}"),
+        None => uri.clone(),
+    }
+}
+
+fn dtype(dtype: DataType) -> Dtype {
+    match dtype {
+        DataType::Bfloat16 => Dtype::Bf16,
+        DataType::Float32 => Dtype::F32,
+        DataType::Int8 => Dtype::Int8,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use foretoken_speculation::policy::Lookahead;
+
+    use super::*;
+
+    fn manifest(endpoints: &str, rest: &str) -> Manifest {
+        let text = format!(
+            "apiVersion: foretoken.io/v1alpha1
+kind: SpecDecodeDeployment
+metadata: {{name: story, namespace: chat}}
+spec:
+  model: {{uri: ../models/target}}
+  target: {{replicas: 2, dtype: int8}}
+  speculation:
+    policy: {{type: Speculative, speculative: {{lookahead: 4, adaptive: false}}}}
+    endpoints: {endpoints}
+---
+apiVersion: foretoken.io/v1alpha1
+kind: SpeculationEndpoint
+metadata: {{name: tiny, namespace: drafts, labels: {{size: tiny}}}}
+spec:
+  model: {{uri: \"hf://a/b\", revision: v1}}
+  replicas: 3
+  slotsPerReplica: 8
+{rest}"
+        );
+        Manifest::parse(&text).unwrap()
+    }
+
+    fn plan(endpoints: &str, rest: &str) -> Result<Plan, String> {
+        let manifest = manifest(endpoints, rest);
+        Plan::new(&manifest, Path::new("/etc/ft"), None).map_err(|problem| problem.to_string())
+    }
+
+    const ALL: &str = "  allowedNamespaces: {from: All}\n";
+
+    #[test]
+    fn a_reference_gives_a_pool_of_drafts() {
+        let plan = plan("[{name: tiny, namespace: drafts, weight: 2}]", ALL).unwrap();
+        assert_eq!(plan.served_name, "story");
+        assert_eq!(plan.policy, Policy::Speculative(Lookahead::Fixed(4)));
+        let target = Replicas {
+            uri: "/etc/ft/../models/target".into(),
+            dtype: Dtype::Int8,
+            count: 2,
+        };
+        assert_eq!(plan.target, target);
+        let replicas = Replicas {
+            uri: "hf://a/b@v1".into(),
+            dtype: Dtype::Bf16,
+            count: 3,
+        };
+        let tiny = Draft {
+            name: "tiny".into(),
+            replicas,
+            slots: Some(8),
+            weight: 2,
+        };
+        assert_eq!(plan.drafts, [tiny]);
+    }
+
+    #[test]
+    fn a_selector_finds_by_labels_and_a_template_brings_its_own() {
+        let selected = plan(
+            "[{namespace: drafts, selector: {matchLabels: {size: tiny}}}]",
+            ALL,
+        )
+        .unwrap();
+        assert_eq!(selected.drafts[0].name, "tiny");
+        let inline = plan("[{template: {model: {uri: \"file:///d\"}}}]", ALL).unwrap();
+        assert_eq!(inline.drafts[0].name, "story-draft");
+        assert_eq!(inline.drafts[0].replicas.uri, "file:///d");
+    }
+
+    #[test]
+    fn what_is_missing_or_not_granted_is_said_with_its_line() {
+        let missing = plan("[{name: other}]", ALL).unwrap_err();
+        assert_eq!(
+            missing,
+            "line 9: spec.speculation.endpoints[0]: no SpeculationEndpoint chat/other in this file"
+        );
+        let closed = plan("[{name: tiny, namespace: drafts}]", "").unwrap_err();
+        assert!(closed.contains("does not allow namespace chat"), "{closed}");
+    }
+
+    #[test]
+    fn a_name_chooses_among_deployments() {
+        let manifest = manifest("[{name: tiny, namespace: drafts}]", ALL);
+        let error = Plan::new(&manifest, Path::new(""), Some("b")).unwrap_err();
+        assert_eq!(error.to_string(), "no deployment \"b\": the file has story");
+        assert!(Plan::new(&manifest, Path::new(""), Some("story")).is_ok());
+        let none = Plan::new(&Manifest::default(), Path::new(""), None).unwrap_err();
+        assert_eq!(none.to_string(), "the file has no SpecDecodeDeployment");
+    }
+}

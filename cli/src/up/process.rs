@@ -1,0 +1,228 @@
+//! One supervised process: started, listened to, started again when it dies.
+
+use std::{
+    path::PathBuf,
+    process::{ExitStatus, Stdio},
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncRead, AsyncWriteExt as _, BufReader},
+    process::{Child, ChildStdin, Command},
+    sync::{mpsc, watch},
+    time::sleep,
+};
+
+use super::render::Program;
+use crate::{report::Report, stop::DRAIN};
+
+/// Pause before the first restart; it doubles with each one after a short life.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// Longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// A life from which on the next pause is the first one again.
+const LONG_LIFE: Duration = Duration::from_secs(10);
+
+/// What a process is to do. Orders only rise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Order {
+    /// Run, and be started again.
+    Run,
+    /// Finish what is under way, take nothing new, end.
+    Drain,
+    /// End at once.
+    Kill,
+}
+
+/// What became known of a process.
+#[derive(Debug)]
+pub(super) struct Event {
+    /// Index of the process.
+    pub(super) index: usize,
+    /// What it is.
+    pub(super) news: News,
+}
+
+/// See [`Event`].
+#[derive(Debug)]
+pub(super) enum News {
+    /// It was started, for the n-th time after the first.
+    Started { pid: Option<u32>, restarts: u32 },
+    /// It said something about itself.
+    Reported(Report),
+    /// It logged a line.
+    Logged(String),
+    /// It ended and is started again after the pause.
+    Died { status: ExitStatus, pause: Duration },
+    /// It ended by itself before it ever served: there is no use in starting it again.
+    Failed { status: ExitStatus },
+    /// It could not be started.
+    Unstartable(std::io::Error),
+    /// It ended as it was told to.
+    Ended,
+}
+
+/// Where a process's news go.
+#[derive(Clone, Debug)]
+struct Outlet {
+    index: usize,
+    events: mpsc::Sender<Event>,
+}
+
+impl Outlet {
+    /// A supervisor that listens no more is about to drop everything.
+    async fn tell(&self, news: News) {
+        let _ = self
+            .events
+            .send(Event {
+                index: self.index,
+                news,
+            })
+            .await;
+    }
+}
+
+/// Runs `program` until told to stop, or until it proves unable to start.
+pub(super) async fn keep_running(
+    executable: PathBuf,
+    program: Program,
+    index: usize,
+    events: mpsc::Sender<Event>,
+    mut orders: watch::Receiver<Order>,
+) {
+    let outlet = Outlet { index, events };
+    let mut has_served = false;
+    let mut pause = FIRST_PAUSE;
+    for restarts in 0.. {
+        let started = Instant::now();
+        let mut child = match start(&executable, &program) {
+            Ok(child) => child,
+            Err(error) => return outlet.tell(News::Unstartable(error)).await,
+        };
+        outlet
+            .tell(News::Started {
+                pid: child.id(),
+                restarts,
+            })
+            .await;
+        let served = forward(&mut child, &outlet);
+        let status = wait(&mut child, &mut orders).await;
+        has_served |= served.await.unwrap_or(false);
+        let status = match status {
+            Ok(status) => status,
+            Err(error) => return outlet.tell(News::Unstartable(error)).await,
+        };
+        let is_told = *orders.borrow() > Order::Run;
+        if is_told {
+            return outlet.tell(News::Ended).await;
+        }
+        // Without a code it was killed, which says nothing about its configuration.
+        if !has_served && status.code().is_some() {
+            return outlet.tell(News::Failed { status }).await;
+        }
+        if started.elapsed() > LONG_LIFE {
+            pause = FIRST_PAUSE;
+        }
+        outlet.tell(News::Died { status, pause }).await;
+        tokio::select! {
+            () = sleep(pause) => {}
+            () = stopped(&mut orders) => return outlet.tell(News::Ended).await,
+        }
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Until there is an order to stop, or nobody left to give one.
+async fn stopped(orders: &mut watch::Receiver<Order>) {
+    // Its guard must not live across an await.
+    let _ = orders.wait_for(|order| *order > Order::Run).await.is_ok();
+}
+
+fn start(executable: &PathBuf, program: &Program) -> std::io::Result<Child> {
+    Command::new(executable)
+        .args(&program.arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        // A Ctrl-C at the terminal is for `up`, which drains in order.
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()
+}
+
+/// Waits for the end, passing orders on.
+async fn wait(
+    child: &mut Child,
+    orders: &mut watch::Receiver<Order>,
+) -> std::io::Result<ExitStatus> {
+    // Held open: its end would tell the process that this one is gone.
+    let mut input = child.stdin.take();
+    let mut obeyed = Order::Run;
+    loop {
+        let order = *orders.borrow_and_update();
+        if order > obeyed {
+            obeyed = order;
+            obey(order, child, &mut input).await;
+        }
+        tokio::select! {
+            status = child.wait() => return status,
+            changed = orders.changed() => if changed.is_err() {
+                child.start_kill()?;
+                return child.wait().await;
+            },
+        }
+    }
+}
+
+/// Errors mean that the process has ended, which `wait` sees.
+async fn obey(order: Order, child: &mut Child, input: &mut Option<ChildStdin>) {
+    match order {
+        Order::Run => {}
+        Order::Drain => {
+            if let Some(input) = input {
+                let _ = input.write_all(format!("{DRAIN}\n").as_bytes()).await;
+                let _ = input.flush().await;
+            }
+        }
+        Order::Kill => {
+            let _ = child.start_kill();
+        }
+    }
+}
+
+/// Passes on what the process says, until it ends. Returns whether it ever served.
+fn forward(child: &mut Child, outlet: &Outlet) -> tokio::task::JoinHandle<bool> {
+    let (output, logs) = (child.stdout.take(), child.stderr.take());
+    let (outlet, logger) = (outlet.clone(), outlet.clone());
+    tokio::spawn(async move {
+        let reports = async {
+            let mut has_served = false;
+            let Some(output) = output else {
+                return has_served;
+            };
+            let mut lines = lines(output);
+            while let Ok(Some(line)) = lines.next_line().await {
+                match serde_json::from_str(&line) {
+                    Ok(report) => {
+                        has_served |= matches!(report, Report::Ready { .. });
+                        outlet.tell(News::Reported(report)).await;
+                    }
+                    Err(_) => outlet.tell(News::Logged(line)).await,
+                }
+            }
+            has_served
+        };
+        let logs = async {
+            let Some(logs) = logs else { return };
+            let mut lines = lines(logs);
+            while let Ok(Some(line)) = lines.next_line().await {
+                logger.tell(News::Logged(line)).await;
+            }
+        };
+        tokio::join!(reports, logs).0
+    })
+}
+
+fn lines<R: AsyncRead + Unpin>(stream: R) -> tokio::io::Lines<BufReader<R>> {
+    BufReader::new(stream).lines()
+}

@@ -1,0 +1,174 @@
+//! The configuration of every process.
+
+use std::fs;
+
+use anyhow::Context as _;
+use foretoken_draft::DraftConfig;
+use foretoken_protocol::Address;
+use foretoken_registry::{Directory, EndpointEntry, TargetEntry, write_directory};
+use foretoken_router::RouterConfig;
+use foretoken_speculation::policy::{Lookahead, Policy};
+use foretoken_target::{LookaheadConfig, PolicyName, TargetConfig};
+use serde::Serialize;
+
+use super::{
+    plan::{Draft, Plan, Replicas},
+    state::StateFolder,
+};
+use crate::{draft, model::ModelConfig, target};
+
+/// What flags add to the plan.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tuning {
+    /// Threads of each target.
+    pub(super) target_threads: Option<usize>,
+    /// Threads of each draft.
+    pub(super) draft_threads: Option<usize>,
+    /// Whether keys and values are kept between requests.
+    pub(super) prefix_cache: bool,
+}
+
+/// A process to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Program {
+    /// Name, unique among the processes.
+    pub(super) name: String,
+    /// Arguments of this executable.
+    pub(super) arguments: Vec<String>,
+    /// Whether it is the router, which drains first.
+    pub(super) is_router: bool,
+}
+
+/// Writes all configurations and returns the processes; the router comes last, because it needs
+/// the others.
+pub(super) fn render(
+    plan: &Plan,
+    state: &StateFolder,
+    address: &str,
+    tuning: Tuning,
+) -> anyhow::Result<Vec<Program>> {
+    let mut directory = Directory::default();
+    let mut programs = Vec::new();
+    for pool in &plan.drafts {
+        for replica in 0..pool.replicas.count {
+            let name = format!("draft-{}-{replica}", pool.name);
+            let listen = Address::Unix(state.socket(&name)?);
+            let file = draft_file(pool, &name, &listen, tuning);
+            programs.push(program(state, &name, "draft", &file)?);
+            let weight = pool.weight;
+            directory.endpoints.push(EndpointEntry {
+                name,
+                address: listen,
+                weight,
+            });
+        }
+    }
+    let registry = state.file("registry.json");
+    for replica in 0..plan.target.count {
+        let name = format!("target-{replica}");
+        let listen = Address::Unix(state.socket(&name)?);
+        let mut file = target_file(plan, &name, &listen, tuning);
+        file.service.registry = Some(registry.clone());
+        programs.push(program(state, &name, "target", &file)?);
+        let model = plan.served_name.clone();
+        directory.targets.push(TargetEntry {
+            name,
+            model,
+            address: listen,
+        });
+    }
+    write_directory(&registry, &directory)?;
+    let router = RouterConfig {
+        listen: address.to_owned(),
+        models: vec![foretoken_router::ModelConfig {
+            name: plan.served_name.clone(),
+            folder: plan.target.uri.clone().into(),
+        }],
+        registry: Some(registry),
+        ..RouterConfig::default()
+    };
+    programs.push(program(state, "router", "router", &router)?);
+    Ok(programs)
+}
+
+fn target_file(plan: &Plan, name: &str, listen: &Address, tuning: Tuning) -> target::File {
+    let (policy, lookahead) = match plan.policy {
+        Policy::Autoregressive => (
+            PolicyName::Autoregressive,
+            TargetConfig::default().lookahead,
+        ),
+        Policy::Speculative(Lookahead::Fixed(k)) => {
+            (PolicyName::Speculative, LookaheadConfig::Fixed(k))
+        }
+        Policy::Speculative(Lookahead::Adaptive { max }) => {
+            (PolicyName::Speculative, LookaheadConfig::Adaptive { max })
+        }
+    };
+    target::File {
+        model: model(&plan.target, tuning.target_threads),
+        service: TargetConfig {
+            instance: name.to_owned(),
+            listen: vec![listen.clone()],
+            policy,
+            lookahead,
+            prefix_cache: tuning.prefix_cache,
+            ..TargetConfig::default()
+        },
+    }
+}
+
+fn draft_file(pool: &Draft, name: &str, listen: &Address, tuning: Tuning) -> draft::File {
+    let defaults = DraftConfig::default();
+    draft::File {
+        model: model(&pool.replicas, tuning.draft_threads),
+        service: DraftConfig {
+            instance: name.to_owned(),
+            listen: vec![listen.clone()],
+            max_sessions: pool
+                .slots
+                .map_or(defaults.max_sessions, |slots| slots as usize),
+            prefix_cache: tuning.prefix_cache,
+            ..defaults
+        },
+    }
+}
+
+fn model(replicas: &Replicas, threads: Option<usize>) -> ModelConfig {
+    let Replicas {
+        uri,
+        dtype,
+        count: _,
+    } = replicas;
+    ModelConfig {
+        model: Some(uri.clone()),
+        dtype: Some(*dtype),
+        threads,
+        ..ModelConfig::default()
+    }
+}
+
+/// Writes the configuration of a process.
+fn program(
+    state: &StateFolder,
+    name: &str,
+    command: &str,
+    config: &impl Serialize,
+) -> anyhow::Result<Program> {
+    let path = state.file(&format!("{name}.json"));
+    fs::write(&path, serde_json::to_string_pretty(config)?)
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    let path = path
+        .to_str()
+        .context("the path of the state folder must be UTF-8")?
+        .to_owned();
+    Ok(Program {
+        name: name.to_owned(),
+        arguments: vec![
+            command.to_owned(),
+            "--config".to_owned(),
+            path,
+            "--child".to_owned(),
+        ],
+        is_router: command == "router",
+    })
+}

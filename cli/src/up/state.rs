@@ -1,0 +1,185 @@
+//! The state folder: sockets, rendered configurations, and who is running.
+
+use std::{
+    env,
+    fs::{self, File, TryLockError},
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
+
+use crate::failure::usage;
+
+/// Longest path of a Unix socket, without the terminating zero.
+const MAX_SOCKET_PATH: usize = 107;
+
+/// A folder that belongs to one `up` as long as it runs.
+#[derive(Debug)]
+pub(super) struct StateFolder {
+    path: PathBuf,
+    /// Held, never read.
+    _lock: File,
+}
+
+/// Who is running, for people and scripts: `state.json` in the folder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct State {
+    /// Process id of `up`.
+    pub(super) pid: u32,
+    /// Address of the HTTP API.
+    pub(super) url: String,
+    /// Name that clients use for the model.
+    pub(super) model: String,
+    /// Whether requests are answered.
+    pub(super) ready: bool,
+    /// The services.
+    pub(super) services: Vec<ServiceState>,
+}
+
+/// One service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ServiceState {
+    /// Name of the process.
+    pub(super) name: String,
+    /// Its id; none while it does not run.
+    pub(super) pid: Option<u32>,
+    /// Whether it serves.
+    pub(super) ready: bool,
+    /// How often it was started again.
+    pub(super) restarts: u32,
+}
+
+impl StateFolder {
+    /// Opens `path`, or the default folder of the deployment called `name`, and locks it.
+    pub(super) fn open(path: Option<&Path>, name: &str) -> anyhow::Result<Self> {
+        let path = path.map_or_else(|| default_folder(name), Path::to_owned);
+        let create = || -> std::io::Result<(PathBuf, File)> {
+            fs::create_dir_all(&path)?;
+            let path = fs::canonicalize(&path)?;
+            let lock = File::create(path.join("lock"))?;
+            Ok((path, lock))
+        };
+        let (path, lock) =
+            create().with_context(|| format!("cannot use {} as state folder", path.display()))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(in_use(&path)),
+            Err(TryLockError::Error(error)) => {
+                return Err(error).with_context(|| format!("cannot lock {}", path.display()));
+            }
+        }
+        Ok(Self { path, _lock: lock })
+    }
+
+    /// A file of the folder.
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// The socket of a service.
+    pub(super) fn socket(&self, name: &str) -> anyhow::Result<PathBuf> {
+        let socket = self.path.join(format!("{name}.sock"));
+        if socket.as_os_str().len() > MAX_SOCKET_PATH {
+            let path = socket.display();
+            return Err(usage(format!(
+                "{path} is too long for a socket ({MAX_SOCKET_PATH} bytes): choose a shorter \
+                 --state-dir"
+            )));
+        }
+        Ok(socket)
+    }
+
+    /// Writes `state.json`, all of it or nothing.
+    pub(super) fn save(&self, state: &State) -> anyhow::Result<()> {
+        let (new, path) = (self.file("state.json.new"), self.file("state.json"));
+        let text = serde_json::to_string_pretty(state)?;
+        fs::write(&new, text)
+            .and_then(|()| fs::rename(&new, &path))
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Removes `state.json`: nothing runs any more.
+    pub(super) fn clear(&self) {
+        // It may never have been written.
+        let _ = fs::remove_file(self.file("state.json"));
+    }
+}
+
+fn in_use(path: &Path) -> anyhow::Error {
+    let state = fs::read_to_string(path.join("state.json"))
+        .ok()
+        .and_then(|text| serde_json::from_str::<State>(&text).ok());
+    let who = match state {
+        Some(State { pid, url, .. }) => format!("process {pid}, {url}"),
+        None => "it is starting".to_owned(),
+    };
+    anyhow::anyhow!(
+        "another `foretoken up` uses {} ({who}): stop it, or choose another --state-dir",
+        path.display()
+    )
+}
+
+/// By the rules for a user's state on Linux; a folder of its own for each deployment.
+fn default_folder(name: &str) -> PathBuf {
+    let state = match (env::var_os("XDG_STATE_HOME"), env::var_os("HOME")) {
+        (Some(state), _) if !state.is_empty() => PathBuf::from(state),
+        (_, Some(home)) if !home.is_empty() => PathBuf::from(home).join(".local/state"),
+        _ => env::temp_dir(),
+    };
+    state.join("foretoken").join(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state() -> State {
+        let services = vec![ServiceState {
+            name: "t".into(),
+            pid: Some(2),
+            ready: true,
+            restarts: 1,
+        }];
+        State {
+            pid: 1,
+            url: "http://h:1".into(),
+            model: "m".into(),
+            ready: true,
+            services,
+        }
+    }
+
+    #[test]
+    fn a_second_up_on_the_folder_is_told_who_has_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = StateFolder::open(Some(folder.path()), "a").unwrap();
+        first.save(&state()).unwrap();
+        let error = StateFolder::open(Some(folder.path()), "a")
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("process 1, http://h:1"), "{error}");
+        drop(first);
+        assert!(StateFolder::open(Some(folder.path()), "a").is_ok());
+    }
+
+    #[test]
+    fn a_path_too_long_for_a_socket_is_refused_before_it_is_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let deep = folder.path().join("d".repeat(90));
+        let state = StateFolder::open(Some(&deep), "a").unwrap();
+        let error = state.socket("target-0").unwrap_err().to_string();
+        assert!(error.contains("shorter --state-dir"), "{error}");
+    }
+
+    #[test]
+    fn the_state_reads_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = StateFolder::open(Some(folder.path()), "a").unwrap();
+        dir.save(&state()).unwrap();
+        let text = fs::read_to_string(dir.file("state.json")).unwrap();
+        assert_eq!(serde_json::from_str::<State>(&text).unwrap(), state());
+        dir.clear();
+        assert!(!dir.file("state.json").exists());
+    }
+}

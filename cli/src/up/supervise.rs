@@ -1,0 +1,304 @@
+//! All processes together: start, watch, announce, drain.
+
+use std::{env, process, time::Duration};
+
+use anyhow::Context as _;
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    sync::{mpsc, watch},
+    task::JoinSet,
+    time::{Instant, interval, sleep_until},
+};
+
+use super::{
+    console::Console,
+    plan::Plan,
+    process::{Event, News, Order, keep_running},
+    render::Program,
+    state::{ServiceState, State, StateFolder},
+};
+use crate::{failure::Reported, report::Report};
+
+/// How often the router is asked whether it can serve.
+const POLL: Duration = Duration::from_millis(100);
+/// Services end within their grace of 30 s; what takes longer hangs.
+const GRACE: Duration = Duration::from_secs(35);
+
+/// Runs the programs until a signal, or until one of them cannot start.
+pub(super) async fn supervise(
+    plan: &Plan,
+    address: &str,
+    programs: Vec<Program>,
+    folder: &StateFolder,
+    console: &Console,
+) -> anyhow::Result<()> {
+    let executable = env::current_exe().context("cannot find this executable")?;
+    let (events, mut news) = mpsc::channel(256);
+    let (routers, router_orders) = watch::channel(Order::Run);
+    let (others, other_orders) = watch::channel(Order::Run);
+    let mut tasks = JoinSet::new();
+    let mut fleet = Fleet {
+        state: State {
+            pid: process::id(),
+            url: format!("http://{}", reachable(address)),
+            model: plan.served_name.clone(),
+            ready: false,
+            services: programs.iter().map(|program| idle(&program.name)).collect(),
+        },
+        folder,
+        console,
+    };
+    for (index, program) in programs.into_iter().enumerate() {
+        let orders = if program.is_router {
+            router_orders.clone()
+        } else {
+            other_orders.clone()
+        };
+        tasks.spawn(keep_running(
+            executable.clone(),
+            program,
+            index,
+            events.clone(),
+            orders,
+        ));
+    }
+    drop((events, router_orders, other_orders));
+    let mut signals = Signals::new()?;
+    let result = fleet.run(plan, &mut news, &mut signals).await;
+    routers.send_replace(Order::Drain);
+    if result.is_err() {
+        // Nothing has been served, so there is nothing to finish.
+        routers.send_replace(Order::Kill);
+        others.send_replace(Order::Kill);
+    }
+    let deadline = Instant::now() + GRACE;
+    loop {
+        tokio::select! {
+            event = news.recv() => match event {
+                Some(Event { index, news }) => {
+                    if fleet.is_router(index) && matches!(news, News::Ended) {
+                        others.send_if_modified(|order| raise(order, Order::Drain));
+                    }
+                    fleet.note(index, news);
+                }
+                None => break,
+            },
+            () = signals.any() => {
+                console.say("stopping at once");
+                routers.send_replace(Order::Kill);
+                others.send_replace(Order::Kill);
+            }
+            () = sleep_until(deadline) => {
+                console.say("some services hang; stopping at once");
+                routers.send_replace(Order::Kill);
+                others.send_replace(Order::Kill);
+                while tasks.join_next().await.is_some() {}
+                break;
+            }
+        }
+    }
+    folder.clear();
+    result
+}
+
+/// The processes as far as they are known.
+struct Fleet<'a> {
+    state: State,
+    folder: &'a StateFolder,
+    console: &'a Console,
+}
+
+impl Fleet<'_> {
+    /// Until a signal, or until a process cannot start.
+    async fn run(
+        &mut self,
+        plan: &Plan,
+        news: &mut mpsc::Receiver<Event>,
+        signals: &mut Signals,
+    ) -> anyhow::Result<()> {
+        let client = reqwest::Client::builder()
+            .timeout(Duration::from_secs(2))
+            .build()
+            .context("cannot set up the HTTP client")?;
+        let ready_url = format!("{}/ready", self.state.url);
+        let mut poll = interval(POLL);
+        self.save();
+        loop {
+            tokio::select! {
+                event = news.recv() => {
+                    let Some(Event { index, news }) = event else {
+                        return Err(anyhow::anyhow!("all services have ended"));
+                    };
+                    if self.note(index, news) {
+                        self.console.say("stopping the other services");
+                        return Err(Reported.into());
+                    }
+                }
+                () = signals.any() => {
+                    self.console.say("draining; press Ctrl-C again to stop at once");
+                    return Ok(());
+                }
+                _ = poll.tick(), if !self.state.ready && self.all_ready() => {
+                    let answer = client.get(&ready_url).send().await;
+                    if answer.is_ok_and(|answer| answer.status().is_success()) {
+                        self.state.ready = true;
+                        self.save();
+                        self.console.announce(&greeting(plan, &self.state.url));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes in what became known. True if it cannot be helped.
+    fn note(&mut self, index: usize, news: News) -> bool {
+        let Self { state, console, .. } = self;
+        let Some(service) = state.services.get_mut(index) else {
+            return false;
+        };
+        let mut is_fatal = false;
+        match news {
+            News::Logged(line) => {
+                console.log(index, &line);
+                return false;
+            }
+            News::Reported(Report::Loading { done, total }) => {
+                console.loading(index, done, total);
+                return false;
+            }
+            News::Reported(Report::Ready { .. }) => service.ready = true,
+            News::Started { pid, restarts } => {
+                service.pid = pid;
+                service.restarts = restarts;
+            }
+            News::Died { status, pause } => {
+                console.log(
+                    index,
+                    &format!("ended ({status}); starting again in {pause:?}"),
+                );
+                *service = ServiceState {
+                    pid: None,
+                    ready: false,
+                    ..service.clone()
+                };
+            }
+            News::Failed { status } => {
+                console.log(index, &format!("could not start ({status})"));
+                *service = ServiceState {
+                    pid: None,
+                    ready: false,
+                    ..service.clone()
+                };
+                is_fatal = true;
+            }
+            News::Unstartable(error) => {
+                console.log(index, &format!("could not be run: {error}"));
+                is_fatal = true;
+            }
+            News::Ended => {
+                *service = ServiceState {
+                    pid: None,
+                    ready: false,
+                    ..service.clone()
+                }
+            }
+        }
+        self.save();
+        is_fatal
+    }
+
+    fn save(&self) {
+        if let Err(error) = self.folder.save(&self.state) {
+            self.console.say(&format!("{error:#}"));
+        }
+    }
+
+    fn all_ready(&self) -> bool {
+        self.state.services.iter().all(|service| service.ready)
+    }
+
+    /// The router is the last one.
+    fn is_router(&self, index: usize) -> bool {
+        index + 1 == self.state.services.len()
+    }
+}
+
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn new() -> anyhow::Result<Self> {
+        let watch = |kind| signal(kind).context("cannot watch signals");
+        Ok(Self {
+            interrupt: watch(SignalKind::interrupt())?,
+            terminate: watch(SignalKind::terminate())?,
+        })
+    }
+
+    /// The next SIGINT or SIGTERM.
+    async fn any(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+fn idle(name: &str) -> ServiceState {
+    ServiceState {
+        name: name.to_owned(),
+        pid: None,
+        ready: false,
+        restarts: 0,
+    }
+}
+
+/// Orders only rise.
+fn raise(order: &mut Order, to: Order) -> bool {
+    let rises = *order < to;
+    *order = (*order).max(to);
+    rises
+}
+
+/// An address that a client on this machine can use.
+fn reachable(address: &str) -> String {
+    match address.rsplit_once(':') {
+        Some(("0.0.0.0", port)) => format!("127.0.0.1:{port}"),
+        Some(("[::]", port)) => format!("[::1]:{port}"),
+        _ => address.to_owned(),
+    }
+}
+
+fn greeting(plan: &Plan, url: &str) -> String {
+    let model = serde_json::Value::from(plan.served_name.as_str());
+    format!(
+        "ready: {name} ({policy}) at {url}/v1\n\n  \
+         curl {url}/v1/completions -H 'Content-Type: application/json' \\\n    \
+         -d '{{\"model\": {model}, \"prompt\": \"Question: Tom has 3 apples.\", \
+         \"max_tokens\": 64}}'\n\n  \
+         foretoken chat --url {url}\n",
+        name = plan.served_name,
+        policy = plan.policy.name(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_for_everybody_is_shown_as_one_that_can_be_used() {
+        assert_eq!(reachable("0.0.0.0:8000"), "127.0.0.1:8000");
+        assert_eq!(reachable("[::]:1"), "[::1]:1");
+        assert_eq!(reachable("10.0.0.1:1"), "10.0.0.1:1");
+    }
+
+    #[test]
+    fn orders_only_rise() {
+        let mut order = Order::Kill;
+        assert!(!raise(&mut order, Order::Drain));
+        assert_eq!(order, Order::Kill);
+    }
+}
