@@ -64,7 +64,12 @@ impl Engine {
     pub fn new(runner: Box<dyn ModelRunner>) -> Self {
         let info = runner.info();
         let pool = PagePool::new(info.pages, &info.model_digest);
-        Self { runner, pool, sequences: Slab::default(), step: Assembly::default() }
+        Self {
+            runner,
+            pool,
+            sequences: Slab::default(),
+            step: Assembly::default(),
+        }
     }
 
     /// Opens a sequence that is to begin with `tokens` and maps what the cache has of them: whole
@@ -76,12 +81,16 @@ impl Engine {
             sequence.publish(&mut self.pool);
         }
         let (id, sequence) = self.sequences.insert();
-        let Reuse::Within(salt) = reuse else { return id };
+        let Reuse::Within(salt) = reuse else {
+            return id;
+        };
         let root = self.pool.root(salt);
         sequence.root = Some(root);
         let mut link = Some(root);
         for page_tokens in tokens[..tokens.len().saturating_sub(1)].as_chunks().0 {
-            let Some(page) = link.and_then(|link| self.pool.find(link, page_tokens)) else { break };
+            let Some(page) = link.and_then(|link| self.pool.find(link, page_tokens)) else {
+                break;
+            };
             sequence.pages.push(page);
             sequence.tokens.extend_from_slice(page_tokens);
             link = self.pool.link(page);
@@ -113,7 +122,9 @@ impl Engine {
 
     /// Takes back tokens of the trunk, so that `len` are left, and the whole tail.
     pub fn truncate(&mut self, seq: SeqId, len: usize) -> Result<(), SeqError> {
-        self.sequences.at_least(seq, len)?.truncate(len, &mut self.pool);
+        self.sequences
+            .at_least(seq, len)?
+            .truncate(len, &mut self.pool);
         self.debug_audit();
         Ok(())
     }
@@ -166,7 +177,10 @@ impl Engine {
 
     /// Logits of the latest step that was sound enough to run; none if the runner then failed.
     pub fn logits(&self) -> StepLogits<'_> {
-        StepLogits { logits: &self.step.logits, starts: &self.step.starts }
+        StepLogits {
+            logits: &self.step.logits,
+            starts: &self.step.starts,
+        }
     }
 
     /// The runner's facts.
@@ -207,7 +221,10 @@ impl Engine {
     /// Pages that closing `seq` would give back: those no other sequence references.
     pub fn owned_pages(&self, seq: SeqId) -> Result<usize, SeqError> {
         let pages = &self.sequences.get(seq)?.pages;
-        Ok(pages.iter().filter(|page| !self.pool.is_shared(**page)).count())
+        Ok(pages
+            .iter()
+            .filter(|page| !self.pool.is_shared(**page))
+            .count())
     }
 
     /// Whether the next row of `seq` must copy a page first, because a fork shares it.
@@ -228,7 +245,11 @@ impl Engine {
                 return Err(AuditError::Table { slots, pages });
             }
         }
-        self.pool.audit(self.sequences.iter().map(|sequence| sequence.pages.as_slice()))
+        self.pool.audit(
+            self.sequences
+                .iter()
+                .map(|sequence| sequence.pages.as_slice()),
+        )
     }
 
     /// Gives every feed the pages it writes to and runs the model on them.
@@ -242,7 +263,8 @@ impl Engine {
             self.step.add(feed, sequence);
         }
         self.runner.copy_pages(&self.step.copies);
-        self.runner.forward(&self.step.plan, &mut self.step.logits)?;
+        self.runner
+            .forward(&self.step.plan, &mut self.step.logits)?;
         Ok(())
     }
 

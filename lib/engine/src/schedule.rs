@@ -152,29 +152,52 @@ struct Entry {
 impl Scheduler {
     /// A scheduler without requests.
     pub fn new(limits: Limits) -> Self {
-        Self { limits, running: Vec::new(), waiting: VecDeque::new(), arrivals: 0 }
+        Self {
+            limits,
+            running: Vec::new(),
+            waiting: VecDeque::new(),
+            arrivals: 0,
+        }
     }
 
     /// Takes a request into the queue.
     pub fn submit(&mut self, request: Request) -> Result<(), Refusal> {
-        let Limits { pages, positions, waiting, .. } = self.limits;
+        let Limits {
+            pages,
+            positions,
+            waiting,
+            ..
+        } = self.limits;
         let most = request.max_tokens.max(request.tokens);
         if request.tokens == 0 {
             return Err(Refusal::Empty);
         }
         if most > positions {
-            return Err(Refusal::TooLong { tokens: most, limit: positions });
+            return Err(Refusal::TooLong {
+                tokens: most,
+                limit: positions,
+            });
         }
         if pages_for(most) > pages {
-            return Err(Refusal::NeverFits { needed: pages_for(most), pages });
+            return Err(Refusal::NeverFits {
+                needed: pages_for(most),
+                pages,
+            });
         }
-        if self.running().chain(self.waiting()).any(|id| id == request.id) {
+        if self
+            .running()
+            .chain(self.waiting())
+            .any(|id| id == request.id)
+        {
             return Err(Refusal::Duplicate(request.id));
         }
         if self.waiting.len() >= waiting {
             return Err(Refusal::Full { limit: waiting });
         }
-        self.waiting.push_back(Entry { request, arrival: self.arrivals });
+        self.waiting.push_back(Entry {
+            request,
+            arrival: self.arrivals,
+        });
         self.arrivals += 1;
         Ok(())
     }
@@ -191,21 +214,44 @@ impl Scheduler {
         let shares = self.shares(running);
         let decoding = shares.iter().any(Share::decodes);
         let rows = self.limits.rows;
-        let prefill_rows = if decoding { self.limits.prefill_rows.max(1) } else { rows };
-        let mut step = Division { shares, rows, prefill_rows, pages: free_pages };
+        let prefill_rows = if decoding {
+            self.limits.prefill_rows.max(1)
+        } else {
+            rows
+        };
+        let mut step = Division {
+            shares,
+            rows,
+            prefill_rows,
+            pages: free_pages,
+        };
         step.decode();
         step.prefill();
         let preempt = self.preempt(&step.shares);
-        let admit = if preempt.is_empty() { self.admit(&mut step) } else { Vec::new() };
+        let admit = if preempt.is_empty() {
+            self.admit(&mut step)
+        } else {
+            Vec::new()
+        };
         step.windows();
 
-        let mut plan = Plan { preempt, admit, ..Plan::default() };
+        let mut plan = Plan {
+            preempt,
+            admit,
+            ..Plan::default()
+        };
         for share in step.shares.iter().filter(|share| share.rows > 0) {
             let id = share.state.id;
             if share.decodes() {
-                plan.decode.push(Decode { id, window: share.rows - 1 });
+                plan.decode.push(Decode {
+                    id,
+                    window: share.rows - 1,
+                });
             } else {
-                plan.prefill.push(Chunk { id, rows: share.rows });
+                plan.prefill.push(Chunk {
+                    id,
+                    rows: share.rows,
+                });
             }
         }
         plan
@@ -228,16 +274,31 @@ impl Scheduler {
 
     fn shares(&self, running: &[Running]) -> Vec<Share> {
         let share = |(i, entry): (usize, &Entry)| {
-            let Request { id, tokens, max_tokens } = entry.request;
+            let Request {
+                id,
+                tokens,
+                max_tokens,
+            } = entry.request;
             // Callers usually keep the order of `running()`.
             let there = running.get(i).filter(|state| state.id == id);
             let state = there.or_else(|| running.iter().find(|state| state.id == id));
-            let absent =
-                Running { id, len: 0, tokens, owned_pages: 0, shares_tail: false, ask: Ask::SitOut };
+            let absent = Running {
+                id,
+                len: 0,
+                tokens,
+                owned_pages: 0,
+                shares_tail: false,
+                ask: Ask::SitOut,
+            };
             let state = state.copied().unwrap_or(absent);
             // A round emits its window and one more token.
             let most_window = max_tokens.saturating_sub(state.tokens + 1);
-            Share { state, most_window, rows: 0, preempted: false }
+            Share {
+                state,
+                most_window,
+                rows: 0,
+                preempted: false,
+            }
         };
         self.running.iter().enumerate().map(share).collect()
     }
@@ -245,10 +306,17 @@ impl Scheduler {
     /// Puts the preempted back in the queue, where their age puts them before all others.
     fn preempt(&mut self, shares: &[Share]) -> Vec<RequestId> {
         let mut preempted = Vec::new();
-        for (i, share) in shares.iter().enumerate().rev().filter(|(_, share)| share.preempted) {
+        for (i, share) in shares
+            .iter()
+            .enumerate()
+            .rev()
+            .filter(|(_, share)| share.preempted)
+        {
             let mut entry = self.running.remove(i);
             entry.request.tokens = share.state.tokens;
-            let place = self.waiting.partition_point(|other| other.arrival < entry.arrival);
+            let place = self
+                .waiting
+                .partition_point(|other| other.arrival < entry.arrival);
             self.waiting.insert(place, entry);
             preempted.push(share.state.id);
         }
@@ -260,9 +328,17 @@ impl Scheduler {
         let mut admitted = Vec::new();
         let promised: usize = step.shares.iter().map(Share::outstanding).sum();
         while let Some(entry) = self.waiting.front() {
-            let Request { id, tokens, max_tokens } = entry.request;
+            let Request {
+                id,
+                tokens,
+                max_tokens,
+            } = entry.request;
             // A page to grow for everyone, or the next step might preempt whom this one let in.
-            let spare = if self.running.is_empty() { 0 } else { self.running.len() + 1 };
+            let spare = if self.running.is_empty() {
+                0
+            } else {
+                self.running.len() + 1
+            };
             let needed = pages_for((tokens + 1).min(max_tokens.max(tokens)));
             let full = self.running.len() >= self.limits.running.min(self.limits.rows);
             if full || step.rows_for_prefill() == 0 || promised + spare + needed > step.pages {
@@ -273,7 +349,9 @@ impl Scheduler {
             step.rows -= rows;
             step.pages -= needed;
             admitted.push(Chunk { id, rows });
-            let place = self.running.partition_point(|other| other.arrival < entry.arrival);
+            let place = self
+                .running
+                .partition_point(|other| other.arrival < entry.arrival);
             self.running.insert(place, *entry);
             self.waiting.pop_front();
         }
@@ -288,7 +366,9 @@ pub enum Refusal {
     #[error("a request needs at least one token")]
     Empty,
     /// More tokens than the model has positions.
-    #[error("{tokens} tokens exceed the model's {limit} positions: shorten the prompt or max_tokens")]
+    #[error(
+        "{tokens} tokens exceed the model's {limit} positions: shorten the prompt or max_tokens"
+    )]
     TooLong {
         /// Tokens it may come to have.
         tokens: usize,

@@ -128,7 +128,9 @@ impl SimRunner {
     /// vocabulary is dropped.
     pub fn new(mut options: SimOptions) -> Self {
         options.vocab_size = options.vocab_size.max(16);
-        options.end = options.end.filter(|end| end.token.index() < options.vocab_size);
+        options.end = options
+            .end
+            .filter(|end| end.token.index() < options.vocab_size);
         Self {
             info: RunnerInfo {
                 vocab_size: options.vocab_size,
@@ -169,7 +171,9 @@ impl SimRunner {
                 }
             }
             let row = first_row + i as usize;
-            let mark = self.language.mark(seen, plan.tokens[row], plan.positions[row]);
+            let mark = self
+                .language
+                .mark(seen, plan.tokens[row], plan.positions[row]);
             self.slots[slot(rows.first_slot + i)] = mark;
             let seen = seen.with(mark);
             if masks.is_none() {
@@ -204,13 +208,15 @@ impl ModelRunner for SimRunner {
     fn copy_pages(&mut self, copies: &[PageCopy]) {
         for copy in copies {
             let from = place(copy.from, 0);
-            self.slots.copy_within(from..from + copy.slots as usize, place(copy.to, 0));
+            self.slots
+                .copy_within(from..from + copy.slots as usize, place(copy.to, 0));
         }
     }
 
     fn move_slots(&mut self, moves: &[SlotMove]) {
         for moved in moves {
-            self.slots[place(moved.to.0, moved.to.1)] = self.slots[place(moved.from.0, moved.from.1)];
+            self.slots[place(moved.to.0, moved.to.1)] =
+                self.slots[place(moved.from.0, moved.from.1)];
         }
     }
 }
@@ -221,7 +227,13 @@ fn place(page: PageIndex, offset: u32) -> usize {
 }
 
 fn digest(options: &SimOptions) -> String {
-    let SimOptions { language, vocab_size, end, role, .. } = options;
+    let SimOptions {
+        language,
+        vocab_size,
+        end,
+        role,
+        ..
+    } = options;
     let facts = format!("{language} {vocab_size} {end:?} {role:?}");
     blake3::hash(facts.as_bytes()).to_hex().to_string()
 }

@@ -23,8 +23,14 @@ pub(super) struct Assembly {
 
 impl Assembly {
     pub(super) fn clear(&mut self) {
-        let StepPlan { tokens, positions, wants_logits, sequences, pages, ancestors } =
-            &mut self.plan;
+        let StepPlan {
+            tokens,
+            positions,
+            wants_logits,
+            sequences,
+            pages,
+            ancestors,
+        } = &mut self.plan;
         tokens.clear();
         positions.clear();
         wants_logits.clear();
@@ -42,18 +48,19 @@ impl Assembly {
         let plan = &mut self.plan;
         let rows = feed.tokens.len();
         let trunk_len = sequence.tokens.len() as u32;
-        let tail = match feed.tree {
-            None => {
-                plan.positions.extend(trunk_len..trunk_len + rows as u32);
-                Tail::Causal
+        let tail = if feed.tree.is_some() {
+            let masks = &sequence.masks[sequence.tail.len()..];
+            plan.positions
+                .extend(masks.iter().map(|mask| trunk_len + mask.count_ones() - 1));
+            let first = plan.ancestors.len();
+            plan.ancestors.extend_from_slice(masks);
+            Tail::Tree {
+                trunk_len,
+                masks: first..plan.ancestors.len(),
             }
-            Some(_) => {
-                let masks = &sequence.masks[sequence.tail.len()..];
-                plan.positions.extend(masks.iter().map(|mask| trunk_len + mask.count_ones() - 1));
-                let first = plan.ancestors.len();
-                plan.ancestors.extend_from_slice(masks);
-                Tail::Tree { trunk_len, masks: first..plan.ancestors.len() }
-            }
+        } else {
+            plan.positions.extend(trunk_len..trunk_len + rows as u32);
+            Tail::Causal
         };
         let first_page = plan.pages.len();
         plan.pages.extend_from_slice(&sequence.pages);
@@ -65,7 +72,8 @@ impl Assembly {
         });
         plan.tokens.extend_from_slice(feed.tokens);
         let wanted = wanted_rows(feed);
-        plan.wants_logits.extend((0..rows).map(|row| row >= rows - wanted));
+        plan.wants_logits
+            .extend((0..rows).map(|row| row >= rows - wanted));
         let start = self.starts.last().copied().unwrap_or(0);
         self.starts.push(start + wanted);
     }
@@ -83,7 +91,11 @@ pub(super) fn check(
         return Err(StepError::Empty);
     }
     if rows > info.max_rows {
-        return Err(RunnerError::TooManyRows { rows, limit: info.max_rows }.into());
+        return Err(RunnerError::TooManyRows {
+            rows,
+            limit: info.max_rows,
+        }
+        .into());
     }
     sequences.steps += 1;
     let step = sequences.steps;
@@ -122,7 +134,11 @@ fn check_feed(feed: &Feed<'_>, sequence: &Sequence, info: &RunnerInfo) -> Result
     let end = sequence.tokens.len() + longest;
     if end > info.max_positions {
         let limit = info.max_positions;
-        return Err(RunnerError::TooLong { position: end as u32 - 1, limit }.into());
+        return Err(RunnerError::TooLong {
+            position: end as u32 - 1,
+            limit,
+        }
+        .into());
     }
     Ok(())
 }
@@ -135,12 +151,18 @@ fn check_tree(
 ) -> Result<usize, StepError> {
     let tokens = feed.tokens.len();
     if tree.len() != tokens {
-        return Err(StepError::Parents { tokens, parents: tree.len() });
+        return Err(StepError::Parents {
+            tokens,
+            parents: tree.len(),
+        });
     }
     let old = sequence.tail.len();
     let nodes = old + tokens;
     if nodes > MAX_TAIL {
-        return Err(StepError::TreeTooLarge { nodes, limit: MAX_TAIL });
+        return Err(StepError::TreeTooLarge {
+            nodes,
+            limit: MAX_TAIL,
+        });
     }
     let mut depths = [0; MAX_TAIL];
     for (depth, mask) in depths.iter_mut().zip(&sequence.masks) {

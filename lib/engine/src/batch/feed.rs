@@ -54,7 +54,12 @@ impl<'a> StepLogits<'a> {
     /// # Panics
     /// If the feed wanted fewer rows.
     pub fn row(&self, feed: usize, i: usize) -> &'a [f32] {
-        assert!(i < self.rows(feed), "feed {feed} wanted {} rows, not {}", self.rows(feed), i + 1);
+        assert!(
+            i < self.rows(feed),
+            "feed {feed} wanted {} rows, not {}",
+            self.rows(feed),
+            i + 1
+        );
         self.logits.row(self.starts[feed] + i)
     }
 

@@ -39,7 +39,11 @@ impl Sequence {
 
     /// Releases pages that hold no slot in use.
     fn release_past_end(&mut self, pool: &mut PagePool) {
-        for page in self.pages.drain(pages_for(self.tokens.len() + self.tail.len())..).rev() {
+        for page in self
+            .pages
+            .drain(pages_for(self.tokens.len() + self.tail.len())..)
+            .rev()
+        {
             pool.release(page);
         }
     }
@@ -48,10 +52,14 @@ impl Sequence {
     pub(super) fn publish(&mut self, pool: &mut PagePool) {
         let Some(root) = self.root else { return };
         let full = self.tokens.as_chunks().0;
-        for i in self.published..full.len() {
-            let parent = if i == 0 { Some(root) } else { pool.link(self.pages[i - 1]) };
+        for (i, tokens) in full.iter().enumerate().skip(self.published) {
+            let parent = if i == 0 {
+                Some(root)
+            } else {
+                pool.link(self.pages[i - 1])
+            };
             if let Some(parent) = parent {
-                self.pages[i] = pool.publish(parent, &full[i], self.pages[i]);
+                self.pages[i] = pool.publish(parent, tokens, self.pages[i]);
             }
         }
         self.published = full.len();
@@ -68,7 +76,11 @@ impl Sequence {
         let slots = self.slots();
         if let Some(from) = self.shared_tail(pool) {
             let to = take(pool)?;
-            copies.push(PageCopy { from, to, slots: (slots % PAGE_TOKENS) as u32 });
+            copies.push(PageCopy {
+                from,
+                to,
+                slots: (slots % PAGE_TOKENS) as u32,
+            });
             self.pages[slots / PAGE_TOKENS] = to;
             pool.release(from);
         } else if !slots.is_multiple_of(PAGE_TOKENS) {
@@ -90,7 +102,11 @@ impl Sequence {
 
     /// Adds what a step fed.
     pub(super) fn append(&mut self, feed: &Feed<'_>) {
-        let end = if feed.tree.is_some() { &mut self.tail } else { &mut self.tokens };
+        let end = if feed.tree.is_some() {
+            &mut self.tail
+        } else {
+            &mut self.tokens
+        };
         end.extend_from_slice(feed.tokens);
     }
 
@@ -128,7 +144,8 @@ impl Sequence {
 
     /// Makes a checked path part of the trunk.
     pub(super) fn accept_path(&mut self, path: &[u32], pool: &mut PagePool) {
-        self.tokens.extend(path.iter().map(|node| self.tail[*node as usize]));
+        self.tokens
+            .extend(path.iter().map(|node| self.tail[*node as usize]));
         self.tail.clear();
         self.masks.clear();
         self.release_past_end(pool);
@@ -148,13 +165,19 @@ impl Sequence {
     /// The partly filled last page, if other sequences reference it as well.
     pub(super) fn shared_tail(&self, pool: &PagePool) -> Option<PageIndex> {
         let partial = !self.slots().is_multiple_of(PAGE_TOKENS);
-        self.pages.last().copied().filter(|page| partial && pool.is_shared(*page))
+        self.pages
+            .last()
+            .copied()
+            .filter(|page| partial && pool.is_shared(*page))
     }
 }
 
 /// The step was checked to fit, so this does not fail unless the accounting is broken.
 fn take(pool: &mut PagePool) -> Result<PageIndex, StepError> {
-    pool.take().ok_or(StepError::OutOfPages { needed: 1, available: 0 })
+    pool.take().ok_or(StepError::OutOfPages {
+        needed: 1,
+        available: 0,
+    })
 }
 
 /// All sequences, open and closed; buffers of closed ones are used again.
@@ -185,13 +208,22 @@ impl Slab {
         entry.sequence.root = None;
         entry.sequence.cached = 0;
         entry.sequence.published = 0;
-        (SeqId { index, generation: entry.generation }, &mut entry.sequence)
+        (
+            SeqId {
+                index,
+                generation: entry.generation,
+            },
+            &mut entry.sequence,
+        )
     }
 
     /// Forgets an open sequence, whose pages are released.
     pub(super) fn remove(&mut self, id: SeqId) {
         let entry = &mut self.entries[id.index as usize];
-        debug_assert!(entry.open && entry.sequence.pages.is_empty(), "{id:?} still holds pages");
+        debug_assert!(
+            entry.open && entry.sequence.pages.is_empty(),
+            "{id:?} still holds pages"
+        );
         entry.open = false;
         entry.generation = entry.generation.wrapping_add(1);
         self.closed.push(id.index);
@@ -200,27 +232,41 @@ impl Slab {
     pub(super) fn get(&self, id: SeqId) -> Result<&Sequence, SeqError> {
         let entry = self.entries.get(id.index as usize);
         let entry = entry.filter(|entry| entry.open && entry.generation == id.generation);
-        entry.map(|entry| &entry.sequence).ok_or(SeqError::Unknown(id))
+        entry
+            .map(|entry| &entry.sequence)
+            .ok_or(SeqError::Unknown(id))
     }
 
     pub(super) fn get_mut(&mut self, id: SeqId) -> Result<&mut Sequence, SeqError> {
         let entry = self.entries.get_mut(id.index as usize);
         let entry = entry.filter(|entry| entry.open && entry.generation == id.generation);
-        entry.map(|entry| &mut entry.sequence).ok_or(SeqError::Unknown(id))
+        entry
+            .map(|entry| &mut entry.sequence)
+            .ok_or(SeqError::Unknown(id))
     }
 
     /// The sequence, if its trunk has at least `len` tokens.
     pub(super) fn at_least(&mut self, id: SeqId, asked: usize) -> Result<&mut Sequence, SeqError> {
         let sequence = self.get_mut(id)?;
         let len = sequence.tokens.len();
-        if asked > len { Err(SeqError::PastEnd { asked, len }) } else { Ok(sequence) }
+        if asked > len {
+            Err(SeqError::PastEnd { asked, len })
+        } else {
+            Ok(sequence)
+        }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Sequence> {
-        self.entries.iter().filter(|entry| entry.open).map(|entry| &entry.sequence)
+        self.entries
+            .iter()
+            .filter(|entry| entry.open)
+            .map(|entry| &entry.sequence)
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Sequence> {
-        self.entries.iter_mut().filter(|entry| entry.open).map(|entry| &mut entry.sequence)
+        self.entries
+            .iter_mut()
+            .filter(|entry| entry.open)
+            .map(|entry| &mut entry.sequence)
     }
 }

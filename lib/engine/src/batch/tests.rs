@@ -10,7 +10,13 @@ use crate::sim::{SimOptions, SimRunner};
 const SHARED: Reuse = Reuse::Within(Salt([7; 32]));
 
 fn options() -> SimOptions {
-    SimOptions { vocab_size: 64, pages: 8, max_rows: 100, max_positions: 100, ..Default::default() }
+    SimOptions {
+        vocab_size: 64,
+        pages: 8,
+        max_rows: 100,
+        max_positions: 100,
+        ..Default::default()
+    }
 }
 
 fn engine() -> Engine {
@@ -27,11 +33,21 @@ fn text(len: usize) -> Vec<TokenId> {
 }
 
 fn feed(seq: SeqId, tokens: &[TokenId]) -> Feed<'_> {
-    Feed { seq, tokens, tree: None, logits: Wants::Last }
+    Feed {
+        seq,
+        tokens,
+        tree: None,
+        logits: Wants::Last,
+    }
 }
 
 fn grow<'a>(seq: SeqId, tokens: &'a [TokenId], tree: &'a [Option<u32>]) -> Feed<'a> {
-    Feed { seq, tokens, tree: Some(tree), logits: Wants::All }
+    Feed {
+        seq,
+        tokens,
+        tree: Some(tree),
+        logits: Wants::All,
+    }
 }
 
 /// A sequence of `len` tokens of the text.
@@ -49,12 +65,25 @@ fn a_second_sequence_begins_with_the_full_pages_of_the_first() {
     let first = with_text(&mut engine, 40);
     // Not yet taken any further: what the first one has is found all the same.
     let second = engine.open(&text(40), SHARED);
-    assert_eq!((engine.cached_len(second).unwrap(), engine.len(second).unwrap()), (32, 32));
+    assert_eq!(
+        (
+            engine.cached_len(second).unwrap(),
+            engine.len(second).unwrap()
+        ),
+        (32, 32)
+    );
     assert_eq!(engine.tokens(second).unwrap(), &text(40)[..32]);
     assert_eq!(engine.usage().referenced, 3);
     engine.close(first).unwrap();
     engine.close(second).unwrap();
-    assert_eq!(engine.usage(), Usage { free: 6, cached: 2, referenced: 0 });
+    assert_eq!(
+        engine.usage(),
+        Usage {
+            free: 6,
+            cached: 2,
+            referenced: 0
+        }
+    );
 }
 
 #[test]
@@ -87,14 +116,23 @@ fn neither_another_salt_nor_a_sequence_that_opts_out_shares_pages() {
     let private = engine.open(&text(40), Reuse::Off);
     engine.step(&[feed(private, &text(40))]).unwrap();
     engine.close(private).unwrap();
-    assert_eq!(engine.usage().cached, 0, "what opts out leaves nothing behind");
+    assert_eq!(
+        engine.usage().cached,
+        0,
+        "what opts out leaves nothing behind"
+    );
 }
 
 #[test]
 fn two_sequences_that_computed_the_same_come_to_share_it() {
     let mut engine = engine();
-    let (a, b) = (engine.open(&text(40), SHARED), engine.open(&text(40), SHARED));
-    engine.step(&[feed(a, &text(40)), feed(b, &text(40))]).unwrap();
+    let (a, b) = (
+        engine.open(&text(40), SHARED),
+        engine.open(&text(40), SHARED),
+    );
+    engine
+        .step(&[feed(a, &text(40)), feed(b, &text(40))])
+        .unwrap();
     assert_eq!(engine.usage().referenced, 6);
     let next = [TokenId(1)];
     engine.step(&[feed(a, &next), feed(b, &next)]).unwrap();
@@ -151,7 +189,10 @@ fn a_closed_sequences_id_is_never_anothers() {
     assert_eq!(engine.fork(old, 0), Err(unknown));
     assert_eq!(engine.truncate(old, 0), Err(unknown));
     assert_eq!(engine.accept_path(old, &[]), Err(unknown));
-    assert!(matches!(engine.step(&[feed(old, &text(1))]), Err(StepError::Sequence(_))));
+    assert!(matches!(
+        engine.step(&[feed(old, &text(1))]),
+        Err(StepError::Sequence(_))
+    ));
     assert_eq!(engine.len(new), Ok(6));
 }
 
@@ -162,7 +203,12 @@ fn logits_come_by_feed_and_row() {
     let tokens = text(5);
     let wants = [Wants::All, Wants::None, Wants::Last, Wants::All];
     let feeds: Vec<_> = std::iter::zip(&seqs, wants)
-        .map(|(seq, logits)| Feed { seq: *seq, tokens: &tokens, tree: None, logits })
+        .map(|(seq, logits)| Feed {
+            seq: *seq,
+            tokens: &tokens,
+            tree: None,
+            logits,
+        })
         .collect();
     let logits = engine.step(&feeds).unwrap();
     assert_eq!([0, 1, 2, 3].map(|i| logits.rows(i)), [5, 0, 1, 5]);
@@ -180,12 +226,28 @@ fn an_accepted_path_becomes_part_of_the_trunk() {
     let mut engine = engine();
     let seq = with_text(&mut engine, 14);
     let nodes = [1, 2, 3, 4, 5].map(TokenId);
-    engine.step(&[grow(seq, &nodes[..3], &[None, None, Some(1)])]).unwrap();
+    engine
+        .step(&[grow(seq, &nodes[..3], &[None, None, Some(1)])])
+        .unwrap();
     // The tail goes on in a later step.
-    engine.step(&[grow(seq, &nodes[3..], &[Some(2), Some(0)])]).unwrap();
-    assert_eq!((engine.len(seq).unwrap(), engine.tail(seq).unwrap()), (14, &nodes[..]));
-    for (path, node) in [(&[0, 1][..], 1), (&[2], 2), (&[1, 2, 4], 4), (&[5], 5), (&[70], 70)] {
-        assert_eq!(engine.accept_path(seq, path), Err(SeqError::NotAPath { node }));
+    engine
+        .step(&[grow(seq, &nodes[3..], &[Some(2), Some(0)])])
+        .unwrap();
+    assert_eq!(
+        (engine.len(seq).unwrap(), engine.tail(seq).unwrap()),
+        (14, &nodes[..])
+    );
+    for (path, node) in [
+        (&[0, 1][..], 1),
+        (&[2], 2),
+        (&[1, 2, 4], 4),
+        (&[5], 5),
+        (&[70], 70),
+    ] {
+        assert_eq!(
+            engine.accept_path(seq, path),
+            Err(SeqError::NotAPath { node })
+        );
     }
     engine.accept_path(seq, &[1, 2, 3]).unwrap();
     let expected: Vec<_> = text(14).into_iter().chain([2, 3, 4].map(TokenId)).collect();
@@ -200,7 +262,9 @@ fn an_unsound_step_is_an_error_that_changes_nothing() {
     let seq = with_text(&mut engine, 90);
     let tree = with_text(&mut engine, 5);
     let long = text(95);
-    engine.step(&[grow(tree, &long[..60], &[None; 60])]).unwrap();
+    engine
+        .step(&[grow(tree, &long[..60], &[None; 60])])
+        .unwrap();
     let other = engine.open(&[], SHARED);
     let before = engine.usage();
     let (nodes, unknown) = (&long[..5], [TokenId(64)]);
@@ -208,25 +272,48 @@ fn an_unsound_step_is_an_error_that_changes_nothing() {
     let errors = [
         (vec![], "needs a feed"),
         (vec![feed(other, nodes), feed(seq, &[])], "needs a feed"),
-        (vec![feed(other, nodes), feed(other, nodes)], "appears twice"),
+        (
+            vec![feed(other, nodes), feed(other, nodes)],
+            "appears twice",
+        ),
         (vec![feed(tree, nodes)], "open tree"),
-        (vec![grow(tree, nodes, &[None; 5])], "65 nodes exceeds the limit of 64"),
-        (vec![grow(other, nodes, &[None; 4])], "5 tokens has 4 parents"),
-        (vec![grow(tree, &nodes[..2], &[Some(60), None])], "node 60 names node 60"),
+        (
+            vec![grow(tree, nodes, &[None; 5])],
+            "65 nodes exceeds the limit of 64",
+        ),
+        (
+            vec![grow(other, nodes, &[None; 4])],
+            "5 tokens has 4 parents",
+        ),
+        (
+            vec![grow(tree, &nodes[..2], &[Some(60), None])],
+            "node 60 names node 60",
+        ),
         (vec![feed(other, &unknown)], "outside the vocabulary of 64"),
         (vec![feed(seq, &long[..11])], "position 100 is past"),
         (vec![grow(seq, &long[..11], &chain)], "position 100 is past"),
-        (vec![feed(seq, &long), feed(other, &long[..6])], "101 rows exceeds the limit of 100"),
-        (vec![feed(seq, &long[..10]), feed(other, &long[..17])], "needs 3 pages and 2 are free"),
+        (
+            vec![feed(seq, &long), feed(other, &long[..6])],
+            "101 rows exceeds the limit of 100",
+        ),
+        (
+            vec![feed(seq, &long[..10]), feed(other, &long[..17])],
+            "needs 3 pages and 2 are free",
+        ),
     ];
     for (feeds, message) in errors {
         let error = engine.step(&feeds).unwrap_err().to_string();
         assert!(error.contains(message), "{error}");
         assert_eq!(engine.usage(), before);
-        assert_eq!([seq, tree, other].map(|seq| engine.len(seq).unwrap()), [90, 5, 0]);
+        assert_eq!(
+            [seq, tree, other].map(|seq| engine.len(seq).unwrap()),
+            [90, 5, 0]
+        );
         assert_eq!(engine.tail(tree).unwrap().len(), 60);
     }
-    engine.step(&[grow(tree, &nodes[..1], &[Some(59)])]).unwrap();
+    engine
+        .step(&[grow(tree, &nodes[..1], &[Some(59)])])
+        .unwrap();
     engine.truncate(tree, 5).unwrap();
     engine.step(&[feed(tree, nodes)]).unwrap();
 }
@@ -263,7 +350,10 @@ impl ModelRunner for Failing {
 fn after_a_failure_of_the_device_the_step_can_be_repeated() {
     let fails = std::sync::Arc::default();
     let inner = SimRunner::new(options());
-    let mut failing = Engine::new(Box::new(Failing { inner, fails: std::sync::Arc::clone(&fails) }));
+    let mut failing = Engine::new(Box::new(Failing {
+        inner,
+        fails: std::sync::Arc::clone(&fails),
+    }));
     let mut sound = engine();
     let (nodes, more) = ([3, 4].map(TokenId), text(30));
     let mut rows = Vec::new();
@@ -279,7 +369,9 @@ fn after_a_failure_of_the_device_the_step_can_be_repeated() {
             engine.step(&feeds).unwrap();
         }
         engine.accept_path(fork, &[0, 1]).unwrap();
-        let logits = engine.step(&[feed(fork, &nodes), feed(seq, &nodes)]).unwrap();
+        let logits = engine
+            .step(&[feed(fork, &nodes), feed(seq, &nodes)])
+            .unwrap();
         rows.push([0, 1].map(|i| logits.row(i, 0).to_vec()));
     }
     assert_eq!(rows[0], rows[1]);

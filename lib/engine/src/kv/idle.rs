@@ -19,15 +19,24 @@ struct Neighbours {
 
 impl IdleList {
     pub(super) fn new(pages: usize) -> Self {
-        let links = (0..=pages as u32).map(|page| Neighbours { before: page, after: page });
-        Self { links: links.collect(), len: 0 }
+        let links = (0..=pages as u32).map(|page| Neighbours {
+            before: page,
+            after: page,
+        });
+        Self {
+            links: links.collect(),
+            len: 0,
+        }
     }
 
     /// Adds a page at the end: the last to be evicted.
     pub(super) fn push(&mut self, page: PageIndex) {
         let end = self.end();
         let last = self.links[end as usize].before;
-        self.links[page.0 as usize] = Neighbours { before: last, after: end };
+        self.links[page.0 as usize] = Neighbours {
+            before: last,
+            after: end,
+        };
         self.links[last as usize].after = page.0;
         self.links[end as usize].before = page.0;
         self.len += 1;

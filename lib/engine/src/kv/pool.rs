@@ -44,7 +44,10 @@ impl PagePool {
 
     /// Adds a reference to a referenced page.
     pub(crate) fn retain(&mut self, page: PageIndex) {
-        debug_assert!(self.counts[page.0 as usize] > 0, "{page:?} is not referenced");
+        debug_assert!(
+            self.counts[page.0 as usize] > 0,
+            "{page:?} is not referenced"
+        );
         self.counts[page.0 as usize] += 1;
     }
 
@@ -71,7 +74,8 @@ impl PagePool {
     }
 
     /// Publishes a referenced page that holds `tokens` after `parent`. Returns the page that the
-    /// table is to name from now on: if another one holds the same, the reference moves to it.
+    /// table is to name from now on: if another one holds the same, the reference moves to it,
+    /// unless that would leave fewer pages available because other tables name this one too.
     pub(crate) fn publish(
         &mut self,
         parent: Link,
@@ -82,6 +86,7 @@ impl PagePool {
             return page;
         }
         match self.prefixes.publish(parent, tokens, page) {
+            Holder::Other(_) if self.is_shared(page) => page,
             Holder::Other(holder) => {
                 self.acquire(holder);
                 self.release(page);
@@ -99,7 +104,10 @@ impl PagePool {
 
     /// Forgets what a referenced page holds, because it is about to be overwritten.
     pub(crate) fn unpublish(&mut self, page: PageIndex) {
-        debug_assert_eq!(self.counts[page.0 as usize], 1, "{page:?} is not one sequence's own");
+        debug_assert_eq!(
+            self.counts[page.0 as usize], 1,
+            "{page:?} is not one sequence's own"
+        );
         self.prefixes.unpublish(page);
     }
 
@@ -125,7 +133,11 @@ impl PagePool {
 
     pub(crate) fn usage(&self) -> Usage {
         let (free, cached) = (self.free.len(), self.idle.len());
-        Usage { free, cached, referenced: self.counts.len() - free - cached }
+        Usage {
+            free,
+            cached,
+            referenced: self.counts.len() - free - cached,
+        }
     }
 
     /// Compares counts with the page tables that there are.
@@ -137,9 +149,14 @@ impl PagePool {
         for page in tables.flatten() {
             counted[page.0 as usize] += 1;
         }
-        for (page, (&count, &tables)) in (0..).map(PageIndex).zip(self.counts.iter().zip(&counted)) {
+        for (page, (&count, &tables)) in (0..).map(PageIndex).zip(self.counts.iter().zip(&counted))
+        {
             if count != tables {
-                return Err(AuditError::Count { page, count, tables });
+                return Err(AuditError::Count {
+                    page,
+                    count,
+                    tables,
+                });
             }
         }
         let mut seen = counted;

@@ -91,7 +91,12 @@ impl Prefixes {
             self.unpublish(displaced);
         }
         self.serial += 1;
-        let entry = Entry { page, parent, tokens: *tokens, serial: self.serial };
+        let entry = Entry {
+            page,
+            parent,
+            tokens: *tokens,
+            serial: self.serial,
+        };
         self.entries.insert(hash, entry);
         self.keys[page.0 as usize] = Some(hash);
         Holder::This { displaced }
@@ -109,7 +114,10 @@ impl Prefixes {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&salt.0);
         hasher.update(self.model_digest.as_bytes());
-        Link { hash: PageHash(*hasher.finalize().as_bytes()), serial: 0 }
+        Link {
+            hash: PageHash(*hasher.finalize().as_bytes()),
+            serial: 0,
+        }
     }
 
     /// The page with `tokens` after `parent`.
@@ -121,7 +129,10 @@ impl Prefixes {
     /// The beginning that ends with `page`, if it is published.
     pub(super) fn link(&self, page: PageIndex) -> Option<Link> {
         let hash = self.keys[page.0 as usize]?;
-        self.entries.get(&hash).map(|entry| Link { hash, serial: entry.serial })
+        self.entries.get(&hash).map(|entry| Link {
+            hash,
+            serial: entry.serial,
+        })
     }
 
     pub(super) fn is_published(&self, page: PageIndex) -> bool {
@@ -131,7 +142,9 @@ impl Prefixes {
     /// Number of published pages, or `None` if keys and entries contradict each other.
     pub(super) fn audit(&self) -> Option<usize> {
         let keyed = |page: usize, key: &PageHash| {
-            self.entries.get(key).is_some_and(|entry| entry.page.0 as usize == page)
+            self.entries
+                .get(key)
+                .is_some_and(|entry| entry.page.0 as usize == page)
         };
         let mut keys = self.keys.iter().enumerate();
         let sound = keys.all(|(page, key)| key.as_ref().is_none_or(|key| keyed(page, key)));

@@ -37,8 +37,15 @@ fn a_published_page_is_found_under_its_parent_and_salt_only() {
     assert_eq!(pool.find(root, &page_of(1)), Some(first));
     assert_eq!(pool.find(link, &page_of(2)), Some(second));
     assert_eq!(pool.find(root, &page_of(2)), None, "another parent");
-    assert_eq!(pool.find(pool.root(Salt::of("other")), &page_of(1)), None, "another tenant");
-    assert_ne!(pool.root(Salt::default()), PagePool::new(8, "other").root(Salt::default()));
+    assert_eq!(
+        pool.find(pool.root(Salt::of("other")), &page_of(1)),
+        None,
+        "another tenant"
+    );
+    assert_ne!(
+        pool.root(Salt::default()),
+        PagePool::new(8, "other").root(Salt::default())
+    );
 }
 
 #[test]
@@ -52,7 +59,14 @@ fn a_collision_of_hashes_is_no_hit() {
     assert_eq!(pool.find(root, &page_of(3)), Some(second));
     assert_eq!(pool.find(root, &page_of(1)), None);
     let usage = pool.audit([&[second, second][..]].into_iter()).unwrap();
-    assert_eq!(usage, Usage { free: 7, cached: 0, referenced: 1 });
+    assert_eq!(
+        usage,
+        Usage {
+            free: 7,
+            cached: 0,
+            referenced: 1
+        }
+    );
 }
 
 #[test]
@@ -67,7 +81,11 @@ fn a_page_is_not_found_under_a_later_parent_of_the_same_hash() {
 
     pool.unpublish(parent);
     let (_, new) = published(&mut pool, root, 2);
-    assert_eq!(pool.find(new, &page_of(child)), None, "its parent held other tokens");
+    assert_eq!(
+        pool.find(new, &page_of(child)),
+        None,
+        "its parent held other tokens"
+    );
 }
 
 #[test]
@@ -78,21 +96,37 @@ fn a_page_that_holds_what_is_cached_already_is_given_back() {
     let again = pool.take().unwrap();
     assert_eq!(pool.publish(root, &page_of(1), again), first);
     let usage = pool.audit([&[first, first][..]].into_iter()).unwrap();
-    assert_eq!(usage, Usage { free: 3, cached: 0, referenced: 1 });
+    assert_eq!(
+        usage,
+        Usage {
+            free: 3,
+            cached: 0,
+            referenced: 1
+        }
+    );
 }
 
 #[test]
 fn the_page_unused_for_longest_is_evicted_and_free_ones_first() {
     let mut pool = pool(4);
     let root = pool.root(Salt::default());
-    let pages: Vec<_> = (0..3).map(|token| published(&mut pool, root, token).0).collect();
+    let pages: Vec<_> = (0..3)
+        .map(|token| published(&mut pool, root, token).0)
+        .collect();
     for page in &pages {
         pool.release(*page);
     }
     // Use makes the first one the youngest.
     assert_eq!(pool.find(root, &page_of(0)), Some(pages[0]));
     pool.release(pages[0]);
-    assert_eq!(pool.usage(), Usage { free: 1, cached: 3, referenced: 0 });
+    assert_eq!(
+        pool.usage(),
+        Usage {
+            free: 1,
+            cached: 3,
+            referenced: 0
+        }
+    );
     let taken: Vec<_> = (0..4).map(|_| pool.take().unwrap()).collect();
     assert_eq!(taken[1..], [pages[1], pages[2], pages[0]]);
     assert_eq!(pool.take(), None);
@@ -103,9 +137,20 @@ fn the_page_unused_for_longest_is_evicted_and_free_ones_first() {
 fn an_audit_finds_counts_that_differ_from_the_tables() {
     let mut pool = pool(4);
     let page = pool.take().unwrap();
-    let wrong = AuditError::Count { page, count: 1, tables: 2 };
+    let wrong = AuditError::Count {
+        page,
+        count: 1,
+        tables: 2,
+    };
     assert_eq!(pool.audit([&[page, page][..]].into_iter()), Err(wrong));
-    assert_eq!(pool.audit([].into_iter()), Err(AuditError::Count { page, count: 1, tables: 0 }));
+    assert_eq!(
+        pool.audit([].into_iter()),
+        Err(AuditError::Count {
+            page,
+            count: 1,
+            tables: 0
+        })
+    );
     assert!(pool.audit([&[page][..]].into_iter()).is_ok());
 }
 
@@ -132,8 +177,15 @@ enum Op {
     Retain(usize),
     Release(usize),
     /// Publishes a held page after a held published one or the root.
-    Publish { page: usize, parent: usize, token: u32 },
-    Find { parent: usize, token: u32 },
+    Publish {
+        page: usize,
+        parent: usize,
+        token: u32,
+    },
+    Find {
+        parent: usize,
+        token: u32,
+    },
     Unpublish(usize),
 }
 
@@ -174,15 +226,24 @@ impl Trial {
         let text = held.and_then(|page| self.pages[page.0 as usize].text.clone());
         let link = held.and_then(|page| self.pool.link(*page));
         assert_eq!(text.is_some(), link.is_some());
-        text.zip(link).unwrap_or((Text::default(), self.pool.root(Salt::default())))
+        text.zip(link)
+            .unwrap_or((Text::default(), self.pool.root(Salt::default())))
     }
 
     /// The text of a page after `parent`, and whoever has the same tokens.
     fn child(&self, parent: Text, token: u32) -> (Text, Option<PageIndex>) {
-        let mut text = Text { parent: parent.edition, edition: self.editions + 1, ..parent };
+        let mut text = Text {
+            parent: parent.edition,
+            edition: self.editions + 1,
+            ..parent
+        };
         text.tokens.push(token);
         let same = |naive: &Naive| naive.text.as_ref().is_some_and(|t| t.tokens == text.tokens);
-        let holder = self.pages.iter().position(same).map(|page| PageIndex(page as u32));
+        let holder = self
+            .pages
+            .iter()
+            .position(same)
+            .map(|page| PageIndex(page as u32));
         (text, holder)
     }
 
@@ -229,7 +290,11 @@ impl Trial {
                     self.drop_count(page);
                 }
             }
-            Op::Publish { page, parent, token } => {
+            Op::Publish {
+                page,
+                parent,
+                token,
+            } => {
                 if let Some(page) = held(page) {
                     self.publish(page, parent, token);
                 }
@@ -258,13 +323,19 @@ impl Trial {
     fn publish(&mut self, page: PageIndex, parent: usize, token: u32) {
         let (parent, link) = self.parent(parent);
         let (text, holder) = self.child(parent, token);
+        let available = self.pool.available();
         let kept = self.pool.publish(link, &page_of(token), page);
+        assert!(self.pool.available() >= available);
         if self.naive(page).text.is_some() {
             assert_eq!(kept, page, "it is published already");
             return;
         }
         let there = holder.map(|holder| self.naive(holder).text.clone().unwrap().parent);
         if let Some(holder) = holder.filter(|_| there == Some(text.parent)) {
+            if self.naive(page).count > 1 {
+                assert_eq!(kept, page, "others reference it too");
+                return;
+            }
             assert_eq!(kept, holder);
             let i = self.held.iter().position(|held| *held == page).unwrap();
             self.held.swap_remove(i);
@@ -282,11 +353,20 @@ impl Trial {
     }
 
     fn check(&self) {
-        let usage = self.pool.audit(std::iter::once(self.held.as_slice())).unwrap();
+        let usage = self
+            .pool
+            .audit(std::iter::once(self.held.as_slice()))
+            .unwrap();
         let referenced = self.pages.iter().filter(|naive| naive.count > 0).count();
-        assert_eq!((usage.cached, usage.referenced), (self.idle.len(), referenced));
+        assert_eq!(
+            (usage.cached, usage.referenced),
+            (self.idle.len(), referenced)
+        );
         assert_eq!(usage.free + usage.cached, self.pool.available());
-        assert_eq!(usage.free + usage.cached + usage.referenced, self.pages.len());
+        assert_eq!(
+            usage.free + usage.cached + usage.referenced,
+            self.pages.len()
+        );
     }
 }
 

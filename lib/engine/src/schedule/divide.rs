@@ -50,7 +50,9 @@ impl Share {
     fn capacity(&self, pages: usize) -> usize {
         let copied = usize::from(self.state.shares_tail);
         let slots = |new: usize| (pages_for(self.state.len) + new) * PAGE_TOKENS;
-        pages.checked_sub(copied).map_or(0, |new| slots(new) - self.state.len)
+        pages
+            .checked_sub(copied)
+            .map_or(0, |new| slots(new) - self.state.len)
     }
 
     /// Pages to keep for the known tokens that are still without KV after this step, and for the
@@ -125,7 +127,10 @@ impl Division {
         let needed = self.shares[i].pages(1);
         let younger = i + 1..self.shares.len();
         let held = |share: &Share| share.state.owned_pages + share.pages(share.rows);
-        let held = self.shares[younger.clone()].iter().filter(|s| !s.preempted).map(held);
+        let held = self.shares[younger.clone()]
+            .iter()
+            .filter(|s| !s.preempted)
+            .map(held);
         if self.pages + held.sum::<usize>() < needed {
             return false;
         }

@@ -15,7 +15,10 @@ pub(super) struct Checker {
 
 impl Checker {
     pub(super) fn new(pages: usize) -> Self {
-        Self { writer: vec![0; pages], past: 0 }
+        Self {
+            writer: vec![0; pages],
+            past: 0,
+        }
     }
 
     /// Checks a plan against the runner's limits, itself, and the rule that no sequence reads a
@@ -39,7 +42,9 @@ impl Checker {
             for page in &plan.pages[sequence.pages.clone()] {
                 let writer = self.writer[page.0 as usize];
                 if writer > base && writer != number {
-                    return Err(RunnerError::Malformed("a sequence reads a page being written"));
+                    return Err(RunnerError::Malformed(
+                        "a sequence reads a page being written",
+                    ));
                 }
             }
         }
@@ -50,22 +55,37 @@ impl Checker {
 fn check_rows(plan: &StepPlan, info: &RunnerInfo) -> Result<(), RunnerError> {
     let rows = plan.tokens.len();
     if rows > info.max_rows {
-        return Err(RunnerError::TooManyRows { rows, limit: info.max_rows });
+        return Err(RunnerError::TooManyRows {
+            rows,
+            limit: info.max_rows,
+        });
     }
     if plan.positions.len() != rows || plan.wants_logits.len() != rows {
         return Err(RunnerError::Malformed("rows differ in number"));
     }
-    if plan.sequences.iter().map(|s| s.rows as usize).sum::<usize>() != rows {
+    if plan
+        .sequences
+        .iter()
+        .map(|s| s.rows as usize)
+        .sum::<usize>()
+        != rows
+    {
         return Err(RunnerError::Malformed("the sequences' rows do not add up"));
     }
     for &token in &plan.tokens {
         if token.index() >= info.vocab_size {
-            return Err(RunnerError::UnknownToken { token, vocab_size: info.vocab_size });
+            return Err(RunnerError::UnknownToken {
+                token,
+                vocab_size: info.vocab_size,
+            });
         }
     }
     for &position in &plan.positions {
         if position as usize >= info.max_positions {
-            return Err(RunnerError::TooLong { position, limit: info.max_positions });
+            return Err(RunnerError::TooLong {
+                position,
+                limit: info.max_positions,
+            });
         }
     }
     Ok(())
@@ -90,7 +110,11 @@ fn check_sequence(
         return Err(RunnerError::Malformed("a page outside the pool"));
     }
     if let Tail::Tree { trunk_len, masks } = &sequence.tail {
-        if plan.ancestors.get(masks.clone()).is_none_or(|m| m.len() != sequence.rows as usize) {
+        if plan
+            .ancestors
+            .get(masks.clone())
+            .is_none_or(|m| m.len() != sequence.rows as usize)
+        {
             return Err(RunnerError::Malformed("a tree needs one mask per row"));
         }
         if *trunk_len > sequence.first_slot || end - *trunk_len as usize > 64 {
@@ -108,5 +132,7 @@ fn check_sequence(
 fn written_pages<'a>(plan: &'a StepPlan, seq: &SequenceRows) -> impl Iterator<Item = usize> + 'a {
     let first = seq.first_slot as usize / PAGE_TOKENS;
     let last = (seq.first_slot + seq.rows - 1) as usize / PAGE_TOKENS;
-    plan.pages[seq.pages.clone()][first..=last].iter().map(|page| page.0 as usize)
+    plan.pages[seq.pages.clone()][first..=last]
+        .iter()
+        .map(|page| page.0 as usize)
 }

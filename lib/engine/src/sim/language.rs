@@ -57,13 +57,21 @@ impl Language {
             base[end.token.index()] = NEVER;
         }
         let peaks = PEAKS.map(|p| (p * others / rest).ln() as f32);
-        Self { seed, end: options.end, role: options.role, base, peaks }
+        Self {
+            seed,
+            end: options.end,
+            role: options.role,
+            base,
+            peaks,
+        }
     }
 
     /// What `token` at `position` leaves behind after having seen `context`.
     pub(super) fn mark(&self, context: Context, token: TokenId, position: u32) -> Mark {
         let place = u64::from(token.0) << 32 | u64::from(position);
-        Mark(mix(mix(context.0 ^ self.seed).wrapping_add(mix(place ^ self.seed.rotate_left(17)))))
+        Mark(mix(
+            mix(context.0 ^ self.seed).wrapping_add(mix(place ^ self.seed.rotate_left(17)))
+        ))
     }
 
     /// Appends the logits after `context` to `rows`.
@@ -106,7 +114,7 @@ impl Language {
     }
 }
 
-/// SplitMix64's step and finaliser.
+/// `SplitMix64`: one step and the finaliser.
 fn mix(x: u64) -> u64 {
     let mut z = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
