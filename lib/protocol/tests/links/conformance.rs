@@ -1,0 +1,208 @@
+//! Whatever carries the messages and whatever happens to them, the output is that of plain
+//! decoding, and with nothing in the way speculation works.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread,
+};
+
+use bytes::{Bytes, BytesMut};
+use foretoken_protocol::{
+    Address,
+    link::{
+        DraftFrame, LinkEvent, LinkId, ServerEvent, TargetFrame, decode_draft_frame,
+        decode_target_frame, encode_draft_frame, encode_target_frame,
+    },
+};
+use foretoken_speculation::message::{ToDraft, ToTarget};
+
+use crate::{
+    carrier::{Endpoint, dial, eager, hello, over_sockets, serve, welcome},
+    engines::{Output, plain, run_draft, run_target},
+    faults::{Dice, Faults, Lossy},
+    proxy::Proxy,
+};
+
+/// Sessions that share a link, greedy and sampled.
+const SESSIONS: [u64; 4] = [1, 2, 3, 4];
+
+const FAULTS: [Faults; 6] = [
+    Faults { drop: 100, duplicate: 0, reorder: 0, delay: 0, harm: 0 },
+    Faults { drop: 0, duplicate: 300, reorder: 0, delay: 0, harm: 0 },
+    Faults { drop: 0, duplicate: 0, reorder: 500, delay: 0, harm: 0 },
+    Faults { drop: 0, duplicate: 0, reorder: 0, delay: 200, harm: 0 },
+    Faults { drop: 0, duplicate: 0, reorder: 0, delay: 0, harm: 100 },
+    Faults { drop: 50, duplicate: 100, reorder: 200, delay: 100, harm: 50 },
+];
+
+/// A link without sockets: frames as bytes from one thread to the other. A frame that cannot be
+/// read ends the link on both sides; it is up again at once.
+struct Memory {
+    to_target: Sender<LinkEvent>,
+    to_draft: Sender<ServerEvent>,
+    link: LinkId,
+    dice: Dice,
+}
+
+impl Memory {
+    fn connect(dice: Dice) -> (Arc<Mutex<Self>>, Receiver<LinkEvent>, Receiver<ServerEvent>) {
+        let (to_target, target_events) = channel();
+        let (to_draft, draft_events) = channel();
+        let mut memory = Self { to_target, to_draft, link: LinkId(0), dice };
+        memory.up();
+        (Arc::new(Mutex::new(memory)), target_events, draft_events)
+    }
+
+    fn up(&mut self) {
+        self.link.0 += 1;
+        drop(self.to_draft.send(ServerEvent::Up { link: self.link, hello: hello() }));
+        drop(self.to_target.send(LinkEvent::Up(welcome())));
+    }
+
+    fn lost(&mut self) {
+        let reason = String::from("a frame could not be read");
+        drop(self.to_draft.send(ServerEvent::Down { link: self.link, reason: reason.clone() }));
+        drop(self.to_target.send(LinkEvent::Down(reason)));
+        self.up();
+    }
+
+    /// Cuts off the end of a frame.
+    fn truncate(&mut self, bytes: BytesMut, harm: bool) -> Bytes {
+        let keep = if harm { self.dice.roll() as usize % bytes.len() } else { bytes.len() };
+        bytes.freeze().slice(..keep)
+    }
+
+    fn send_to_draft(&mut self, messages: Vec<ToDraft>, harm: bool) {
+        let mut bytes = BytesMut::new();
+        encode_target_frame(&TargetFrame { messages, ..TargetFrame::default() }, &mut bytes);
+        match decode_target_frame(self.truncate(bytes, harm)) {
+            Ok(frame) => {
+                assert_eq!(frame.malformed, []);
+                let event = ServerEvent::Messages { link: self.link, messages: frame.messages };
+                drop(self.to_draft.send(event));
+            }
+            Err(_) => self.lost(),
+        }
+    }
+
+    fn send_to_target(&mut self, link: LinkId, messages: Vec<ToTarget>, harm: bool) {
+        if link != self.link {
+            return;
+        }
+        let mut bytes = BytesMut::new();
+        encode_draft_frame(&DraftFrame { messages, ..DraftFrame::default() }, &mut bytes);
+        match decode_draft_frame(self.truncate(bytes, harm)) {
+            Ok(frame) => {
+                assert_eq!(frame.malformed, []);
+                drop(self.to_target.send(LinkEvent::Messages(frame.messages)));
+            }
+            Err(_) => self.lost(),
+        }
+    }
+}
+
+/// Tokens of all sessions that were accepted, after all outputs are as they should be.
+fn over_memory(faults: Faults, blur: f32, seed: u32) -> u32 {
+    let (memory, target_events, draft_events) = Memory::connect(Dice::new(seed + 2));
+    let draft = {
+        let memory = Arc::downgrade(&memory);
+        let mut lossy = Lossy::new(faults, seed);
+        thread::spawn(move || {
+            let send = |link, messages| {
+                let messages = lossy.pass(messages);
+                let harm = lossy.harms();
+                if let (Some(memory), false) = (memory.upgrade(), messages.is_empty()) {
+                    let mut memory = memory.lock().expect("nobody panics");
+                    memory.send_to_target(link, messages, harm);
+                }
+            };
+            run_draft(blur, send, &draft_events);
+        })
+    };
+    let mut lossy = Lossy::new(faults, seed + 1);
+    let send = |messages| {
+        let messages = lossy.pass(messages);
+        let harm = lossy.harms();
+        if !messages.is_empty() {
+            memory.lock().expect("nobody panics").send_to_draft(messages, harm);
+        }
+    };
+    let accepted = check(run_target(&SESSIONS, send, &target_events));
+    drop(memory);
+    draft.join().expect("the draft ends by itself");
+    accepted
+}
+
+fn over_link(address: &Address, faults: Faults, blur: f32, seed: u32) -> u32 {
+    let Endpoint { server, events, transport } = serve(address, welcome(), eager());
+    let proxy = Proxy::start(server.address());
+    let target = dial(&proxy.address, hello(), eager());
+    let server = Arc::new(server);
+    let draft = {
+        let server = Arc::downgrade(&server);
+        let mut lossy = Lossy::new(faults, seed);
+        let reply = move |link, messages| {
+            let messages = lossy.pass(messages);
+            if let (Some(server), false) = (server.upgrade(), messages.is_empty()) {
+                // A link that has gone takes nothing: its sessions are gone too.
+                let _ = server.send(link, messages);
+            }
+        };
+        thread::spawn(move || run_draft(blur, reply, &events))
+    };
+    let mut lossy = Lossy::new(faults, seed + 1);
+    let mut dice = Dice::new(seed + 2);
+    let send = |messages| {
+        let messages = lossy.pass(messages);
+        if lossy.harms() {
+            proxy.orders.harm_after(i64::from(dice.roll() % 200), dice.roll() < 500);
+        }
+        if !messages.is_empty() {
+            let _ = target.link.send(messages);
+        }
+    };
+    let accepted = check(run_target(&SESSIONS, send, &target.events));
+    drop((server, transport));
+    draft.join().expect("the draft ends with its events");
+    accepted
+}
+
+fn check(outputs: Vec<Output>) -> u32 {
+    let mut accepted = 0;
+    for ((tokens, stats), session) in outputs.into_iter().zip(SESSIONS) {
+        assert_eq!(tokens, plain(session), "session {session}: {stats:?}");
+        accepted += stats.accepted;
+    }
+    accepted
+}
+
+#[test]
+fn with_nothing_in_the_way_speculation_works_over_every_carrier() {
+    let most = 200;
+    assert!(over_memory(Faults::default(), 0.0, 1) > most);
+    over_sockets(|address| {
+        let accepted = over_link(address, Faults::default(), 0.0, 1);
+        assert!(accepted > most, "{accepted} over {address}");
+    });
+}
+
+#[test]
+fn whatever_happens_in_memory_the_output_is_that_of_plain_decoding() {
+    for seed in 0..10 {
+        for faults in FAULTS {
+            over_memory(faults, 1.0, seed * 100);
+        }
+    }
+}
+
+#[test]
+fn whatever_happens_to_a_socket_the_output_is_that_of_plain_decoding() {
+    over_sockets(|address| {
+        for (seed, faults) in FAULTS.into_iter().enumerate() {
+            over_link(address, faults, 1.0, seed as u32 * 100);
+        }
+    });
+}

@@ -1,0 +1,246 @@
+//! A toy target and a toy draft, to be joined by a link.
+
+use std::{
+    collections::HashMap,
+    sync::mpsc::{Receiver, RecvTimeoutError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use foretoken_protocol::link::{LinkEvent, LinkId, ServerEvent};
+use foretoken_speculation::{
+    Seed, SessionId, TokenId,
+    message::{ToDraft, ToTarget},
+    noise::philox,
+    policy::{
+        Lookahead, Patience, Policy,
+        draft::DraftSession,
+        target::{Input, Next, TargetConfig, TargetSession, TargetStats, Verified},
+    },
+    sampling::{Sampler, SamplingParams, Scratch},
+    verify::coupled_chain,
+};
+
+use crate::carrier::LONG;
+
+pub(crate) const VOCAB: u32 = 12;
+const PROMPT: usize = 9;
+const MAX_LEN: usize = 90;
+const PASS: Duration = Duration::from_micros(200);
+
+/// A toy language: logits depend on the last two tokens. A draft sees them blurred.
+fn logits(context: &[TokenId], blur: f32) -> Vec<f32> {
+    let last = context.iter().rev().take(2).fold(7, |hash, token| hash * 31 + token.0);
+    let unit = |v, salt| philox([v, last, salt, 0], [5, 9])[0] as f32 / u32::MAX as f32;
+    (0..VOCAB).map(|v| 4.0 * unit(v, 1) + blur * unit(v, 2)).collect()
+}
+
+fn prompt(session: u64) -> Vec<TokenId> {
+    (0..PROMPT as u32).map(|i| TokenId((i * 5 + session as u32) % VOCAB)).collect()
+}
+
+fn sampling(session: u64) -> SamplingParams {
+    let temperature = if session.is_multiple_of(2) { 0.0 } else { 1.0 };
+    SamplingParams { temperature, frequency_penalty: 0.3, ..SamplingParams::default() }
+}
+
+/// What plain decoding gives for `session`.
+pub(crate) fn plain(session: u64) -> Vec<TokenId> {
+    let mut tokens = prompt(session);
+    let mut scratch = Scratch::new();
+    let mut sampler =
+        Sampler::new(sampling(session), Seed(session), &tokens, tokens.len()).expect("is valid");
+    while tokens.len() < MAX_LEN {
+        let token = sampler.choose(&logits(&tokens, 0.0), &mut scratch);
+        sampler.push(token);
+        tokens.push(token);
+    }
+    tokens
+}
+
+/// The tokens of a session, and what they took.
+pub(crate) type Output = (Vec<TokenId>, TargetStats);
+
+/// Waits until the link is up, then runs `sessions` on a target whose link is `send` and `events`; their outputs and statistics.
+pub(crate) fn run_target(
+    sessions: &[u64],
+    mut send: impl FnMut(Vec<ToDraft>),
+    events: &Receiver<LinkEvent>,
+) -> Vec<Output> {
+    let mut rows: Vec<Row> = sessions.iter().map(|session| Row::new(*session)).collect();
+    let begun = Instant::now();
+    let mut opens = Vec::new();
+    while opens.is_empty() {
+        let event = events.recv_timeout(LONG).expect("the link comes up");
+        for row in &mut rows {
+            row.hear(begun.elapsed(), &event, &mut opens);
+        }
+    }
+    send(opens);
+    loop {
+        // A pass takes time, or all would be over before anything happens to the link.
+        thread::sleep(PASS);
+        let mut messages = Vec::new();
+        let mut wake = None;
+        let mut busy = false;
+        for row in &mut rows {
+            match row.step(begun.elapsed(), &mut messages) {
+                Progress::Verified => busy = true,
+                Progress::Waits(until) => wake = Some(wake.map_or(until, |at: Duration| at.min(until))),
+                Progress::Finished => {}
+            }
+        }
+        if !messages.is_empty() {
+            send(messages);
+        }
+        if !busy && wake.is_none() {
+            return rows.into_iter().map(|row| (row.target.tokens().to_vec(), row.target.stats())).collect();
+        }
+        let patience = wake.filter(|_| !busy).map_or(Duration::ZERO, |until| {
+            until.saturating_sub(begun.elapsed())
+        });
+        let mut next = events.recv_timeout(patience);
+        let mut messages = Vec::new();
+        while let Ok(event) = next {
+            for row in &mut rows {
+                row.hear(begun.elapsed(), &event, &mut messages);
+            }
+            next = events.try_recv().map_err(|_| RecvTimeoutError::Timeout);
+        }
+        if !messages.is_empty() {
+            send(messages);
+        }
+    }
+}
+
+struct Row {
+    target: TargetSession,
+    sampler: Sampler,
+    scratch: Scratch,
+}
+
+enum Progress {
+    Verified,
+    Waits(Duration),
+    Finished,
+}
+
+impl Row {
+    fn new(session: u64) -> Self {
+        let tokens = prompt(session);
+        let sampler = Sampler::new(sampling(session), Seed(session), &tokens, tokens.len());
+        let config = TargetConfig {
+            session: SessionId(session),
+            policy: Policy::Speculative(Lookahead::Fixed(4)),
+            sampling: sampling(session),
+            seed: Seed(session),
+            prompt_len: tokens.len() as u32,
+            max_len: MAX_LEN,
+            vocab_size: VOCAB,
+            patience: Patience::new(
+                1.5,
+                Duration::from_millis(2),
+                Duration::from_millis(40),
+                Duration::from_millis(40),
+            ),
+            reopen_after: Duration::from_millis(5),
+        };
+        let target = TargetSession::new(config, tokens);
+        Self { target, sampler: sampler.expect("is valid"), scratch: Scratch::new() }
+    }
+
+    fn step(&mut self, now: Duration, messages: &mut Vec<ToDraft>) -> Progress {
+        let window = match self.target.next(now) {
+            Next::Verify(window) => window.to_vec(),
+            Next::Wait { until } => return Progress::Waits(until),
+            Next::Finished => return Progress::Finished,
+        };
+        let base = self.target.tokens().to_vec();
+        let logits: Vec<Vec<f32>> = (0..=window.len())
+            .map(|i| logits(&[&base[..], &window[..i]].concat(), 0.0))
+            .collect();
+        let verdict =
+            coupled_chain(&mut self.sampler, &mut self.scratch, &window, |i| &logits[i]);
+        let mut tokens = window[..verdict.accepted].to_vec();
+        tokens.push(verdict.decided);
+        let accepted = verdict.accepted as u32;
+        let verified = Verified { tokens: &tokens, accepted, suggested: 4, last: false };
+        messages.extend(self.target.handle(now, Input::Verified(verified)).messages);
+        Progress::Verified
+    }
+
+    fn hear(&mut self, now: Duration, event: &LinkEvent, messages: &mut Vec<ToDraft>) {
+        let mut tell = |input: Input<'_>| messages.extend(self.target.handle(now, input).messages);
+        match event {
+            LinkEvent::Up(_) => tell(Input::LinkUp),
+            LinkEvent::Down(_) => tell(Input::LinkDown),
+            LinkEvent::Messages(received) => {
+                for message in received {
+                    tell(Input::Received(message));
+                }
+            }
+            LinkEvent::Malformed(malformed) => panic!("{malformed:?}"),
+            LinkEvent::Load(_) | LinkEvent::Suspect(_) | LinkEvent::Incompatible(_) => {}
+        }
+    }
+}
+
+/// A draft engine that serves until its events end.
+pub(crate) fn run_draft(
+    blur: f32,
+    mut send: impl FnMut(LinkId, Vec<ToTarget>),
+    events: &Receiver<ServerEvent>,
+) {
+    let mut sessions: HashMap<(LinkId, SessionId), DraftSession> = HashMap::new();
+    let mut scratch = Scratch::new();
+    let mut idle = false;
+    loop {
+        let patience = if idle { Duration::from_secs(60) } else { Duration::ZERO };
+        let mut answers: HashMap<LinkId, Vec<ToTarget>> = HashMap::new();
+        match events.recv_timeout(patience) {
+            Ok(ServerEvent::Messages { link, messages }) => {
+                for message in &messages {
+                    answers.entry(link).or_default().extend(hear(&mut sessions, link, message));
+                }
+            }
+            Ok(ServerEvent::Down { link, .. }) => sessions.retain(|(of, _), _| *of != link),
+            Ok(ServerEvent::Up { .. }) | Err(RecvTimeoutError::Timeout) => {}
+            Ok(ServerEvent::Malformed { malformed, .. }) => panic!("{malformed:?}"),
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        idle = true;
+        for ((link, _), session) in &mut sessions {
+            let Some(work) = session.work() else { continue };
+            idle = false;
+            let (ticket, fed, end) =
+                (work.ticket, work.tokens.len(), work.keep + work.tokens.len());
+            let row = logits(&session.tokens()[..end], blur);
+            let window = session.stepped(ticket, fed, Some(&row), &mut scratch);
+            answers.entry(*link).or_default().extend(window);
+        }
+        for (link, messages) in answers {
+            if !messages.is_empty() {
+                send(link, messages);
+            }
+        }
+    }
+}
+
+fn hear(
+    sessions: &mut HashMap<(LinkId, SessionId), DraftSession>,
+    link: LinkId,
+    message: &ToDraft,
+) -> Option<ToTarget> {
+    let id = match message {
+        ToDraft::Open(open) => open.session,
+        ToDraft::Outcome(outcome) => outcome.session,
+        ToDraft::Close { session, .. } => *session,
+    };
+    if let ToDraft::Open(_) = message {
+        sessions.entry((link, id)).or_insert_with(|| DraftSession::new(id, VOCAB, 4096));
+    }
+    match sessions.get_mut(&(link, id)) {
+        Some(session) => session.handle(message),
+        None => DraftSession::answer_unknown(message),
+    }
+}
