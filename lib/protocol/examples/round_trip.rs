@@ -42,9 +42,14 @@ type Failure = Box<dyn Error + Send + Sync>;
 fn main() -> Result<(), Failure> {
     let mut names: Vec<String> = std::env::args().skip(1).collect();
     if names.is_empty() {
-        names = ["unix", "tcp", "unix-thread", "tcp-thread", "channel"].map(String::from).to_vec();
+        names = ["unix", "tcp", "unix-thread", "tcp-thread", "channel"]
+            .map(String::from)
+            .to_vec();
     }
-    let spin = std::env::var("SPIN_US").ok().and_then(|us| us.parse().ok()).unwrap_or(0);
+    let spin = std::env::var("SPIN_US")
+        .ok()
+        .and_then(|us| us.parse().ok())
+        .unwrap_or(0);
     let spin = Duration::from_micros(spin);
     let folder = std::env::temp_dir().join(format!("foretoken-round-trip-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
@@ -140,7 +145,10 @@ impl<T> Outbox<T> {
 }
 
 enum Way {
-    Link { link: Link, _transports: [Transport; 2] },
+    Link {
+        link: Link,
+        _transports: [Transport; 2],
+    },
     Channel(Sender<Vec<ToDraft>>),
 }
 
@@ -148,8 +156,10 @@ impl Arm {
     fn link(name: String, address: &Address, spin: Duration) -> Result<Self, Failure> {
         let stop = CancellationToken::new();
         let options = LinkOptions::default();
-        let transports =
-            [Transport::start(TransportOptions { spin })?, Transport::start(TransportOptions { spin })?];
+        let transports = [
+            Transport::start(TransportOptions { spin })?,
+            Transport::start(TransportOptions { spin })?,
+        ];
         let mailbox = !name.ends_with("-thread");
         let (events, mut incoming) = Inbox::new(&transports[0], mailbox);
         let server = transports[0].serve(
@@ -164,14 +174,30 @@ impl Arm {
         let (up, is_up) = channel();
         let (sender, windows) = Inbox::new(&transports[1], mailbox);
         let link =
-            transports[1].dial(address, Hello::default(), options, &stop, move |event| match event {
-                LinkEvent::Messages(messages) => sender.send(messages),
-                LinkEvent::Up(_) => drop(up.send(())),
-                other => eprintln!("{other:?}"),
-            });
+            transports[1].dial(
+                address,
+                Hello::default(),
+                options,
+                &stop,
+                move |event| match event {
+                    LinkEvent::Messages(messages) => sender.send(messages),
+                    LinkEvent::Up(_) => drop(up.send(())),
+                    other => eprintln!("{other:?}"),
+                },
+            );
         is_up.recv_timeout(Duration::from_secs(5))?;
-        let way = Way::Link { link, _transports: transports };
-        Ok(Self { name, times: Vec::new(), round: 0, way, windows, _engine: engine })
+        let way = Way::Link {
+            link,
+            _transports: transports,
+        };
+        Ok(Self {
+            name,
+            times: Vec::new(),
+            round: 0,
+            way,
+            windows,
+            _engine: engine,
+        })
     }
 
     fn channel(name: String) -> Result<Self, Failure> {
@@ -179,14 +205,24 @@ impl Arm {
         let (sender, windows) = channel();
         let engine = thread::Builder::new().spawn(move || {
             while let Ok(messages) = incoming.recv() {
-                if sender.send(messages.iter().filter_map(answer).collect()).is_err() {
+                if sender
+                    .send(messages.iter().filter_map(answer).collect())
+                    .is_err()
+                {
                     return;
                 }
             }
         })?;
         let way = Way::Channel(outcomes);
         let windows = Inbox::Channel(windows);
-        Ok(Self { name, times: Vec::new(), round: 0, way, windows, _engine: engine })
+        Ok(Self {
+            name,
+            times: Vec::new(),
+            round: 0,
+            way,
+            windows,
+            _engine: engine,
+        })
     }
 
     fn block(&mut self) -> Result<Vec<Duration>, Failure> {
@@ -237,7 +273,9 @@ fn outcome(round: u32) -> ToDraft {
 }
 
 fn answer(message: &ToDraft) -> Option<ToTarget> {
-    let ToDraft::Outcome(outcome) = message else { return None };
+    let ToDraft::Outcome(outcome) = message else {
+        return None;
+    };
     Some(ToTarget::Window(Window {
         session: outcome.session,
         epoch: outcome.epoch,

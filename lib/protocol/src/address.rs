@@ -32,7 +32,10 @@ pub struct AddressError {
 impl Address {
     /// A port of this machine that nobody else can reach; 0: any free one.
     pub fn loopback(port: u16) -> Self {
-        Self::Tcp { host: "127.0.0.1".into(), port }
+        Self::Tcp {
+            host: "127.0.0.1".into(),
+            port,
+        }
     }
 }
 
@@ -41,7 +44,10 @@ impl FromStr for Address {
 
     /// `http://` may be left out; a trailing slash is ignored.
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        let fail = |problem| AddressError { text: text.into(), problem };
+        let fail = |problem| AddressError {
+            text: text.into(),
+            problem,
+        };
         if let Some(path) = text.strip_prefix("unix:") {
             // `unix:///path` is how URLs spell it, and how gRPC documents it too.
             let path = path.strip_prefix("//").unwrap_or(path);
@@ -55,9 +61,16 @@ impl FromStr for Address {
         }
         let rest = text.strip_prefix("http://").unwrap_or(text);
         let rest = rest.strip_suffix('/').unwrap_or(rest);
-        let (host, port) = rest.rsplit_once(':').ok_or_else(|| fail("the port is missing"))?;
-        let port = port.parse().map_err(|_| fail("the port is not a number up to 65535"))?;
-        let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        let (host, port) = rest
+            .rsplit_once(':')
+            .ok_or_else(|| fail("the port is missing"))?;
+        let port = port
+            .parse()
+            .map_err(|_| fail("the port is not a number up to 65535"))?;
+        let host = match host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'))
+        {
             Some(inner) => inner,
             None if host.contains(':') => return Err(fail("an IPv6 address needs brackets")),
             None => host,
@@ -68,7 +81,10 @@ impl FromStr for Address {
         if host.contains(|c: char| c.is_whitespace() || c.is_control() || "/?#@[]\\".contains(c)) {
             return Err(fail("the host has characters that no host name has"));
         }
-        Ok(Self::Tcp { host: host.into(), port })
+        Ok(Self::Tcp {
+            host: host.into(),
+            port,
+        })
     }
 }
 
@@ -90,7 +106,9 @@ impl serde::Serialize for Address {
 
 impl<'de> serde::Deserialize<'de> for Address {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
     }
 }
 

@@ -1,7 +1,10 @@
 //! The generated protobuf code, and the packed arrays in it.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use foretoken_speculation::{TokenId, sampling::{InvalidSampling, SamplingParams}};
+use foretoken_speculation::{
+    TokenId,
+    sampling::{InvalidSampling, SamplingParams},
+};
 
 #[expect(
     clippy::pedantic,
@@ -47,9 +50,17 @@ pub(crate) enum ValueError {
     #[error("{field} has {len} bytes, which is no whole number of words")]
     Torn { field: &'static str, len: usize },
     #[error("{field} has {found} entries, not {expected}")]
-    Count { field: &'static str, found: usize, expected: usize },
+    Count {
+        field: &'static str,
+        found: usize,
+        expected: usize,
+    },
     #[error("{field} has {found} entries, {limit} are allowed")]
-    TooMany { field: &'static str, found: usize, limit: usize },
+    TooMany {
+        field: &'static str,
+        found: usize,
+        limit: usize,
+    },
     #[error(transparent)]
     Sampling(#[from] InvalidSampling),
     #[error("{0} is no distribution: positive numbers that sum to 1, by ascending token")]
@@ -78,15 +89,15 @@ pub(crate) fn unpack_words<'a>(
 ) -> Result<impl ExactSizeIterator<Item = u32> + 'a, ValueError> {
     let (words, rest) = bytes.as_chunks::<4>();
     if !rest.is_empty() {
-        return Err(ValueError::Torn { field, len: bytes.len() });
+        return Err(ValueError::Torn {
+            field,
+            len: bytes.len(),
+        });
     }
     Ok(words.iter().map(|word| u32::from_le_bytes(*word)))
 }
 
-pub(crate) fn unpack_tokens(
-    field: &'static str,
-    bytes: &[u8],
-) -> Result<Vec<TokenId>, ValueError> {
+pub(crate) fn unpack_tokens(field: &'static str, bytes: &[u8]) -> Result<Vec<TokenId>, ValueError> {
     Ok(unpack_words(field, bytes)?.map(TokenId).collect())
 }
 
@@ -99,14 +110,25 @@ pub(crate) fn unpack_pairs(
     let tokens = unpack_words(field, tokens)?;
     let values = unpack_words(field, values)?;
     if tokens.len() != values.len() {
-        return Err(ValueError::Count { field, found: values.len(), expected: tokens.len() });
+        return Err(ValueError::Count {
+            field,
+            found: values.len(),
+            expected: tokens.len(),
+        });
     }
-    Ok(tokens.map(TokenId).zip(values.map(f32::from_bits)).collect())
+    Ok(tokens
+        .map(TokenId)
+        .zip(values.map(f32::from_bits))
+        .collect())
 }
 
 pub(crate) fn check_text(field: &'static str, text: String) -> Result<String, ValueError> {
     if text.len() > MAX_TEXT {
-        return Err(ValueError::TooMany { field, found: text.len(), limit: MAX_TEXT });
+        return Err(ValueError::TooMany {
+            field,
+            found: text.len(),
+            limit: MAX_TEXT,
+        });
     }
     Ok(text)
 }
@@ -115,7 +137,7 @@ impl Wire for SamplingParams {
     type Proto = proto::sampling::v1::SamplingParams;
 
     fn to_proto(&self) -> Self::Proto {
-                Self::Proto {
+        Self::Proto {
             temperature: self.temperature,
             top_k: self.top_k,
             top_p: self.top_p,

@@ -24,6 +24,9 @@ use tokio_util::sync::CancellationToken;
 /// Far longer than anything takes.
 const LONG: Duration = Duration::from_secs(30);
 
+/// Events of one long answer.
+const COUNT: u32 = 100_000;
+
 /// Keeps what it is given, so that the test can answer.
 #[derive(Default)]
 struct Target {
@@ -34,12 +37,19 @@ struct Target {
 impl GenerateService for Target {
     fn generate(&self, request: GenerateRequest, events: EventSender) -> Result<(), GenerateError> {
         if self.busy.load(Ordering::SeqCst) {
-            return Err(GenerateError::Busy { instance: "target-0".into() });
+            return Err(GenerateError::Busy {
+                instance: "target-0".into(),
+            });
         }
         if request.max_tokens == 0 {
-            return Err(GenerateError::Invalid("max_tokens is 0: ask for at least 1".into()));
+            return Err(GenerateError::Invalid(
+                "max_tokens is 0: ask for at least 1".into(),
+            ));
         }
-        self.requests.lock().expect("nobody panics").push((request, events));
+        self.requests
+            .lock()
+            .expect("nobody panics")
+            .push((request, events));
         Ok(())
     }
 
@@ -51,7 +61,12 @@ impl GenerateService for Target {
             vocab_size: 12,
             max_positions: 512,
             policy: "Speculative".into(),
-            load: TargetLoad { running: 1, waiting: 2, kv_used_permille: 3, draining: true },
+            load: TargetLoad {
+                running: 1,
+                waiting: 2,
+                kv_used_permille: 3,
+                draining: true,
+            },
         }
     }
 }
@@ -85,7 +100,12 @@ fn start(address: &Address) -> Running {
     let stop = CancellationToken::new();
     let serving = serve_generate(listener, Arc::clone(&target), stop.clone());
     let server = tokio::spawn(async move { serving.await.expect("serves") });
-    Running { target, address, stop, server }
+    Running {
+        target,
+        address,
+        stop,
+        server,
+    }
 }
 
 fn request() -> GenerateRequest {
@@ -116,16 +136,24 @@ fn tokens(token: u32) -> GenerateEvent {
 }
 
 fn finished() -> GenerateEvent {
-    GenerateEvent::Finished { reason: FinishReason::Length, stats: GenerationStats::default() }
+    GenerateEvent::Finished {
+        reason: FinishReason::Length,
+        stats: GenerationStats::default(),
+    }
 }
 
 /// Runs `test` with a server and its client, over TCP and over a Unix socket.
 async fn over_sockets(test: impl AsyncFn(Running, GenerateClient)) {
     let folder = TempDir::new().expect("a folder");
-    for address in [Address::loopback(0), Address::Unix(folder.path().join("target"))] {
+    for address in [
+        Address::loopback(0),
+        Address::Unix(folder.path().join("target")),
+    ] {
         let running = start(&address);
         let client = GenerateClient::new("target-0", running.address.clone());
-        timeout(LONG, test(running, client)).await.expect("nothing hangs");
+        timeout(LONG, test(running, client))
+            .await
+            .expect("nothing hangs");
     }
 }
 
@@ -135,7 +163,10 @@ async fn a_request_arrives_whole_and_its_events_come_back_in_order() {
         let mut stream = client.generate(request()).await.expect("is taken");
         let (taken, events) = running.target.take().await;
         assert_eq!(taken, request());
-        let started = GenerateEvent::Started { cached_tokens: 1, prompt_logprobs: Vec::new() };
+        let started = GenerateEvent::Started {
+            cached_tokens: 1,
+            prompt_logprobs: Vec::new(),
+        };
         let all = [started, tokens(3), tokens(4), finished()];
         for event in &all {
             events.send(event.clone()).expect("the router waits");
@@ -168,17 +199,28 @@ async fn dropping_the_stream_cancels_the_request() {
 #[tokio::test]
 async fn refusals_come_back_as_what_they_were() {
     over_sockets(async |running, client| {
-        let refused = client.generate(GenerateRequest { max_tokens: 0, ..request() }).await;
-        let Err(GenerateError::Invalid(message)) = refused else { panic!("{refused:?}") };
+        let refused = client
+            .generate(GenerateRequest {
+                max_tokens: 0,
+                ..request()
+            })
+            .await;
+        let Err(GenerateError::Invalid(message)) = refused else {
+            panic!("{refused:?}")
+        };
         assert_eq!(message, "max_tokens is 0: ask for at least 1");
         let mut wrong = request();
         wrong.sampling.top_p = 7.0;
         let refused = client.generate(wrong).await;
-        let Err(GenerateError::Invalid(message)) = refused else { panic!("{refused:?}") };
+        let Err(GenerateError::Invalid(message)) = refused else {
+            panic!("{refused:?}")
+        };
         assert!(message.contains("top_p is 7"), "{message}");
         running.target.busy.store(true, Ordering::SeqCst);
         let refused = client.generate(request()).await;
-        let busy = GenerateError::Busy { instance: "target-0".into() };
+        let busy = GenerateError::Busy {
+            instance: "target-0".into(),
+        };
         assert_eq!(refused.err(), Some(busy));
     })
     .await;
@@ -190,9 +232,13 @@ async fn an_error_in_the_middle_reaches_the_router_and_ends_the_stream() {
         let mut stream = client.generate(request()).await.expect("is taken");
         let (_, events) = running.target.take().await;
         events.send(tokens(1)).expect("the router waits");
-        events.fail(GenerateError::Busy { instance: "target-0".into() });
+        events.fail(GenerateError::Busy {
+            instance: "target-0".into(),
+        });
         assert_eq!(stream.next().await, Some(Ok(tokens(1))));
-        let busy = GenerateError::Busy { instance: "target-0".into() };
+        let busy = GenerateError::Busy {
+            instance: "target-0".into(),
+        };
         assert_eq!(stream.next().await, Some(Err(busy)));
         assert_eq!(stream.next().await, None);
     })
@@ -208,7 +254,10 @@ async fn an_answer_that_breaks_off_is_a_lost_target() {
         drop(events);
         assert_eq!(stream.next().await, Some(Ok(tokens(1))));
         let error = stream.next().await.expect("an item").expect_err("an error");
-        assert!(error.replayable() && error.to_string().contains("target-0"), "{error}");
+        assert!(
+            error.replayable() && error.to_string().contains("target-0"),
+            "{error}"
+        );
     })
     .await;
 }
@@ -239,7 +288,11 @@ async fn a_killed_target_is_lost_at_once_and_found_again_when_it_is_back() {
         assert!(lost.replayable(), "{lost}");
         again = Listener::bind(&running.address).expect("binds");
         let target = Arc::new(Target::default());
-        tokio::spawn(serve_generate(again, Arc::clone(&target), CancellationToken::new()));
+        tokio::spawn(serve_generate(
+            again,
+            Arc::clone(&target),
+            CancellationToken::new(),
+        ));
         while client.info().await.is_err() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -252,7 +305,9 @@ async fn a_killed_target_is_lost_at_once_and_found_again_when_it_is_back() {
 #[tokio::test]
 async fn a_frozen_target_is_lost_too() {
     // Accepts connections and never says a word.
-    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("binds");
     let port = silent.local_addr().expect("is bound").port();
     tokio::spawn(async move {
         let mut held = Vec::new();
@@ -261,12 +316,16 @@ async fn a_frozen_target_is_lost_too() {
         }
     });
     let client = GenerateClient::new("target-0", Address::loopback(port));
-    let (info, stream) =
-        timeout(LONG, async { tokio::join!(client.info(), client.generate(request())) })
-            .await
-            .expect("gives up by itself");
+    let (info, stream) = timeout(LONG, async {
+        tokio::join!(client.info(), client.generate(request()))
+    })
+    .await
+    .expect("gives up by itself");
     assert!(matches!(info, Err(GenerateError::Lost { .. })), "{info:?}");
-    assert!(matches!(stream, Err(GenerateError::Lost { .. })), "{stream:?}");
+    assert!(
+        matches!(stream, Err(GenerateError::Lost { .. })),
+        "{stream:?}"
+    );
 }
 
 #[tokio::test]
@@ -292,7 +351,6 @@ async fn a_router_that_does_not_read_never_blocks_the_target() {
     over_sockets(async |running, client| {
         let mut stream = client.generate(request()).await.expect("is taken");
         let (_, events) = running.target.take().await;
-        const COUNT: u32 = 100_000;
         for token in 0..COUNT {
             events.send(tokens(token)).expect("the router waits");
         }

@@ -71,10 +71,16 @@ impl Directory {
     /// Checks what the types cannot say.
     pub fn check(&self) -> Result<(), DirectoryError> {
         if self.targets.iter().any(|target| target.model.is_empty()) {
-            return Err(DirectoryError::Empty { kind: "targets", field: "model" });
+            return Err(DirectoryError::Empty {
+                kind: "targets",
+                field: "model",
+            });
         }
         check_names("targets", self.targets.iter().map(|target| &target.name))?;
-        check_names("endpoints", self.endpoints.iter().map(|endpoint| &endpoint.name))
+        check_names(
+            "endpoints",
+            self.endpoints.iter().map(|endpoint| &endpoint.name),
+        )
     }
 }
 
@@ -85,10 +91,16 @@ fn check_names<'a>(
     let mut seen = BTreeSet::new();
     for name in names {
         if name.is_empty() {
-            return Err(DirectoryError::Empty { kind, field: "name" });
+            return Err(DirectoryError::Empty {
+                kind,
+                field: "name",
+            });
         }
         if !seen.insert(name) {
-            return Err(DirectoryError::Twice { kind, name: name.clone() });
+            return Err(DirectoryError::Twice {
+                kind,
+                name: name.clone(),
+            });
         }
     }
     Ok(())

@@ -133,14 +133,21 @@ async fn poll(path: PathBuf, mut known: Option<Stamp>, sender: watch::Sender<Arc
 }
 
 fn read_directory(path: &Path) -> Result<Directory, RegistryError> {
-    let text = fs::read_to_string(path)
-        .map_err(|source| RegistryError::Read { path: path.into(), source })?;
-    let directory: Directory = serde_saphyr::from_str(&text).map_err(|error| {
-        RegistryError::Parse { path: path.into(), message: error.to_string() }
+    let text = fs::read_to_string(path).map_err(|source| RegistryError::Read {
+        path: path.into(),
+        source,
     })?;
+    let directory: Directory =
+        serde_saphyr::from_str(&text).map_err(|error| RegistryError::Parse {
+            path: path.into(),
+            message: error.to_string(),
+        })?;
     directory
         .check()
-        .map_err(|source| RegistryError::Inconsistent { path: path.into(), source })?;
+        .map_err(|source| RegistryError::Inconsistent {
+            path: path.into(),
+            source,
+        })?;
     Ok(directory)
 }
 
@@ -148,8 +155,14 @@ fn read_directory(path: &Path) -> Result<Directory, RegistryError> {
 pub fn write_directory(path: &Path, directory: &Directory) -> Result<(), RegistryError> {
     directory
         .check()
-        .map_err(|source| RegistryError::Inconsistent { path: path.into(), source })?;
-    let fail = |source| RegistryError::Write { path: path.into(), source };
+        .map_err(|source| RegistryError::Inconsistent {
+            path: path.into(),
+            source,
+        })?;
+    let fail = |source| RegistryError::Write {
+        path: path.into(),
+        source,
+    };
     let json = serde_json::to_vec_pretty(directory).map_err(|error| fail(error.into()))?;
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.new", std::process::id()));

@@ -78,26 +78,45 @@ impl Listener {
     /// socket file that no process listens on any more is replaced.
     pub fn bind(address: &Address) -> Result<Self, BindError> {
         let io = |source: io::Error| match source.kind() {
-            io::ErrorKind::AddrInUse => BindError::InUse { address: address.clone() },
-            _ => BindError::Io { address: address.clone(), source },
+            io::ErrorKind::AddrInUse => BindError::InUse {
+                address: address.clone(),
+            },
+            _ => BindError::Io {
+                address: address.clone(),
+                source,
+            },
         };
         match address {
             Address::Tcp { host, port } => {
-                let candidates: Vec<_> =
-                    (host.as_str(), *port).to_socket_addrs().map_err(io)?.collect();
+                let candidates: Vec<_> = (host.as_str(), *port)
+                    .to_socket_addrs()
+                    .map_err(io)?
+                    .collect();
                 let listener = TcpListener::bind(candidates.as_slice()).map_err(io)?;
                 listener.set_nonblocking(true).map_err(io)?;
                 let port = listener.local_addr().map_err(io)?.port();
-                let address = Address::Tcp { host: host.clone(), port };
-                Ok(Self { address, kind: Kind::Tcp(listener) })
+                let address = Address::Tcp {
+                    host: host.clone(),
+                    port,
+                };
+                Ok(Self {
+                    address,
+                    kind: Kind::Tcp(listener),
+                })
             }
             Address::Unix(path) => {
                 clear_stale_socket(address, path)?;
                 let listener = UnixListener::bind(path).map_err(io)?;
                 listener.set_nonblocking(true).map_err(io)?;
                 let inode = fs::symlink_metadata(path).map_err(io)?.ino();
-                let file = SocketFile { path: path.clone(), inode };
-                Ok(Self { address: address.clone(), kind: Kind::Unix(listener, file) })
+                let file = SocketFile {
+                    path: path.clone(),
+                    inode,
+                };
+                Ok(Self {
+                    address: address.clone(),
+                    kind: Kind::Unix(listener, file),
+                })
             }
         }
     }
@@ -120,7 +139,10 @@ impl Listener {
 }
 
 fn clear_stale_socket(address: &Address, path: &Path) -> Result<(), BindError> {
-    let io = |source| BindError::Io { address: address.clone(), source };
+    let io = |source| BindError::Io {
+        address: address.clone(),
+        source,
+    };
     let file = match fs::symlink_metadata(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -133,7 +155,9 @@ fn clear_stale_socket(address: &Address, path: &Path) -> Result<(), BindError> {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             fs::remove_file(path).map_err(io)
         }
-        Ok(_) => Err(BindError::InUse { address: address.clone() }),
+        Ok(_) => Err(BindError::InUse {
+            address: address.clone(),
+        }),
         Err(error) => Err(io(error)),
     }
 }
@@ -142,7 +166,10 @@ fn clear_stale_socket(address: &Address, path: &Path) -> Result<(), BindError> {
 #[derive(Debug)]
 pub(crate) enum Incoming {
     Tcp(tokio::net::TcpListener),
-    Unix { listener: tokio::net::UnixListener, _file: SocketFile },
+    Unix {
+        listener: tokio::net::UnixListener,
+        _file: SocketFile,
+    },
 }
 
 impl Incoming {
@@ -156,9 +183,10 @@ impl Incoming {
                     stream.set_nodelay(true)?;
                     Ok(Socket::Tcp(stream))
                 }),
-                Self::Unix { listener, .. } => {
-                    listener.accept().await.map(|(stream, _)| Socket::Unix(stream))
-                }
+                Self::Unix { listener, .. } => listener
+                    .accept()
+                    .await
+                    .map(|(stream, _)| Socket::Unix(stream)),
             };
             match accepted {
                 Ok(socket) => return socket,

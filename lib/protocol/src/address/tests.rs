@@ -1,7 +1,10 @@
 use super::*;
 
 fn tcp(host: &str, port: u16) -> Address {
-    Address::Tcp { host: host.into(), port }
+    Address::Tcp {
+        host: host.into(),
+        port,
+    }
 }
 
 #[test]
@@ -10,7 +13,10 @@ fn an_address_reads_back_what_it_prints() {
         ("http://127.0.0.1:8000", tcp("127.0.0.1", 8000)),
         ("http://[::1]:80", tcp("::1", 80)),
         ("http://draft-0.drafts:7000", tcp("draft-0.drafts", 7000)),
-        ("unix:/run/foretoken/a.sock", Address::Unix("/run/foretoken/a.sock".into())),
+        (
+            "unix:/run/foretoken/a.sock",
+            Address::Unix("/run/foretoken/a.sock".into()),
+        ),
     ] {
         assert_eq!(text.parse(), Ok(address.clone()));
         assert_eq!(address.to_string(), text);
@@ -46,7 +52,9 @@ fn a_bad_address_is_refused_with_what_is_wrong_and_what_to_write() {
 #[test]
 fn a_free_port_is_reported_and_a_taken_one_is_an_error() {
     let first = Listener::bind(&Address::loopback(0)).expect("binds");
-    let Address::Tcp { port, .. } = first.address() else { unreachable!("bound to TCP") };
+    let Address::Tcp { port, .. } = first.address() else {
+        unreachable!("bound to TCP")
+    };
     assert_ne!(*port, 0);
     let error = Listener::bind(first.address()).expect_err("is taken");
     assert!(matches!(error, BindError::InUse { .. }), "{error:?}");
@@ -63,7 +71,10 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_in_use() {
 
     let address = Address::Unix(path.clone());
     let listener = Listener::bind(&address).expect("replaces the stale socket");
-    assert!(matches!(Listener::bind(&address), Err(BindError::InUse { .. })));
+    assert!(matches!(
+        Listener::bind(&address),
+        Err(BindError::InUse { .. })
+    ));
     drop(listener);
     assert!(!path.exists(), "a closed listener takes its file away");
 }

@@ -59,7 +59,11 @@ impl GenerateClient {
     /// A client of the target called `instance` (the name errors carry) at `address`. Connects
     /// lazily, on the runtime that makes the first call.
     pub fn new(instance: impl Into<String>, address: Address) -> Self {
-        Self { instance: instance.into(), address, client: Arc::default() }
+        Self {
+            instance: instance.into(),
+            address,
+            client: Arc::default(),
+        }
     }
 
     /// Starts a completion. Errors before the first event may come from the call or from the
@@ -70,7 +74,10 @@ impl GenerateClient {
     ) -> Result<GenerateStream, GenerateError> {
         let response = self.client().generate(request.to_proto()).await;
         let events = response.map_err(|status| self.error(&status))?.into_inner();
-        Ok(GenerateStream { instance: self.instance.clone(), events: Some(events) })
+        Ok(GenerateStream {
+            instance: self.instance.clone(),
+            events: Some(events),
+        })
     }
 
     /// What the target is and how busy. Also how a router checks health: a target that does not
@@ -94,7 +101,9 @@ impl GenerateClient {
     }
 
     fn client(&self) -> GenerationClient<Channel> {
-        self.client.get_or_init(|| connect_lazily(self.address.clone())).clone()
+        self.client
+            .get_or_init(|| connect_lazily(self.address.clone()))
+            .clone()
     }
 
     fn error(&self, status: &Status) -> GenerateError {
@@ -102,7 +111,10 @@ impl GenerateClient {
     }
 
     fn lost(&self, cause: String) -> GenerateError {
-        GenerateError::Lost { instance: self.instance.clone(), cause }
+        GenerateError::Lost {
+            instance: self.instance.clone(),
+            cause,
+        }
     }
 }
 
@@ -132,7 +144,9 @@ pub struct GenerateStream {
 
 impl fmt::Debug for GenerateStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GenerateStream").field("instance", &self.instance).finish_non_exhaustive()
+        f.debug_struct("GenerateStream")
+            .field("instance", &self.instance)
+            .finish_non_exhaustive()
     }
 }
 
@@ -140,7 +154,9 @@ impl Stream for GenerateStream {
     type Item = Result<GenerateEvent, GenerateError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let Some(events) = self.events.as_mut() else { return Poll::Ready(None) };
+        let Some(events) = self.events.as_mut() else {
+            return Poll::Ready(None);
+        };
         let lost = |instance: &str, cause: String| GenerateError::Lost {
             instance: instance.into(),
             cause,
@@ -151,7 +167,10 @@ impl Stream for GenerateStream {
             Some(Err(status)) => Err(GenerateError::of_status(&self.instance, &status)),
             None => Err(lost(&self.instance, "the answer broke off".into())),
         };
-        if !matches!(item, Ok(GenerateEvent::Started { .. } | GenerateEvent::Tokens(_))) {
+        if !matches!(
+            item,
+            Ok(GenerateEvent::Started { .. } | GenerateEvent::Tokens(_))
+        ) {
             self.events = None;
         }
         Poll::Ready(Some(item))

@@ -63,7 +63,10 @@ impl Wire for GenerateRequest {
             stop_token_ids: unpack_tokens("stop_token_ids", &request.stop_token_ids)?,
             logprobs: request.logprobs,
             prompt_logprobs: request.prompt_logprobs,
-            policy: request.policy.map(|policy| check_text("policy", policy)).transpose()?,
+            policy: request
+                .policy
+                .map(|policy| check_text("policy", policy))
+                .transpose()?,
             lookahead: request.lookahead,
             cache_prompt: request.cache_prompt,
             endpoints: request
@@ -76,7 +79,15 @@ impl Wire for GenerateRequest {
 }
 
 fn at_most(field: &'static str, found: usize, limit: usize) -> Result<(), ValueError> {
-    if found > limit { Err(ValueError::TooMany { field, found, limit }) } else { Ok(()) }
+    if found > limit {
+        Err(ValueError::TooMany {
+            field,
+            found,
+            limit,
+        })
+    } else {
+        Ok(())
+    }
 }
 
 impl Wire for GenerateEvent {
@@ -84,12 +95,13 @@ impl Wire for GenerateEvent {
 
     fn to_proto(&self) -> Self::Proto {
         let event = match self {
-            Self::Started { cached_tokens, prompt_logprobs } => {
-                generate_event::Event::Started(proto::Started {
-                    cached_tokens: *cached_tokens,
-                    prompt_logprobs: prompt_logprobs.iter().map(Wire::to_proto).collect(),
-                })
-            }
+            Self::Started {
+                cached_tokens,
+                prompt_logprobs,
+            } => generate_event::Event::Started(proto::Started {
+                cached_tokens: *cached_tokens,
+                prompt_logprobs: prompt_logprobs.iter().map(Wire::to_proto).collect(),
+            }),
             Self::Tokens(tokens) => generate_event::Event::Tokens(pack_emitted(tokens)),
             Self::Finished { reason, stats } => {
                 generate_event::Event::Finished(pack_finished(*reason, stats))
@@ -119,8 +131,15 @@ fn pack_emitted(tokens: &[EmittedToken]) -> proto::Tokens {
     let logprobs = |token: &EmittedToken| token.logprobs.clone().unwrap_or_default().to_proto();
     proto::Tokens {
         tokens: pack_words(tokens.iter().map(|token| token.token.0)),
-        accepted: tokens.iter().map(|token| u8::from(token.accepted)).collect(),
-        logprobs: if with_logprobs { tokens.iter().map(logprobs).collect() } else { Vec::new() },
+        accepted: tokens
+            .iter()
+            .map(|token| u8::from(token.accepted))
+            .collect(),
+        logprobs: if with_logprobs {
+            tokens.iter().map(logprobs).collect()
+        } else {
+            Vec::new()
+        },
     }
 }
 
@@ -128,7 +147,15 @@ fn unpack_emitted(emitted: proto::Tokens) -> Result<Vec<EmittedToken>, ValueErro
     let tokens = unpack_tokens("tokens", &emitted.tokens)?;
     let same_len = |field, found| {
         let expected = tokens.len();
-        if found == expected { Ok(()) } else { Err(ValueError::Count { field, found, expected }) }
+        if found == expected {
+            Ok(())
+        } else {
+            Err(ValueError::Count {
+                field,
+                found,
+                expected,
+            })
+        }
     };
     same_len("accepted", emitted.accepted.len())?;
     let mut logprobs = Vec::new();
@@ -260,7 +287,10 @@ impl GenerateError {
             Code::InvalidArgument => Self::Invalid(status.message().into()),
             Code::ResourceExhausted => Self::Busy { instance },
             // The target may be newer or older than this router: another may understand.
-            _ => Self::Lost { instance, cause: describe(status) },
+            _ => Self::Lost {
+                instance,
+                cause: describe(status),
+            },
         }
     }
 }

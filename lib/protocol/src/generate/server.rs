@@ -60,7 +60,10 @@ pub struct EventSender {
 
 impl EventSender {
     /// A sender and what it sends, for tests and for callers in the same process.
-    pub fn channel() -> (Self, mpsc::UnboundedReceiver<Result<GenerateEvent, GenerateError>>) {
+    pub fn channel() -> (
+        Self,
+        mpsc::UnboundedReceiver<Result<GenerateEvent, GenerateError>>,
+    ) {
         let (events, receiver) = mpsc::unbounded_channel();
         (Self { events }, receiver)
     }
@@ -111,8 +114,9 @@ pub async fn serve_generate(
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
     let address = listener.address().clone();
-    let incoming =
-        listener.incoming().map_err(|source| ServeError::Listen { address, source })?;
+    let incoming = listener
+        .incoming()
+        .map_err(|source| ServeError::Listen { address, source })?;
     let sockets = stream::unfold(incoming, |incoming| async {
         let socket = incoming.accept().await;
         Some((Ok::<_, io::Error>(socket), incoming))
@@ -121,7 +125,9 @@ pub async fn serve_generate(
         .http2_keepalive_interval(Some(PING_EVERY))
         .http2_keepalive_timeout(Some(PING_PATIENCE))
         .max_concurrent_streams(Some(MAX_STREAMS))
-        .add_service(GenerationServer::new(Answers { service }).max_decoding_message_size(MAX_REQUEST))
+        .add_service(
+            GenerationServer::new(Answers { service }).max_decoding_message_size(MAX_REQUEST),
+        )
         .serve_with_incoming_shutdown(sockets.boxed(), stop.cancelled_owned())
         .await
         .map_err(ServeError::Transport)

@@ -88,6 +88,8 @@ impl<F: Frame> Decoder for FrameCoder<F> {
 
     fn decode(&mut self, bytes: &mut DecodeBuf<'_>) -> Result<Option<F>, Status> {
         let bytes = bytes.copy_to_bytes(bytes.remaining());
-        F::read(bytes).map(Some).map_err(|error| Status::data_loss(error.to_string()))
+        F::read(bytes)
+            .map(Some)
+            .map_err(|error| Status::data_loss(error.to_string()))
     }
 }

@@ -33,7 +33,9 @@ pub struct Link {
 
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link").field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("Link")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
     }
 }
 
@@ -49,8 +51,19 @@ impl Link {
         on_event: OnEvent,
     ) -> Self {
         let queue = Arc::new(Queue::new(options.queue));
-        let link = Self { address: address.clone(), queue: Arc::clone(&queue), stop: stop.clone() };
-        let dialer = Dialer { address, hello, options, stop, queue, on_event };
+        let link = Self {
+            address: address.clone(),
+            queue: Arc::clone(&queue),
+            stop: stop.clone(),
+        };
+        let dialer = Dialer {
+            address,
+            hello,
+            options,
+            stop,
+            queue,
+            on_event,
+        };
         runtime.spawn(dialer.run());
         link
     }
@@ -143,9 +156,16 @@ impl Dialer {
             Err(failed) => return failed,
         };
         *up = true;
-        self.queue.open((welcome.limits.max_frame as usize).min(self.options.max_frame));
+        self.queue
+            .open((welcome.limits.max_frame as usize).min(self.options.max_frame));
         (self.on_event)(LinkEvent::Up(welcome));
-        let Self { queue, options, stop, on_event, .. } = self;
+        let Self {
+            queue,
+            options,
+            stop,
+            on_event,
+            ..
+        } = self;
         let ended = pump(frames, queue, options, stop, |heard| match heard {
             Heard::Suspect(suspect) => on_event(LinkEvent::Suspect(suspect)),
             Heard::Frame(frame) => deliver(frame, on_event),
@@ -181,7 +201,10 @@ impl Dialer {
         let mut client =
             SpeculationClient::new(channel).max_decoding_message_size(self.options.max_frame);
         let outgoing = self.queue.connect(self.hello.clone());
-        let mut frames = match timeout(patience, client.link(outgoing)).await.map_err(late)? {
+        let mut frames = match timeout(patience, client.link(outgoing))
+            .await
+            .map_err(late)?
+        {
             Ok(response) => response.into_inner(),
             Err(status) if status.code() == Code::FailedPrecondition => {
                 return Err(Attempt::Incompatible(status.message().into()));

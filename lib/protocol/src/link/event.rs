@@ -52,7 +52,11 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { slots: 64, max_positions: 1 << 20, max_frame: 4 << 20 }
+        Self {
+            slots: 64,
+            max_positions: 1 << 20,
+            max_frame: 4 << 20,
+        }
     }
 }
 
@@ -195,13 +199,29 @@ pub(super) struct Identity<'a> {
 
 impl<'a> Identity<'a> {
     pub(super) fn of_target(version: u32, hello: &'a Hello) -> Self {
-        let Hello { tokenizer_digest, vocab_size, .. } = hello;
-        Self { version, tokenizer_digest, vocab_size: *vocab_size }
+        let Hello {
+            tokenizer_digest,
+            vocab_size,
+            ..
+        } = hello;
+        Self {
+            version,
+            tokenizer_digest,
+            vocab_size: *vocab_size,
+        }
     }
 
     pub(super) fn of_endpoint(version: u32, welcome: &'a Welcome) -> Self {
-        let Welcome { tokenizer_digest, vocab_size, .. } = welcome;
-        Self { version, tokenizer_digest, vocab_size: *vocab_size }
+        let Welcome {
+            tokenizer_digest,
+            vocab_size,
+            ..
+        } = welcome;
+        Self {
+            version,
+            tokenizer_digest,
+            vocab_size: *vocab_size,
+        }
     }
 }
 

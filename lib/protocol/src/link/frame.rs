@@ -115,8 +115,16 @@ pub fn decode_draft_frame(bytes: Bytes) -> Result<DraftFrame, FrameError> {
             CREDIT => add_credit(&mut frame.credit, field)?,
             LOAD => {
                 let load = read::<proto::LoadReport>(field)?;
-                let proto::LoadReport { slots, used, draining } = load;
-                frame.load = Some(LoadReport { slots, used, draining });
+                let proto::LoadReport {
+                    slots,
+                    used,
+                    draining,
+                } = load;
+                frame.load = Some(LoadReport {
+                    slots,
+                    used,
+                    draining,
+                });
             }
             _ => {}
         }
@@ -129,14 +137,18 @@ pub fn decode_draft_frame(bytes: Bytes) -> Result<DraftFrame, FrameError> {
 pub fn encode_target_frame(frame: &TargetFrame, out: &mut impl BufMut) {
     if let Some((version, hello)) = &frame.hello {
         let hello = hello.clone();
-        write(out, INTRODUCTION, &proto::Hello {
-            version: *version,
-            instance: hello.instance,
-            model_digest: hello.model_digest,
-            tokenizer_digest: hello.tokenizer_digest,
-            vocab_size: hello.vocab_size,
-            path: hello.path,
-        });
+        write(
+            out,
+            INTRODUCTION,
+            &proto::Hello {
+                version: *version,
+                instance: hello.instance,
+                model_digest: hello.model_digest,
+                tokenizer_digest: hello.tokenizer_digest,
+                vocab_size: hello.vocab_size,
+                path: hello.path,
+            },
+        );
     }
     write_control(out, frame.beat, frame.credit);
     for message in &frame.messages {
@@ -148,21 +160,38 @@ pub fn encode_target_frame(frame: &TargetFrame, out: &mut impl BufMut) {
 pub fn encode_draft_frame(frame: &DraftFrame, out: &mut impl BufMut) {
     if let Some((version, welcome)) = &frame.welcome {
         let welcome = welcome.clone();
-        write(out, INTRODUCTION, &proto::Welcome {
-            version: *version,
-            instance: welcome.instance,
-            model_digest: welcome.model_digest,
-            tokenizer_digest: welcome.tokenizer_digest,
-            vocab_size: welcome.vocab_size,
-            path: welcome.path,
-            slots: welcome.limits.slots,
-            max_positions: welcome.limits.max_positions,
-            max_frame: welcome.limits.max_frame,
-        });
+        write(
+            out,
+            INTRODUCTION,
+            &proto::Welcome {
+                version: *version,
+                instance: welcome.instance,
+                model_digest: welcome.model_digest,
+                tokenizer_digest: welcome.tokenizer_digest,
+                vocab_size: welcome.vocab_size,
+                path: welcome.path,
+                slots: welcome.limits.slots,
+                max_positions: welcome.limits.max_positions,
+                max_frame: welcome.limits.max_frame,
+            },
+        );
     }
     write_control(out, frame.beat, frame.credit);
-    if let Some(LoadReport { slots, used, draining }) = frame.load {
-        write(out, LOAD, &proto::LoadReport { slots, used, draining });
+    if let Some(LoadReport {
+        slots,
+        used,
+        draining,
+    }) = frame.load
+    {
+        write(
+            out,
+            LOAD,
+            &proto::LoadReport {
+                slots,
+                used,
+                draining,
+            },
+        );
     }
     for message in &frame.messages {
         write(out, MESSAGES, &message.to_proto());
@@ -232,14 +261,17 @@ fn read_fields(
     let total = bytes.len();
     while bytes.has_remaining() {
         let at = total - bytes.len();
-        let fail = |problem: &str| FrameError::Bytes { at, problem: problem.into() };
+        let fail = |problem: &str| FrameError::Bytes {
+            at,
+            problem: problem.into(),
+        };
         let key = bytes.get_u8();
         // Later versions may add fields, of numbers that fit the one byte a key has here.
         if key & 7 != 2 || key & 0x80 != 0 || key >> 3 == 0 {
             return Err(fail("a field's key is not one of a frame's"));
         }
-        let len = prost::decode_length_delimiter(&mut bytes)
-            .map_err(|error| fail(&error.to_string()))?;
+        let len =
+            prost::decode_length_delimiter(&mut bytes).map_err(|error| fail(&error.to_string()))?;
         if len > bytes.len() {
             return Err(fail("a field is longer than the frame"));
         }
@@ -278,7 +310,9 @@ fn peek_session(mut field: &[u8]) -> Option<SessionId> {
         return None;
     }
     field.advance(1);
-    prost::decode_length_delimiter(&mut field).ok().map(|id| SessionId(id as u64))
+    prost::decode_length_delimiter(&mut field)
+        .ok()
+        .map(|id| SessionId(id as u64))
 }
 
 fn add_credit(credit: &mut u32, field: Bytes) -> Result<(), FrameError> {
@@ -289,29 +323,35 @@ fn add_credit(credit: &mut u32, field: Bytes) -> Result<(), FrameError> {
 
 fn read_hello(field: Bytes) -> Result<(u32, Hello), FrameError> {
     let hello = read::<proto::Hello>(field)?;
-    Ok((hello.version, Hello {
-        instance: check_text("hello.instance", hello.instance)?,
-        model_digest: check_text("hello.model_digest", hello.model_digest)?,
-        tokenizer_digest: check_text("hello.tokenizer_digest", hello.tokenizer_digest)?,
-        vocab_size: hello.vocab_size,
-        path: check_text("hello.path", hello.path)?,
-    }))
+    Ok((
+        hello.version,
+        Hello {
+            instance: check_text("hello.instance", hello.instance)?,
+            model_digest: check_text("hello.model_digest", hello.model_digest)?,
+            tokenizer_digest: check_text("hello.tokenizer_digest", hello.tokenizer_digest)?,
+            vocab_size: hello.vocab_size,
+            path: check_text("hello.path", hello.path)?,
+        },
+    ))
 }
 
 fn read_welcome(field: Bytes) -> Result<(u32, Welcome), FrameError> {
     let welcome = read::<proto::Welcome>(field)?;
-    Ok((welcome.version, Welcome {
-        instance: check_text("welcome.instance", welcome.instance)?,
-        model_digest: check_text("welcome.model_digest", welcome.model_digest)?,
-        tokenizer_digest: check_text("welcome.tokenizer_digest", welcome.tokenizer_digest)?,
-        vocab_size: welcome.vocab_size,
-        path: check_text("welcome.path", welcome.path)?,
-        limits: Limits {
-            slots: welcome.slots,
-            max_positions: welcome.max_positions,
-            max_frame: welcome.max_frame,
+    Ok((
+        welcome.version,
+        Welcome {
+            instance: check_text("welcome.instance", welcome.instance)?,
+            model_digest: check_text("welcome.model_digest", welcome.model_digest)?,
+            tokenizer_digest: check_text("welcome.tokenizer_digest", welcome.tokenizer_digest)?,
+            vocab_size: welcome.vocab_size,
+            path: check_text("welcome.path", welcome.path)?,
+            limits: Limits {
+                slots: welcome.slots,
+                max_positions: welcome.max_positions,
+                max_frame: welcome.max_frame,
+            },
         },
-    }))
+    ))
 }
 
 #[cfg(test)]

@@ -42,7 +42,9 @@ struct Post<T> {
 
 impl<T> Clone for Postbox<T> {
     fn clone(&self) -> Self {
-        Self { post: Arc::clone(&self.post) }
+        Self {
+            post: Arc::clone(&self.post),
+        }
     }
 }
 
@@ -78,14 +80,23 @@ impl<T> Postbox<T> {
 impl<T> Mailbox<T> {
     pub(super) fn new(driver: Arc<Driver>, spin: Duration) -> (Postbox<T>, Self) {
         driver.join();
-        let post = Post { items: VecDeque::new(), waker: None, closed: false };
+        let post = Post {
+            items: VecDeque::new(),
+            waker: None,
+            closed: false,
+        };
         let post = Arc::new(Mutex::new(post));
-        (Postbox { post: Arc::clone(&post) }, Self {
-            post,
-            driver,
-            spin,
-            _not_sync: PhantomData,
-        })
+        (
+            Postbox {
+                post: Arc::clone(&post),
+            },
+            Self {
+                post,
+                driver,
+                spin,
+                _not_sync: PhantomData,
+            },
+        )
     }
 
     /// The next item, if there is one. If there is none, sends what links have to send and looks

@@ -88,7 +88,11 @@ impl Wire for ToDraft {
             }),
             Self::Close { .. } => target_message::Body::Close(proto::Close {}),
         };
-        TargetMessage { session: self.session().0, epoch: self.epoch().0, body: Some(body) }
+        TargetMessage {
+            session: self.session().0,
+            epoch: self.epoch().0,
+            body: Some(body),
+        }
     }
 
     fn from_proto(message: TargetMessage) -> Result<Self, ValueError> {
@@ -139,20 +143,25 @@ impl Wire for ToTarget {
     fn to_proto(&self) -> DraftMessage {
         let body = match self {
             Self::Opened { .. } => draft_message::Body::Opened(proto::Opened {}),
-            Self::Refused { reason, retry, .. } => {
-                draft_message::Body::Refused(proto::Refused { reason: reason.clone(), retry: *retry })
-            }
+            Self::Refused { reason, retry, .. } => draft_message::Body::Refused(proto::Refused {
+                reason: reason.clone(),
+                retry: *retry,
+            }),
             Self::Window(window) => draft_message::Body::Window(proto::Window {
                 round: window.round.0,
                 base_len: window.base_len,
                 tokens: pack_tokens(&window.tokens),
                 q: (!window.q.is_empty()).then(|| pack_distributions(&window.q)),
             }),
-            Self::Resync(resync) => {
-                draft_message::Body::Resync(proto::Resync { have_len: resync.have_len })
-            }
+            Self::Resync(resync) => draft_message::Body::Resync(proto::Resync {
+                have_len: resync.have_len,
+            }),
         };
-        DraftMessage { session: self.session().0, epoch: self.epoch().0, body: Some(body) }
+        DraftMessage {
+            session: self.session().0,
+            epoch: self.epoch().0,
+            body: Some(body),
+        }
     }
 
     fn from_proto(message: DraftMessage) -> Result<Self, ValueError> {
@@ -182,16 +191,22 @@ impl Wire for ToTarget {
                     q,
                 })
             }
-            draft_message::Body::Resync(resync) => {
-                Self::Resync(Resync { session, epoch, have_len: resync.have_len })
-            }
+            draft_message::Body::Resync(resync) => Self::Resync(Resync {
+                session,
+                epoch,
+                have_len: resync.have_len,
+            }),
         })
     }
 }
 
 fn check_window(field: &'static str, found: usize) -> Result<(), ValueError> {
     if found > MAX_WINDOW {
-        return Err(ValueError::TooMany { field, found, limit: MAX_WINDOW });
+        return Err(ValueError::TooMany {
+            field,
+            found,
+            limit: MAX_WINDOW,
+        });
     }
     Ok(())
 }
@@ -199,9 +214,14 @@ fn check_window(field: &'static str, found: usize) -> Result<(), ValueError> {
 fn pack_distributions(q: &[SparseDistribution]) -> proto::SparseQ {
     let entries = || q.iter().flat_map(|distribution| &distribution.entries);
     let tokens: Vec<u32> = entries().map(|(token, _)| token.0).collect();
-    let probabilities: Vec<u32> = entries().map(|(_, probability)| probability.to_bits()).collect();
+    let probabilities: Vec<u32> = entries()
+        .map(|(_, probability)| probability.to_bits())
+        .collect();
     proto::SparseQ {
-        counts: pack_words(q.iter().map(|distribution| distribution.entries.len() as u32)),
+        counts: pack_words(
+            q.iter()
+                .map(|distribution| distribution.entries.len() as u32),
+        ),
         tokens: pack_words(tokens.into_iter()),
         probabilities: pack_words(probabilities.into_iter()),
     }
@@ -214,17 +234,23 @@ fn unpack_distributions(
     let counts = unpack_words("q.counts", &q.counts)?;
     if counts.len() != expected {
         let found = counts.len();
-        return Err(ValueError::Count { field: "q.counts", found, expected });
+        return Err(ValueError::Count {
+            field: "q.counts",
+            found,
+            expected,
+        });
     }
     let pairs = unpack_pairs("q.probabilities", &q.tokens, &q.probabilities)?;
     let mut rest = pairs.as_slice();
     let mut distributions = Vec::with_capacity(expected);
     for count in counts {
-        let (entries, behind) = rest.split_at_checked(count as usize).ok_or(ValueError::Count {
-            field: "q.tokens",
-            found: rest.len(),
-            expected: count as usize,
-        })?;
+        let (entries, behind) = rest
+            .split_at_checked(count as usize)
+            .ok_or(ValueError::Count {
+                field: "q.tokens",
+                found: rest.len(),
+                expected: count as usize,
+            })?;
         rest = behind;
         distributions.push(check_distribution(entries)?);
     }
@@ -244,7 +270,9 @@ fn check_distribution(entries: &[(TokenId, f32)]) -> Result<SparseDistribution, 
     let ascending = entries.is_sorted_by(|one, two| one.0 < two.0);
     // Written so that a sum that is no number fails.
     if positive && ascending && (sum - 1.0).abs() <= MAX_SUM_ERROR {
-        Ok(SparseDistribution { entries: entries.to_vec() })
+        Ok(SparseDistribution {
+            entries: entries.to_vec(),
+        })
     } else {
         Err(ValueError::Distribution("a proposal's q"))
     }

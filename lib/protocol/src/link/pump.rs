@@ -65,7 +65,10 @@ pub(super) async fn pump<I: IncomingFrame, O: OutgoingFrame>(
     let mut beat = interval_at(Instant::now() + options.beat, options.beat);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut stopped = std::pin::pin!(stop.cancelled());
-    let mut credit = Credit { allowed: CREDIT_WINDOW, taken: 0 };
+    let mut credit = Credit {
+        allowed: CREDIT_WINDOW,
+        taken: 0,
+    };
     let mut heard = Instant::now();
     let mut suspected = false;
     loop {
@@ -110,7 +113,6 @@ pub(super) async fn pump<I: IncomingFrame, O: OutgoingFrame>(
     }
 }
 
-
 /// What the peer may still send.
 struct Credit {
     allowed: u32,
@@ -121,7 +123,9 @@ struct Credit {
 impl Credit {
     /// Whether `count` messages were allowed.
     fn take(&mut self, count: usize) -> bool {
-        let Some(left) = u32::try_from(count).ok().and_then(|count| self.allowed.checked_sub(count))
+        let Some(left) = u32::try_from(count)
+            .ok()
+            .and_then(|count| self.allowed.checked_sub(count))
         else {
             return false;
         };
@@ -151,7 +155,11 @@ pub(super) struct Backoff {
 
 impl Backoff {
     pub(super) fn new(options: &LinkOptions) -> Self {
-        Self { min: options.backoff_min, max: options.backoff_max, next: options.backoff_min }
+        Self {
+            min: options.backoff_min,
+            max: options.backoff_max,
+            next: options.backoff_min,
+        }
     }
 
     pub(super) fn reset(&mut self) {

@@ -52,7 +52,12 @@ pub(super) struct Control<I> {
 
 impl<I> Default for Control<I> {
     fn default() -> Self {
-        Self { introduction: None, beat: None, credit: 0, load: None }
+        Self {
+            introduction: None,
+            beat: None,
+            credit: 0,
+            load: None,
+        }
     }
 }
 
@@ -156,7 +161,10 @@ impl<F: OutgoingFrame> Queue<F> {
             beats: 0,
             waker: None,
         };
-        Self { state: Mutex::new(state), capacity }
+        Self {
+            state: Mutex::new(state),
+            capacity,
+        }
     }
 
     /// Begins a connection with `introduction`. Earlier connections' streams end.
@@ -165,9 +173,14 @@ impl<F: OutgoingFrame> Queue<F> {
         state.generation += 1;
         state.phase = Phase::Greeting;
         state.credit = CREDIT_WINDOW as usize;
-        state.control =
-            Control { introduction: Some(introduction), ..Control::default() };
-        Outgoing { queue: Arc::clone(self), generation: state.generation }
+        state.control = Control {
+            introduction: Some(introduction),
+            ..Control::default()
+        };
+        Outgoing {
+            queue: Arc::clone(self),
+            generation: state.generation,
+        }
     }
 
     /// Lets messages flow.
@@ -208,7 +221,9 @@ impl<F: OutgoingFrame> Queue<F> {
         if lost.is_empty() {
             return Ok(());
         }
-        Err(SendError::Overflow { sessions: lost.into_iter().collect() })
+        Err(SendError::Overflow {
+            sessions: lost.into_iter().collect(),
+        })
     }
 
     /// Says that this side lives.
@@ -266,7 +281,9 @@ impl<F: OutgoingFrame> State<F> {
         }
         let mut place = 0;
         self.messages.retain(|message| {
-            let stale = newest.get(&message.session()).is_some_and(|newest| *newest > place);
+            let stale = newest
+                .get(&message.session())
+                .is_some_and(|newest| *newest > place);
             place += 1;
             let drop = stale && F::supersedable(message);
             if drop {
@@ -294,7 +311,9 @@ impl<F: OutgoingFrame> State<F> {
             let limit = self.messages.len().min(self.credit).min(MAX_MESSAGES);
             let mut room = self.max_frame;
             for message in self.messages.iter().take(limit) {
-                let Some(left) = room.checked_sub(message.frame_size()) else { break };
+                let Some(left) = room.checked_sub(message.frame_size()) else {
+                    break;
+                };
                 room = left;
                 count += 1;
             }
@@ -303,7 +322,10 @@ impl<F: OutgoingFrame> State<F> {
             return None;
         }
         self.credit -= count;
-        Some(F::build(self.messages.drain(..count).collect(), mem::take(&mut self.control)))
+        Some(F::build(
+            self.messages.drain(..count).collect(),
+            mem::take(&mut self.control),
+        ))
     }
 }
 

@@ -50,7 +50,9 @@ pub struct LinkServer {
 
 impl fmt::Debug for LinkServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LinkServer").field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("LinkServer")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
     }
 }
 
@@ -93,7 +95,11 @@ impl LinkServer {
             on_event: Mutex::new(on_event),
         });
         runtime.spawn(accept(incoming, Arc::clone(&shared)));
-        Ok(Self { address, shared, stop })
+        Ok(Self {
+            address,
+            shared,
+            stop,
+        })
     }
 
     /// Sends the messages of one step over one link, in one frame if they fit. Never blocks;
@@ -126,8 +132,10 @@ impl Drop for LinkServer {
 
 async fn accept(incoming: Incoming, shared: Arc<Shared>) {
     let stop = shared.stop.clone();
-    let service = SpeculationServer::new(Acceptor { shared: Arc::clone(&shared) })
-        .max_decoding_message_size(shared.options.max_frame);
+    let service = SpeculationServer::new(Acceptor {
+        shared: Arc::clone(&shared),
+    })
+    .max_decoding_message_size(shared.options.max_frame);
     let sockets = stream::unfold(incoming, |incoming| async {
         let socket = incoming.accept().await;
         Some((Ok::<_, io::Error>(socket), incoming))
@@ -164,9 +172,13 @@ impl Speculation for Acceptor {
         let mut frames = request.into_inner();
         let first = timeout(shared.options.dead_after, frames.message())
             .await
-            .map_err(|_| Status::deadline_exceeded("the target did not introduce itself in time"))?;
+            .map_err(|_| {
+                Status::deadline_exceeded("the target did not introduce itself in time")
+            })?;
         let Some((version, hello)) = first?.and_then(|frame| frame.hello) else {
-            return Err(Status::invalid_argument("the target did not introduce itself"));
+            return Err(Status::invalid_argument(
+                "the target did not introduce itself",
+            ));
         };
         let ours = Identity::of_endpoint(VERSION, &shared.welcome);
         if let Some(reason) = mismatch(&Identity::of_target(version, &hello), &ours) {
@@ -205,7 +217,10 @@ async fn run(
                 shared.tell(ServerEvent::Malformed { link, malformed });
             }
             if !frame.messages.is_empty() {
-                shared.tell(ServerEvent::Messages { link, messages: frame.messages });
+                shared.tell(ServerEvent::Messages {
+                    link,
+                    messages: frame.messages,
+                });
             }
         }
     })
@@ -237,6 +252,8 @@ impl Stream for Replies {
     type Item = Result<DraftFrame, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        Pin::new(&mut self.0).poll_next(cx).map(|frame| frame.map(Ok))
+        Pin::new(&mut self.0)
+            .poll_next(cx)
+            .map(|frame| frame.map(Ok))
     }
 }

@@ -66,7 +66,9 @@ impl Transport {
     /// Starts the transport and its thread.
     pub fn start(options: TransportOptions) -> io::Result<Self> {
         let driver = Arc::new(Driver {
-            runtime: tokio::runtime::Builder::new_current_thread().enable_all().build()?,
+            runtime: tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?,
             begun: Instant::now(),
             mailboxes: AtomicUsize::new(0),
             driving: AtomicUsize::new(0),
@@ -75,9 +77,14 @@ impl Transport {
             relieved: Notify::new(),
         });
         let own = Arc::clone(&driver);
-        let thread =
-            thread::Builder::new().name("foretoken-link".into()).spawn(move || own.look_after())?;
-        Ok(Self { driver, options, thread: Some(thread) })
+        let thread = thread::Builder::new()
+            .name("foretoken-link".into())
+            .spawn(move || own.look_after())?;
+        Ok(Self {
+            driver,
+            options,
+            thread: Some(thread),
+        })
     }
 
     /// A mailbox for the thread that owns an engine, and where others post to it. From now on
@@ -99,7 +106,14 @@ impl Transport {
         on_event: impl FnMut(LinkEvent) + Send + 'static,
     ) -> Link {
         let runtime = self.driver.runtime.handle();
-        Link::spawn(runtime, address, hello, options, stop.child_token(), Box::new(on_event))
+        Link::spawn(
+            runtime,
+            address,
+            hello,
+            options,
+            stop.child_token(),
+            Box::new(on_event),
+        )
     }
 
     /// Accepts links on `listener` until the returned [`LinkServer`] is dropped or `stop` is

@@ -14,9 +14,7 @@ use foretoken_speculation::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    carrier::{
-        Endpoint, LONG, dial, eager, hello, over_sockets, serve, wait, wait_up, welcome,
-    },
+    carrier::{Endpoint, LONG, dial, eager, hello, over_sockets, serve, wait, wait_up, welcome},
     proxy::Proxy,
 };
 
@@ -112,7 +110,10 @@ fn thousands_of_messages_arrive_once_and_in_order_both_ways() {
                 assert_eq!(*message, outcome(1, round));
                 window(1, round)
             });
-            endpoint.server.send(link, answers.collect()).expect("is up");
+            endpoint
+                .server
+                .send(link, answers.collect())
+                .expect("is up");
         }
         let mut round = 0;
         while round < COUNT {
@@ -132,16 +133,33 @@ fn thousands_of_messages_arrive_once_and_in_order_both_ways() {
 fn incompatible_ends_are_refused_with_the_reason_before_any_message() {
     over_sockets(|address| {
         for (other, word) in [
-            (Welcome { vocab_size: 13, ..welcome() }, "12 entries, the endpoint of 13"),
-            (Welcome { tokenizer_digest: "x".into(), ..welcome() }, "tokenizer"),
+            (
+                Welcome {
+                    vocab_size: 13,
+                    ..welcome()
+                },
+                "12 entries, the endpoint of 13",
+            ),
+            (
+                Welcome {
+                    tokenizer_digest: "x".into(),
+                    ..welcome()
+                },
+                "tokenizer",
+            ),
         ] {
             let endpoint = serve(address, other, eager());
             let target = dial(endpoint.server.address(), hello(), eager());
             let event = target.events.recv_timeout(LONG).expect("an event");
-            let LinkEvent::Incompatible(reason) = event else { panic!("{event:?}") };
+            let LinkEvent::Incompatible(reason) = event else {
+                panic!("{event:?}")
+            };
             assert!(reason.contains(word), "{reason}");
             assert_eq!(target.link.send(vec![open(1, 1)]), Err(SendError::Down));
-            assert!(endpoint.events.try_recv().is_err(), "the endpoint's engine hears nothing");
+            assert!(
+                endpoint.events.try_recv().is_err(),
+                "the endpoint's engine hears nothing"
+            );
         }
     });
 }
@@ -157,7 +175,10 @@ fn a_target_that_starts_first_finds_its_endpoint_later() {
         assert_eq!(target.link.send(vec![open(1, 1)]), Err(SendError::Down));
         let _endpoint = serve(&address, welcome(), eager());
         let second = target.events.recv_timeout(LONG).expect("an event");
-        assert!(matches!(second, LinkEvent::Up(_)), "said once that it is down: {second:?}");
+        assert!(
+            matches!(second, LinkEvent::Up(_)),
+            "said once that it is down: {second:?}"
+        );
     });
 }
 
@@ -169,7 +190,9 @@ fn a_lost_endpoint_is_noticed_and_found_again() {
         let target = dial(&address, hello(), eager());
         wait_up(&target);
         drop(endpoint);
-        wait(&target.events, |event| matches!(event, LinkEvent::Down(_)).then_some(()));
+        wait(&target.events, |event| {
+            matches!(event, LinkEvent::Down(_)).then_some(())
+        });
         assert_eq!(target.link.send(vec![open(1, 1)]), Err(SendError::Down));
         let endpoint = serve(&address, welcome(), eager());
         wait_up(&target);
@@ -183,21 +206,29 @@ fn the_leases_of_a_lost_target_expire() {
     over_sockets(|address| {
         let endpoint = serve(address, welcome(), eager());
         let target = dial(endpoint.server.address(), hello(), eager());
-        let other = dial(endpoint.server.address(), hello(), eager());
         wait_up(&target);
         let link = wait_link(&endpoint);
+        let other = dial(endpoint.server.address(), hello(), eager());
         wait_up(&other);
-        wait_link(&endpoint);
+        let other_link = wait_link(&endpoint);
         target.stop.cancel();
         let down = wait(&endpoint.events, |event| match event {
             ServerEvent::Down { link, .. } => Some(link),
             _ => None,
         });
-        let survivor = if down == link { LinkId(link.0 + 1) } else { link };
-        assert_eq!(endpoint.server.send(down, vec![window(1, 1)]), Err(SendError::Down));
-        let known = [link, LinkId(link.0 + 1)];
-        assert!(known.contains(&down) || survivor == link, "one of the two");
-        other.link.send(vec![outcome(5, 0)]).expect("the other link is untouched");
+        assert_eq!(down, link);
+        assert_eq!(
+            endpoint.server.send(link, vec![window(1, 1)]),
+            Err(SendError::Down)
+        );
+        endpoint
+            .server
+            .send(other_link, vec![window(5, 1)])
+            .expect("the other link is untouched");
+        other
+            .link
+            .send(vec![outcome(5, 0)])
+            .expect("the other link is untouched");
         assert_eq!(received(&endpoint, 1), [outcome(5, 0)]);
     });
 }
@@ -212,7 +243,9 @@ fn a_peer_killed_in_the_middle_of_a_message_leaves_no_half_of_it() {
             wait_up(&target);
             target.link.send(vec![outcome(1, 0)]).expect("is up");
             assert_eq!(received(&endpoint, 1), [outcome(1, 0)]);
-            proxy.orders.harm_after(if corrupts { 1 } else { 20_000 }, corrupts);
+            proxy
+                .orders
+                .harm_after(if corrupts { 1 } else { 20_000 }, corrupts);
             target.link.send(vec![open(7, 50_000)]).expect("is up");
             wait(&endpoint.events, |event| match event {
                 ServerEvent::Down { .. } => Some(()),
@@ -251,7 +284,9 @@ fn a_silent_peer_is_suspected_then_dropped() {
             _ => None,
         });
         assert!(reason.contains("nothing heard"), "{reason}");
-        wait(&endpoint.events, |event| matches!(event, ServerEvent::Down { .. }).then_some(()));
+        wait(&endpoint.events, |event| {
+            matches!(event, ServerEvent::Down { .. }).then_some(())
+        });
         proxy.orders.frozen.store(false, Ordering::SeqCst);
         wait_up(&target);
     });
@@ -259,7 +294,10 @@ fn a_silent_peer_is_suspected_then_dropped() {
 
 #[test]
 fn a_peer_that_does_not_keep_up_costs_superseded_rounds_and_never_the_newest() {
-    let small = LinkOptions { queue: 64, ..eager() };
+    let small = LinkOptions {
+        queue: 64,
+        ..eager()
+    };
     over_sockets(|address| {
         let endpoint = serve(address, welcome(), small);
         let proxy = Proxy::start(endpoint.server.address());
@@ -271,7 +309,10 @@ fn a_peer_that_does_not_keep_up_costs_superseded_rounds_and_never_the_newest() {
         // Until sockets, windows and credit are used up and the queue has overflowed repeatedly.
         while overflows < 20 {
             last += 1;
-            match target.link.send((1..=8).map(|session| outcome(session, last)).collect()) {
+            match target
+                .link
+                .send((1..=8).map(|session| outcome(session, last)).collect())
+            {
                 Ok(()) => {}
                 Err(SendError::Overflow { sessions }) => {
                     assert!(sessions.iter().all(|session| (1..=8).contains(&session.0)));
@@ -284,7 +325,9 @@ fn a_peer_that_does_not_keep_up_costs_superseded_rounds_and_never_the_newest() {
         let mut newest = [0; 9];
         while newest[1..].iter().any(|round| *round < last) {
             for message in received(&endpoint, 1) {
-                let ToDraft::Outcome(outcome) = message else { panic!("{message:?}") };
+                let ToDraft::Outcome(outcome) = message else {
+                    panic!("{message:?}")
+                };
                 let newest = &mut newest[outcome.session.0 as usize];
                 assert!(*newest < outcome.round.0, "in order, and once");
                 *newest = outcome.round.0;
@@ -299,17 +342,24 @@ fn a_malformed_message_ends_no_other_session() {
         let endpoint = serve(address, welcome(), eager());
         let target = dial(endpoint.server.address(), hello(), eager());
         wait_up(&target);
-        let mut bad = SamplingParams::default();
-        bad.temperature = f32::NAN;
-        let ToDraft::Open(mut open) = open(2, 1) else { unreachable!("just made") };
-        open.sampling = bad;
-        target.link.send(vec![outcome(1, 0), ToDraft::Open(open), outcome(3, 0)]).expect("is up");
+        let ToDraft::Open(mut open) = open(2, 1) else {
+            unreachable!("just made")
+        };
+        open.sampling.temperature = f32::NAN;
+        target
+            .link
+            .send(vec![outcome(1, 0), ToDraft::Open(open), outcome(3, 0)])
+            .expect("is up");
         let malformed = wait(&endpoint.events, |event| match event {
             ServerEvent::Malformed { malformed, .. } => Some(malformed),
             _ => None,
         });
         assert_eq!(malformed.session, Some(SessionId(2)));
-        assert!(malformed.reason.contains("temperature"), "{}", malformed.reason);
+        assert!(
+            malformed.reason.contains("temperature"),
+            "{}",
+            malformed.reason
+        );
         assert_eq!(received(&endpoint, 2), [outcome(1, 0), outcome(3, 0)]);
     });
 }
@@ -321,7 +371,11 @@ fn load_reaches_targets_that_are_there_and_those_that_come_later() {
         let first = dial(endpoint.server.address(), hello(), eager());
         wait_up(&first);
         wait_link(&endpoint);
-        let load = LoadReport { slots: 8, used: 3, draining: true };
+        let load = LoadReport {
+            slots: 8,
+            used: 3,
+            draining: true,
+        };
         endpoint.server.report(load);
         let second = dial(endpoint.server.address(), hello(), eager());
         for target in [&first, &second] {
@@ -353,7 +407,10 @@ fn an_engine_that_waits_at_its_mailbox_carries_the_link_itself() {
         // Passing by is enough to send.
         assert_eq!(mailbox.try_recv(), None);
         assert_eq!(received(&endpoint, 1), [outcome(1, 0)]);
-        endpoint.server.send(peer, vec![window(1, 1)]).expect("is up");
+        endpoint
+            .server
+            .send(peer, vec![window(1, 1)])
+            .expect("is up");
         let answer = mailbox.recv_timeout(LONG);
         assert_eq!(answer, Some(Some(LinkEvent::Messages(vec![window(1, 1)]))));
         // Others can post, too, while the engine waits.
@@ -390,7 +447,13 @@ fn links_live_on_while_their_engine_computes() {
 
 #[test]
 fn an_address_that_never_answers_stops_at_once_when_told() {
-    let target = dial(&"http://127.0.0.1:1".parse().expect("an address"), hello(), eager());
-    wait(&target.events, |event| matches!(event, LinkEvent::Down(_)).then_some(()));
+    let target = dial(
+        &"http://127.0.0.1:1".parse().expect("an address"),
+        hello(),
+        eager(),
+    );
+    wait(&target.events, |event| {
+        matches!(event, LinkEvent::Down(_)).then_some(())
+    });
     drop(target);
 }

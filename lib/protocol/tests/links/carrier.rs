@@ -70,7 +70,12 @@ pub(crate) fn dial(address: &Address, hello: Hello, options: LinkOptions) -> Tar
     let (sender, events) = channel();
     let on_event = move |event| drop(sender.send(event));
     let link = transport.dial(address.clone(), hello, options, &stop, on_event);
-    Target { link, events, stop, _transport: transport }
+    Target {
+        link,
+        events,
+        stop,
+        _transport: transport,
+    }
 }
 
 pub(crate) fn serve(address: &Address, welcome: Welcome, options: LinkOptions) -> Endpoint {
@@ -79,8 +84,14 @@ pub(crate) fn serve(address: &Address, welcome: Welcome, options: LinkOptions) -
     let (sender, events) = channel();
     let on_event = move |event| drop(sender.send(event));
     let stop = CancellationToken::new();
-    let server = transport.serve(listener, welcome, options, &stop, on_event).expect("serves");
-    Endpoint { server, events, transport }
+    let server = transport
+        .serve(listener, welcome, options, &stop, on_event)
+        .expect("serves");
+    Endpoint {
+        server,
+        events,
+        transport,
+    }
 }
 
 /// Runs `test` with an address of each kind.

@@ -30,12 +30,48 @@ use crate::{
 const SESSIONS: [u64; 4] = [1, 2, 3, 4];
 
 const FAULTS: [Faults; 6] = [
-    Faults { drop: 100, duplicate: 0, reorder: 0, delay: 0, harm: 0 },
-    Faults { drop: 0, duplicate: 300, reorder: 0, delay: 0, harm: 0 },
-    Faults { drop: 0, duplicate: 0, reorder: 500, delay: 0, harm: 0 },
-    Faults { drop: 0, duplicate: 0, reorder: 0, delay: 200, harm: 0 },
-    Faults { drop: 0, duplicate: 0, reorder: 0, delay: 0, harm: 100 },
-    Faults { drop: 50, duplicate: 100, reorder: 200, delay: 100, harm: 50 },
+    Faults {
+        drop: 100,
+        duplicate: 0,
+        reorder: 0,
+        delay: 0,
+        harm: 0,
+    },
+    Faults {
+        drop: 0,
+        duplicate: 300,
+        reorder: 0,
+        delay: 0,
+        harm: 0,
+    },
+    Faults {
+        drop: 0,
+        duplicate: 0,
+        reorder: 500,
+        delay: 0,
+        harm: 0,
+    },
+    Faults {
+        drop: 0,
+        duplicate: 0,
+        reorder: 0,
+        delay: 200,
+        harm: 0,
+    },
+    Faults {
+        drop: 0,
+        duplicate: 0,
+        reorder: 0,
+        delay: 0,
+        harm: 100,
+    },
+    Faults {
+        drop: 50,
+        duplicate: 100,
+        reorder: 200,
+        delay: 100,
+        harm: 50,
+    },
 ];
 
 /// A link without sockets: frames as bytes from one thread to the other. A frame that cannot be
@@ -51,37 +87,61 @@ impl Memory {
     fn connect(dice: Dice) -> (Arc<Mutex<Self>>, Receiver<LinkEvent>, Receiver<ServerEvent>) {
         let (to_target, target_events) = channel();
         let (to_draft, draft_events) = channel();
-        let mut memory = Self { to_target, to_draft, link: LinkId(0), dice };
+        let mut memory = Self {
+            to_target,
+            to_draft,
+            link: LinkId(0),
+            dice,
+        };
         memory.up();
         (Arc::new(Mutex::new(memory)), target_events, draft_events)
     }
 
     fn up(&mut self) {
         self.link.0 += 1;
-        drop(self.to_draft.send(ServerEvent::Up { link: self.link, hello: hello() }));
+        drop(self.to_draft.send(ServerEvent::Up {
+            link: self.link,
+            hello: hello(),
+        }));
         drop(self.to_target.send(LinkEvent::Up(welcome())));
     }
 
     fn lost(&mut self) {
         let reason = String::from("a frame could not be read");
-        drop(self.to_draft.send(ServerEvent::Down { link: self.link, reason: reason.clone() }));
+        drop(self.to_draft.send(ServerEvent::Down {
+            link: self.link,
+            reason: reason.clone(),
+        }));
         drop(self.to_target.send(LinkEvent::Down(reason)));
         self.up();
     }
 
     /// Cuts off the end of a frame.
     fn truncate(&mut self, bytes: BytesMut, harm: bool) -> Bytes {
-        let keep = if harm { self.dice.roll() as usize % bytes.len() } else { bytes.len() };
+        let keep = if harm {
+            self.dice.roll() as usize % bytes.len()
+        } else {
+            bytes.len()
+        };
         bytes.freeze().slice(..keep)
     }
 
     fn send_to_draft(&mut self, messages: Vec<ToDraft>, harm: bool) {
         let mut bytes = BytesMut::new();
-        encode_target_frame(&TargetFrame { messages, ..TargetFrame::default() }, &mut bytes);
+        encode_target_frame(
+            &TargetFrame {
+                messages,
+                ..TargetFrame::default()
+            },
+            &mut bytes,
+        );
         match decode_target_frame(self.truncate(bytes, harm)) {
             Ok(frame) => {
                 assert_eq!(frame.malformed, []);
-                let event = ServerEvent::Messages { link: self.link, messages: frame.messages };
+                let event = ServerEvent::Messages {
+                    link: self.link,
+                    messages: frame.messages,
+                };
                 drop(self.to_draft.send(event));
             }
             Err(_) => self.lost(),
@@ -93,7 +153,13 @@ impl Memory {
             return;
         }
         let mut bytes = BytesMut::new();
-        encode_draft_frame(&DraftFrame { messages, ..DraftFrame::default() }, &mut bytes);
+        encode_draft_frame(
+            &DraftFrame {
+                messages,
+                ..DraftFrame::default()
+            },
+            &mut bytes,
+        );
         match decode_draft_frame(self.truncate(bytes, harm)) {
             Ok(frame) => {
                 assert_eq!(frame.malformed, []);
@@ -127,7 +193,10 @@ fn over_memory(faults: Faults, blur: f32, seed: u32) -> u32 {
         let messages = lossy.pass(messages);
         let harm = lossy.harms();
         if !messages.is_empty() {
-            memory.lock().expect("nobody panics").send_to_draft(messages, harm);
+            memory
+                .lock()
+                .expect("nobody panics")
+                .send_to_draft(messages, harm);
         }
     };
     let accepted = check(run_target(&SESSIONS, send, &target_events));
@@ -137,7 +206,11 @@ fn over_memory(faults: Faults, blur: f32, seed: u32) -> u32 {
 }
 
 fn over_link(address: &Address, faults: Faults, blur: f32, seed: u32) -> u32 {
-    let Endpoint { server, events, transport } = serve(address, welcome(), eager());
+    let Endpoint {
+        server,
+        events,
+        transport,
+    } = serve(address, welcome(), eager());
     let proxy = Proxy::start(server.address());
     let target = dial(&proxy.address, hello(), eager());
     let server = Arc::new(server);
@@ -158,7 +231,9 @@ fn over_link(address: &Address, faults: Faults, blur: f32, seed: u32) -> u32 {
     let send = |messages| {
         let messages = lossy.pass(messages);
         if lossy.harms() {
-            proxy.orders.harm_after(i64::from(dice.roll() % 200), dice.roll() < 500);
+            proxy
+                .orders
+                .harm_after(i64::from(dice.roll() % 200), dice.roll() < 500);
         }
         if !messages.is_empty() {
             let _ = target.link.send(messages);

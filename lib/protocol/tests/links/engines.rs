@@ -30,18 +30,30 @@ const PASS: Duration = Duration::from_micros(200);
 
 /// A toy language: logits depend on the last two tokens. A draft sees them blurred.
 fn logits(context: &[TokenId], blur: f32) -> Vec<f32> {
-    let last = context.iter().rev().take(2).fold(7, |hash, token| hash * 31 + token.0);
+    let last = context
+        .iter()
+        .rev()
+        .take(2)
+        .fold(7, |hash, token| hash * 31 + token.0);
     let unit = |v, salt| philox([v, last, salt, 0], [5, 9])[0] as f32 / u32::MAX as f32;
-    (0..VOCAB).map(|v| 4.0 * unit(v, 1) + blur * unit(v, 2)).collect()
+    (0..VOCAB)
+        .map(|v| 4.0 * unit(v, 1) + blur * unit(v, 2))
+        .collect()
 }
 
 fn prompt(session: u64) -> Vec<TokenId> {
-    (0..PROMPT as u32).map(|i| TokenId((i * 5 + session as u32) % VOCAB)).collect()
+    (0..PROMPT as u32)
+        .map(|i| TokenId((i * 5 + session as u32) % VOCAB))
+        .collect()
 }
 
 fn sampling(session: u64) -> SamplingParams {
     let temperature = if session.is_multiple_of(2) { 0.0 } else { 1.0 };
-    SamplingParams { temperature, frequency_penalty: 0.3, ..SamplingParams::default() }
+    SamplingParams {
+        temperature,
+        frequency_penalty: 0.3,
+        ..SamplingParams::default()
+    }
 }
 
 /// What plain decoding gives for `session`.
@@ -86,7 +98,9 @@ pub(crate) fn run_target(
         for row in &mut rows {
             match row.step(begun.elapsed(), &mut messages) {
                 Progress::Verified => busy = true,
-                Progress::Waits(until) => wake = Some(wake.map_or(until, |at: Duration| at.min(until))),
+                Progress::Waits(until) => {
+                    wake = Some(wake.map_or(until, |at: Duration| at.min(until)));
+                }
                 Progress::Finished => {}
             }
         }
@@ -94,7 +108,10 @@ pub(crate) fn run_target(
             send(messages);
         }
         if !busy && wake.is_none() {
-            return rows.into_iter().map(|row| (row.target.tokens().to_vec(), row.target.stats())).collect();
+            return rows
+                .into_iter()
+                .map(|row| (row.target.tokens().to_vec(), row.target.stats()))
+                .collect();
         }
         let patience = wake.filter(|_| !busy).map_or(Duration::ZERO, |until| {
             until.saturating_sub(begun.elapsed())
@@ -146,7 +163,11 @@ impl Row {
             reopen_after: Duration::from_millis(5),
         };
         let target = TargetSession::new(config, tokens);
-        Self { target, sampler: sampler.expect("is valid"), scratch: Scratch::new() }
+        Self {
+            target,
+            sampler: sampler.expect("is valid"),
+            scratch: Scratch::new(),
+        }
     }
 
     fn step(&mut self, now: Duration, messages: &mut Vec<ToDraft>) -> Progress {
@@ -159,12 +180,18 @@ impl Row {
         let logits: Vec<Vec<f32>> = (0..=window.len())
             .map(|i| logits(&[&base[..], &window[..i]].concat(), 0.0))
             .collect();
-        let verdict =
-            coupled_chain(&mut self.sampler, &mut self.scratch, &window, |i| &logits[i]);
+        let verdict = coupled_chain(&mut self.sampler, &mut self.scratch, &window, |i| {
+            &logits[i]
+        });
         let mut tokens = window[..verdict.accepted].to_vec();
         tokens.push(verdict.decided);
         let accepted = verdict.accepted as u32;
-        let verified = Verified { tokens: &tokens, accepted, suggested: 4, last: false };
+        let verified = Verified {
+            tokens: &tokens,
+            accepted,
+            suggested: 4,
+            last: false,
+        };
         messages.extend(self.target.handle(now, Input::Verified(verified)).messages);
         Progress::Verified
     }
@@ -179,7 +206,7 @@ impl Row {
                     tell(Input::Received(message));
                 }
             }
-            LinkEvent::Malformed(malformed) => panic!("{malformed:?}"),
+            LinkEvent::Malformed(malformed) => unreachable!("{malformed:?}"),
             LinkEvent::Load(_) | LinkEvent::Suspect(_) | LinkEvent::Incompatible(_) => {}
         }
     }
@@ -195,25 +222,35 @@ pub(crate) fn run_draft(
     let mut scratch = Scratch::new();
     let mut idle = false;
     loop {
-        let patience = if idle { Duration::from_secs(60) } else { Duration::ZERO };
+        let patience = if idle {
+            Duration::from_secs(60)
+        } else {
+            Duration::ZERO
+        };
         let mut answers: HashMap<LinkId, Vec<ToTarget>> = HashMap::new();
         match events.recv_timeout(patience) {
             Ok(ServerEvent::Messages { link, messages }) => {
                 for message in &messages {
-                    answers.entry(link).or_default().extend(hear(&mut sessions, link, message));
+                    answers
+                        .entry(link)
+                        .or_default()
+                        .extend(hear(&mut sessions, link, message));
                 }
             }
             Ok(ServerEvent::Down { link, .. }) => sessions.retain(|(of, _), _| *of != link),
             Ok(ServerEvent::Up { .. }) | Err(RecvTimeoutError::Timeout) => {}
-            Ok(ServerEvent::Malformed { malformed, .. }) => panic!("{malformed:?}"),
+            Ok(ServerEvent::Malformed { malformed, .. }) => unreachable!("{malformed:?}"),
             Err(RecvTimeoutError::Disconnected) => return,
         }
         idle = true;
         for ((link, _), session) in &mut sessions {
             let Some(work) = session.work() else { continue };
             idle = false;
-            let (ticket, fed, end) =
-                (work.ticket, work.tokens.len(), work.keep + work.tokens.len());
+            let (ticket, fed, end) = (
+                work.ticket,
+                work.tokens.len(),
+                work.keep + work.tokens.len(),
+            );
             let row = logits(&session.tokens()[..end], blur);
             let window = session.stepped(ticket, fed, Some(&row), &mut scratch);
             answers.entry(*link).or_default().extend(window);
@@ -237,7 +274,9 @@ fn hear(
         ToDraft::Close { session, .. } => *session,
     };
     if let ToDraft::Open(_) = message {
-        sessions.entry((link, id)).or_insert_with(|| DraftSession::new(id, VOCAB, 4096));
+        sessions
+            .entry((link, id))
+            .or_insert_with(|| DraftSession::new(id, VOCAB, 4096));
     }
     match sessions.get_mut(&(link, id)) {
         Some(session) => session.handle(message),

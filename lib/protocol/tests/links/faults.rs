@@ -43,7 +43,11 @@ pub(crate) struct Lossy<M> {
 
 impl<M: Clone> Lossy<M> {
     pub(crate) fn new(faults: Faults, seed: u32) -> Self {
-        Self { faults, dice: Dice::new(seed), held: Vec::new() }
+        Self {
+            faults,
+            dice: Dice::new(seed),
+            held: Vec::new(),
+        }
     }
 
     /// What of `messages`, and of earlier ones, comes out now.

@@ -119,7 +119,10 @@ impl Proxy {
         let orders = Arc::new(Orders::default());
         orders.budget.store(i64::MAX, Ordering::SeqCst);
         let (address, accept) = listen(upstream);
-        let proxy = Self { address, orders: Arc::clone(&orders) };
+        let proxy = Self {
+            address,
+            orders: Arc::clone(&orders),
+        };
         let upstream = upstream.clone();
         thread::spawn(move || {
             while !orders.stopped.load(Ordering::SeqCst) {
@@ -153,7 +156,9 @@ fn listen(beside: &Address) -> (Address, Accept) {
             (Address::loopback(port), Box::new(accept))
         }
         Address::Unix(path) => {
-            let path = path.with_extension("proxy");
+            // Several may run beside one socket, one after the other.
+            static NEXT: AtomicU64 = AtomicU64::new(0);
+            let path = path.with_extension(NEXT.fetch_add(1, Ordering::Relaxed).to_string());
             let listener = UnixListener::bind(&path).expect("binds");
             listener.set_nonblocking(true).expect("a socket option");
             let accept = move || {
@@ -188,7 +193,10 @@ fn copy(mut from: Socket, mut to: Socket, orders: &Orders, born: u64, counted: b
             Ok(0) => break,
             Ok(len) => len,
             Err(error)
-                if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) =>
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+                ) =>
             {
                 continue;
             }

@@ -41,13 +41,24 @@ fn a_mistake_is_reported_with_its_line() {
     let folder = tempfile::tempdir().expect("folder");
     let path = folder.path().join("directory.yaml");
     for (text, line, word) in [
-        ("targets:\n- name: a\n  model: m\n  address: nonsense\n", "4", "nonsense"),
-        ("targets:\n- name: a\n  model: m\n  adress: unix:/a\n", "4", "adress"),
+        (
+            "targets:\n- name: a\n  model: m\n  address: nonsense\n",
+            "4",
+            "nonsense",
+        ),
+        (
+            "targets:\n- name: a\n  model: m\n  adress: unix:/a\n",
+            "4",
+            "adress",
+        ),
         ("targets: [\n", "", ""),
     ] {
         fs::write(&path, text).expect("writes");
         let message = read_directory(&path).expect_err(text).to_string();
-        assert!(message.contains(line) && message.contains(word), "{text}: {message}");
+        assert!(
+            message.contains(line) && message.contains(word),
+            "{text}: {message}"
+        );
         assert!(message.contains("directory.yaml"), "{message}");
     }
 }
@@ -60,14 +71,26 @@ fn a_directory_that_contradicts_itself_is_neither_read_nor_written() {
     twice.targets.push(twice.targets[0].clone());
     assert!(matches!(
         write_directory(&path, &twice),
-        Err(RegistryError::Inconsistent { source: DirectoryError::Twice { .. }, .. })
+        Err(RegistryError::Inconsistent {
+            source: DirectoryError::Twice { .. },
+            ..
+        })
     ));
     fs::write(&path, serde_json::to_string(&twice).expect("json")).expect("writes");
-    assert!(matches!(read_directory(&path), Err(RegistryError::Inconsistent { .. })));
+    assert!(matches!(
+        read_directory(&path),
+        Err(RegistryError::Inconsistent { .. })
+    ));
     twice.targets[0].name.clear();
-    assert!(matches!(twice.check(), Err(DirectoryError::Empty { field: "name", .. })));
+    assert!(matches!(
+        twice.check(),
+        Err(DirectoryError::Empty { field: "name", .. })
+    ));
     twice.targets[0].model.clear();
-    assert!(matches!(twice.check(), Err(DirectoryError::Empty { field: "model", .. })));
+    assert!(matches!(
+        twice.check(),
+        Err(DirectoryError::Empty { field: "model", .. })
+    ));
 }
 
 #[tokio::test]

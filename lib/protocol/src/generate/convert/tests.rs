@@ -1,5 +1,5 @@
-use prost::Message as _;
 use proptest::{collection::vec, option, prelude::*};
+use prost::Message as _;
 
 use super::*;
 
@@ -8,7 +8,10 @@ fn request() -> GenerateRequest {
         request_id: "r-1".into(),
         tokens: (0..9).map(TokenId).collect(),
         prompt_len: 7,
-        sampling: SamplingParams { temperature: 0.5, ..SamplingParams::default() },
+        sampling: SamplingParams {
+            temperature: 0.5,
+            ..SamplingParams::default()
+        },
         seed: Seed(u64::MAX),
         max_tokens: 100,
         ignore_eos: true,
@@ -26,7 +29,12 @@ fn request() -> GenerateRequest {
 fn a_request_survives_the_wire() {
     for request in [
         request(),
-        GenerateRequest { logprobs: None, policy: None, lookahead: None, ..request() },
+        GenerateRequest {
+            logprobs: None,
+            policy: None,
+            lookahead: None,
+            ..request()
+        },
     ] {
         assert_eq!(GenerateRequest::from_proto(request.to_proto()), Ok(request));
     }
@@ -35,31 +43,70 @@ fn a_request_survives_the_wire() {
 #[test]
 fn a_bad_request_is_refused_with_the_field() {
     for (change, field) in [
-        (GenerateRequest { prompt_len: 10, ..request() }, "prompt_len"),
-        (GenerateRequest { logprobs: Some(5000), ..request() }, "logprobs"),
-        (GenerateRequest { endpoints: vec![String::new(); 100], ..request() }, "endpoints"),
-        (GenerateRequest { request_id: "x".repeat(9999), ..request() }, "request_id"),
+        (
+            GenerateRequest {
+                prompt_len: 10,
+                ..request()
+            },
+            "prompt_len",
+        ),
+        (
+            GenerateRequest {
+                logprobs: Some(5000),
+                ..request()
+            },
+            "logprobs",
+        ),
+        (
+            GenerateRequest {
+                endpoints: vec![String::new(); 100],
+                ..request()
+            },
+            "endpoints",
+        ),
+        (
+            GenerateRequest {
+                request_id: "x".repeat(9999),
+                ..request()
+            },
+            "request_id",
+        ),
     ] {
-        let error = GenerateRequest::from_proto(change.to_proto()).expect_err(field).to_string();
+        let error = GenerateRequest::from_proto(change.to_proto())
+            .expect_err(field)
+            .to_string();
         assert!(error.contains(field), "{error}");
     }
     let mut torn = request().to_proto();
     torn.tokens.truncate(7);
-    assert!(matches!(GenerateRequest::from_proto(torn), Err(ValueError::Torn { .. })));
+    assert!(matches!(
+        GenerateRequest::from_proto(torn),
+        Err(ValueError::Torn { .. })
+    ));
 }
 
 fn logprobs() -> impl Strategy<Value = TokenLogprobs> {
     let top = vec((any::<u32>().prop_map(TokenId), -50.0_f32..0.0), 0..4);
-    (-50.0_f32..0.0, any::<u32>(), top)
-        .prop_map(|(logprob, rank, top)| TokenLogprobs { logprob, rank, top })
+    (-50.0_f32..0.0, any::<u32>(), top).prop_map(|(logprob, rank, top)| TokenLogprobs {
+        logprob,
+        rank,
+        top,
+    })
 }
 
 fn event() -> impl Strategy<Value = GenerateEvent> {
-    let started = (any::<u32>(), vec(logprobs(), 0..3)).prop_map(
-        |(cached_tokens, prompt_logprobs)| GenerateEvent::Started { cached_tokens, prompt_logprobs },
-    );
+    let started =
+        (any::<u32>(), vec(logprobs(), 0..3)).prop_map(|(cached_tokens, prompt_logprobs)| {
+            GenerateEvent::Started {
+                cached_tokens,
+                prompt_logprobs,
+            }
+        });
     let plain = vec((any::<u32>(), any::<bool>(), Just(None)), 0..9);
-    let detailed = vec((any::<u32>(), any::<bool>(), logprobs().prop_map(Some)), 0..4);
+    let detailed = vec(
+        (any::<u32>(), any::<bool>(), logprobs().prop_map(Some)),
+        0..4,
+    );
     let tokens = prop_oneof![plain, detailed].prop_map(|tokens| {
         let emitted = |(token, accepted, logprobs)| EmittedToken {
             token: TokenId(token),
@@ -70,7 +117,9 @@ fn event() -> impl Strategy<Value = GenerateEvent> {
     });
     let finished = (option::of(any::<u32>()), any::<[u32; 4]>(), any::<u64>()).prop_map(
         |(stop, [rounds, drafted, accepted, cached_tokens], nanos)| GenerateEvent::Finished {
-            reason: stop.map_or(FinishReason::Length, |token| FinishReason::Stop(TokenId(token))),
+            reason: stop.map_or(FinishReason::Length, |token| {
+                FinishReason::Stop(TokenId(token))
+            }),
             stats: GenerationStats {
                 rounds,
                 drafted,
@@ -109,12 +158,17 @@ fn errors_keep_their_meaning_across_the_wire() {
     let instance = || "target-0".to_string();
     for error in [
         GenerateError::Invalid("top_p is 7".into()),
-        GenerateError::Busy { instance: instance() },
+        GenerateError::Busy {
+            instance: instance(),
+        },
     ] {
         let status = Status::from(error.clone());
         assert_eq!(GenerateError::of_status("target-0", &status), error);
     }
-    let lost = GenerateError::Lost { instance: instance(), cause: "the engine failed".into() };
+    let lost = GenerateError::Lost {
+        instance: instance(),
+        cause: "the engine failed".into(),
+    };
     let back = GenerateError::of_status("target-0", &Status::from(lost));
     assert!(back.replayable());
     assert!(back.to_string().contains("the engine failed"), "{back}");

@@ -12,38 +12,63 @@ fn tokens(max: usize) -> impl Strategy<Value = Vec<TokenId>> {
 }
 
 fn key() -> impl Strategy<Value = (SessionId, Epoch)> {
-    (any::<u64>().prop_map(SessionId), any::<u32>().prop_map(Epoch))
+    (
+        any::<u64>().prop_map(SessionId),
+        any::<u32>().prop_map(Epoch),
+    )
 }
 
 fn sampling() -> impl Strategy<Value = SamplingParams> {
     let bias = vec((any::<u32>().prop_map(TokenId), -100.0_f32..100.0), 0..5);
-    (0.0_f32..9.0, any::<u32>(), 0.01_f32..=1.0, 0.0_f32..=1.0, bias, tokens(4)).prop_map(
-        |(temperature, top_k, top_p, min_p, logit_bias, banned_until_min)| SamplingParams {
-            temperature,
-            top_k,
-            top_p,
-            min_p,
-            repetition_penalty: 1.0 + top_p,
-            presence_penalty: min_p,
-            frequency_penalty: -min_p,
-            logit_bias,
-            banned_until_min,
-            min_tokens: top_k / 2,
-        },
+    (
+        0.0_f32..9.0,
+        any::<u32>(),
+        0.01_f32..=1.0,
+        0.0_f32..=1.0,
+        bias,
+        tokens(4),
     )
+        .prop_map(
+            |(temperature, top_k, top_p, min_p, logit_bias, banned_until_min)| SamplingParams {
+                temperature,
+                top_k,
+                top_p,
+                min_p,
+                repetition_penalty: 1.0 + top_p,
+                presence_penalty: min_p,
+                frequency_penalty: -min_p,
+                logit_bias,
+                banned_until_min,
+                min_tokens: top_k / 2,
+            },
+        )
 }
 
 fn to_draft() -> impl Strategy<Value = ToDraft> {
     let open = (key(), sampling(), any::<u64>(), tokens(40)).prop_map(
         |((session, epoch), sampling, seed, tokens)| {
             let prompt_len = tokens.len() as u32 / 2;
-            ToDraft::Open(Open { session, epoch, sampling, seed: Seed(seed), prompt_len, tokens })
+            ToDraft::Open(Open {
+                session,
+                epoch,
+                sampling,
+                seed: Seed(seed),
+                prompt_len,
+                tokens,
+            })
         },
     );
     let outcome = (key(), any::<u32>(), any::<u32>(), tokens(9), 0..=4096_u32).prop_map(
         |((session, epoch), round, base_len, tokens, lookahead)| {
             let round = Round(round);
-            ToDraft::Outcome(Outcome { session, epoch, round, base_len, tokens, lookahead })
+            ToDraft::Outcome(Outcome {
+                session,
+                epoch,
+                round,
+                base_len,
+                tokens,
+                lookahead,
+            })
         },
     );
     let close = key().prop_map(|(session, epoch)| ToDraft::Close { session, epoch });
@@ -55,26 +80,47 @@ fn distribution() -> impl Strategy<Value = SparseDistribution> {
         entries.sort_by_key(|entry| entry.0);
         entries.dedup_by_key(|entry| entry.0);
         let sum: f32 = entries.iter().map(|entry| entry.1).sum();
-        let entries = entries.into_iter().map(|(token, weight)| (TokenId(token), weight / sum));
-        SparseDistribution { entries: entries.collect() }
+        let entries = entries
+            .into_iter()
+            .map(|(token, weight)| (TokenId(token), weight / sum));
+        SparseDistribution {
+            entries: entries.collect(),
+        }
     })
 }
 
 fn to_target() -> impl Strategy<Value = ToTarget> {
     let opened = key().prop_map(|(session, epoch)| ToTarget::Opened { session, epoch });
-    let refused = (key(), ".{0,20}", any::<bool>()).prop_map(|((session, epoch), reason, retry)| {
-        ToTarget::Refused { session, epoch, reason, retry }
-    });
+    let refused =
+        (key(), ".{0,20}", any::<bool>()).prop_map(|((session, epoch), reason, retry)| {
+            ToTarget::Refused {
+                session,
+                epoch,
+                reason,
+                retry,
+            }
+        });
     let q = option::of(vec(distribution(), 9));
     let window = (key(), any::<u32>(), any::<u32>(), tokens(9), q).prop_map(
         |((session, epoch), round, base_len, tokens, q)| {
             let mut q = q.unwrap_or_default();
             q.truncate(tokens.len());
-            ToTarget::Window(Window { session, epoch, round: Round(round), base_len, tokens, q })
+            ToTarget::Window(Window {
+                session,
+                epoch,
+                round: Round(round),
+                base_len,
+                tokens,
+                q,
+            })
         },
     );
     let resync = (key(), any::<u32>()).prop_map(|((session, epoch), have_len)| {
-        ToTarget::Resync(Resync { session, epoch, have_len })
+        ToTarget::Resync(Resync {
+            session,
+            epoch,
+            have_len,
+        })
     });
     prop_oneof![opened, refused, window, resync]
 }
@@ -184,7 +230,10 @@ fn outcome(session: u64) -> ToDraft {
 }
 
 fn target_frame(messages: Vec<ToDraft>) -> TargetFrame {
-    TargetFrame { messages, ..TargetFrame::default() }
+    TargetFrame {
+        messages,
+        ..TargetFrame::default()
+    }
 }
 
 #[test]
@@ -220,24 +269,44 @@ fn messages_that_break_their_types_promises_are_malformed() {
         ToDraft::Open(open)
     };
     for (message, word) in [
-        (open(&|open| open.sampling.temperature = f32::NAN), "temperature"),
+        (
+            open(&|open| open.sampling.temperature = f32::NAN),
+            "temperature",
+        ),
         (open(&|open| open.sampling.top_p = 0.0), "top_p"),
         (open(&|open| open.prompt_len = 2), "prompt_len"),
-        (open(&|open| open.sampling.logit_bias = vec![(TokenId(0), f32::INFINITY)]), "logit_bias"),
+        (
+            open(&|open| open.sampling.logit_bias = vec![(TokenId(0), f32::INFINITY)]),
+            "logit_bias",
+        ),
     ] {
         let frame = decode_target_frame(target_bytes(&target_frame(vec![message])));
         let malformed = frame.expect("the frame itself is whole").malformed;
         assert_eq!(malformed[0].session, Some(key.0));
-        assert!(malformed[0].reason.contains(word), "{}", malformed[0].reason);
+        assert!(
+            malformed[0].reason.contains(word),
+            "{}",
+            malformed[0].reason
+        );
     }
 
     let window = |q: Vec<Vec<(u32, f32)>>| {
         let q = q.into_iter().map(|entries| SparseDistribution {
-            entries: entries.into_iter().map(|(id, p)| (TokenId(id), p)).collect(),
+            entries: entries
+                .into_iter()
+                .map(|(id, p)| (TokenId(id), p))
+                .collect(),
         });
         let (session, epoch) = key;
         let (round, base_len, tokens) = (Round(1), 1, vec![TokenId(1)]);
-        ToTarget::Window(Window { session, epoch, round, base_len, tokens, q: q.collect() })
+        ToTarget::Window(Window {
+            session,
+            epoch,
+            round,
+            base_len,
+            tokens,
+            q: q.collect(),
+        })
     };
     for (message, word) in [
         (window(vec![vec![(1, 0.5), (2, 0.4)]]), "distribution"),
@@ -247,9 +316,16 @@ fn messages_that_break_their_types_promises_are_malformed() {
         (window(vec![vec![]]), "distribution"),
         (window(vec![vec![(1, 1.0)], vec![(1, 1.0)]]), "counts"),
     ] {
-        let frame = DraftFrame { messages: vec![message], ..DraftFrame::default() };
+        let frame = DraftFrame {
+            messages: vec![message],
+            ..DraftFrame::default()
+        };
         let frame = decode_draft_frame(draft_bytes(&frame)).expect("the frame itself is whole");
-        assert!(frame.malformed[0].reason.contains(word), "{}", frame.malformed[0].reason);
+        assert!(
+            frame.malformed[0].reason.contains(word),
+            "{}",
+            frame.malformed[0].reason
+        );
     }
 }
 
@@ -257,14 +333,32 @@ fn messages_that_break_their_types_promises_are_malformed() {
 fn a_frame_that_cannot_be_followed_is_an_error() {
     let good = target_bytes(&target_frame(vec![outcome(1)]));
     let cut = good.slice(..good.len() - 1);
-    assert!(matches!(decode_target_frame(cut), Err(FrameError::Bytes { at: 0, .. })));
+    assert!(matches!(
+        decode_target_frame(cut),
+        Err(FrameError::Bytes { at: 0, .. })
+    ));
     let no_key = Bytes::from_static(&[0x0d, 1, 2, 3, 4]);
-    assert!(matches!(decode_target_frame(no_key), Err(FrameError::Bytes { at: 0, .. })));
+    assert!(matches!(
+        decode_target_frame(no_key),
+        Err(FrameError::Bytes { at: 0, .. })
+    ));
     let endless = Bytes::from_static(&[MESSAGES, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
-    assert!(matches!(decode_draft_frame(endless), Err(FrameError::Bytes { .. })));
-    let long_name = Hello { instance: "x".repeat(5000), ..hello() };
-    let frame = TargetFrame { hello: Some((VERSION, long_name)), ..TargetFrame::default() };
-    assert!(matches!(decode_target_frame(target_bytes(&frame)), Err(FrameError::Value(_))));
+    assert!(matches!(
+        decode_draft_frame(endless),
+        Err(FrameError::Bytes { .. })
+    ));
+    let long_name = Hello {
+        instance: "x".repeat(5000),
+        ..hello()
+    };
+    let frame = TargetFrame {
+        hello: Some((VERSION, long_name)),
+        ..TargetFrame::default()
+    };
+    assert!(matches!(
+        decode_target_frame(target_bytes(&frame)),
+        Err(FrameError::Value(_))
+    ));
     let many = Bytes::from([MESSAGES, 0].repeat(MAX_MESSAGES + 1));
     assert_eq!(decode_target_frame(many), Err(FrameError::TooManyMessages));
 }

@@ -31,12 +31,18 @@ fn open(session: u64, len: usize) -> ToDraft {
 }
 
 fn close(session: u64) -> ToDraft {
-    ToDraft::Close { session: SessionId(session), epoch: Epoch(1) }
+    ToDraft::Close {
+        session: SessionId(session),
+        epoch: Epoch(1),
+    }
 }
 
 /// The next frame, if there is one now.
 fn next(outgoing: &mut Outgoing<TargetFrame>) -> Option<TargetFrame> {
-    outgoing.next().now_or_never().map(|frame| frame.expect("the connection lives"))
+    outgoing
+        .next()
+        .now_or_never()
+        .map(|frame| frame.expect("the connection lives"))
 }
 
 /// A queue with an open connection that has introduced itself.
@@ -67,14 +73,26 @@ fn nothing_is_kept_while_the_link_is_down() {
     let queue: Arc<Queue<TargetFrame>> = Arc::new(Queue::new(10));
     assert_eq!(queue.push(vec![close(1)]), Err(SendError::Down));
     let mut outgoing = queue.connect(Hello::default());
-    assert_eq!(queue.push(vec![close(1)]), Err(SendError::Down), "not before the welcome");
+    assert_eq!(
+        queue.push(vec![close(1)]),
+        Err(SendError::Down),
+        "not before the welcome"
+    );
     queue.open(1 << 20);
     queue.push(vec![close(1)]).expect("is up");
     queue.close();
-    assert_eq!(outgoing.next().now_or_never(), Some(None), "the stream ends");
+    assert_eq!(
+        outgoing.next().now_or_never(),
+        Some(None),
+        "the stream ends"
+    );
     assert_eq!(queue.push(vec![close(2)]), Err(SendError::Down));
     let mut again = queue.connect(Hello::default());
-    assert_eq!(outgoing.next().now_or_never(), Some(None), "the old stream takes nothing");
+    assert_eq!(
+        outgoing.next().now_or_never(),
+        Some(None),
+        "the old stream takes nothing"
+    );
     queue.open(1 << 20);
     assert_eq!(next(&mut again).expect("introduces itself").messages, []);
 }
@@ -82,9 +100,21 @@ fn nothing_is_kept_while_the_link_is_down() {
 #[test]
 fn on_overflow_superseded_outcomes_go_first() {
     let (queue, mut outgoing) = opened(4, 1 << 20);
-    queue.push(vec![open(1, 1), outcome(1, 0), outcome(2, 0), outcome(1, 1)]).expect("fits");
+    queue
+        .push(vec![
+            open(1, 1),
+            outcome(1, 0),
+            outcome(2, 0),
+            outcome(1, 1),
+        ])
+        .expect("fits");
     let lost = queue.push(vec![outcome(1, 2)]);
-    assert_eq!(lost, Err(SendError::Overflow { sessions: vec![SessionId(1)] }));
+    assert_eq!(
+        lost,
+        Err(SendError::Overflow {
+            sessions: vec![SessionId(1)]
+        })
+    );
     let frame = next(&mut outgoing).expect("a frame");
     assert_eq!(frame.messages, [open(1, 1), outcome(2, 0), outcome(1, 2)]);
 }
@@ -104,7 +134,9 @@ fn on_overflow_without_superseded_messages_the_newest_go_but_never_a_close() {
 fn no_more_is_sent_than_the_peer_has_granted() {
     let (queue, mut outgoing) = opened(1 << 20, 1 << 30);
     let total = CREDIT_WINDOW + 10;
-    queue.push((0..total).map(|round| outcome(1, round)).collect()).expect("fits");
+    queue
+        .push((0..total).map(|round| outcome(1, round)).collect())
+        .expect("fits");
     let frame = next(&mut outgoing).expect("a frame");
     assert_eq!(frame.messages.len(), CREDIT_WINDOW as usize);
     assert_eq!(next(&mut outgoing), None);
@@ -118,9 +150,20 @@ fn no_more_is_sent_than_the_peer_has_granted() {
 fn frames_keep_to_the_peers_limit_and_what_never_fits_is_reported() {
     let (queue, mut outgoing) = opened(100, 5000);
     let lost = queue.push(vec![open(1, 1000), open(2, 1300), open(3, 1000), close(3)]);
-    assert_eq!(lost, Err(SendError::Overflow { sessions: vec![SessionId(2)] }));
-    assert_eq!(next(&mut outgoing).expect("a frame").messages, [open(1, 1000)]);
-    assert_eq!(next(&mut outgoing).expect("a frame").messages, [open(3, 1000), close(3)]);
+    assert_eq!(
+        lost,
+        Err(SendError::Overflow {
+            sessions: vec![SessionId(2)]
+        })
+    );
+    assert_eq!(
+        next(&mut outgoing).expect("a frame").messages,
+        [open(1, 1000)]
+    );
+    assert_eq!(
+        next(&mut outgoing).expect("a frame").messages,
+        [open(3, 1000), close(3)]
+    );
 }
 
 #[test]
@@ -130,8 +173,12 @@ fn a_push_wakes_the_stream() {
         let queue = Arc::clone(&queue);
         move || queue.push(vec![close(1)])
     });
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
-    let frame = runtime.block_on(outgoing.next()).expect("the connection lives");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .expect("runtime");
+    let frame = runtime
+        .block_on(outgoing.next())
+        .expect("the connection lives");
     assert_eq!(frame.messages, [close(1)]);
     sender.join().expect("ends").expect("is up");
 }
