@@ -309,7 +309,7 @@ fn fixed(k: u32) -> Policy {
 }
 
 fn run(policy: Policy, seed: u64, faults: Faults, blur: f32) -> (TargetStats, Duration) {
-    let params = sampling(if seed % 2 == 0 { 0.0 } else { 1.0 });
+    let params = sampling(if seed.is_multiple_of(2) { 0.0 } else { 1.0 });
     let expected = plain(&params, Seed(seed), 200);
     let mut world = World::new(policy, params, seed, faults, blur, 200);
     let (tokens, took) = world.run();

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::{Scratch, argmax, support, weight};
+use super::{Scratch, argmax, support, weight::Sum};
 use crate::TokenId;
 
 /// Log-probabilities at one position.
@@ -28,7 +28,9 @@ pub fn logprobs(logits: &[f32], token: TokenId, top: usize, scratch: &mut Scratc
             logit - maximum
         }
     };
-    let log_total = libm::log(weight::total(logits, relative));
+    let mut total = Sum::default();
+    total.add(logits, relative);
+    let log_total = libm::log(total.value());
     let logprob = |logit: f32| (f64::from(relative(logit)) - log_total) as f32;
     support::likeliest(logits, top, &mut scratch.keys);
     let likeliest = scratch

@@ -2,14 +2,11 @@
 
 use alloc::vec::Vec;
 
-use super::{History, InvalidSampling, SamplingParams, argmax, support};
+use super::{History, InvalidSampling, SamplingParams, argmax, support, support::FEW};
 use crate::{
     Seed, TokenId,
     noise::{Domain, Noise},
 };
-
-/// Supports up to this size are evaluated token by token; above, scanning all is quicker.
-const SPARSE: usize = 128;
 
 /// How one request samples: checked parameters, seed, and the sequence so far.
 #[derive(Clone, Debug)]
@@ -88,11 +85,11 @@ impl Sampler {
         if !self.params.truncates() {
             return argmax::noisy(logits, temperature, &noise, support::EVERYTHING, bounds);
         }
-        let cut = support::cut(logits, &self.params, keys);
-        if keys.len() <= SPARSE {
+        let support = support::cut(logits, &self.params, keys);
+        if support.len <= FEW {
             argmax::noisy_among(keys, temperature, &noise)
         } else {
-            argmax::noisy(logits, temperature, &noise, cut, bounds)
+            argmax::noisy(logits, temperature, &noise, support.cut, bounds)
         }
     }
 
@@ -118,7 +115,7 @@ impl Sampler {
             }
             return;
         }
-        let cut = support::cut(adjusted, &self.params, keys);
+        let cut = support::cut(adjusted, &self.params, keys).cut;
         let temperature = f64::from(self.params.temperature);
         let top = f64::from(argmax::maximum(adjusted));
         let mut total = 0.0;

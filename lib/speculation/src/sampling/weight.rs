@@ -11,21 +11,58 @@ const LANES: usize = 16;
 /// `exp(x)` for `x <= 0`, rounded to a multiple of 2^-35; 0 for what is not a number.
 #[inline]
 pub(super) fn weight(x: f32) -> f64 {
-    (f64::from(exp(x)) + ROUNDING) - ROUNDING
+    quantised(exp(x))
 }
 
-/// Sum of the weights of `scaled(value)` over all values.
 #[inline]
-pub(super) fn total(values: &[f32], scaled: impl Fn(f32) -> f32) -> f64 {
-    let mut lanes = [0.0; LANES];
-    let (chunks, rest) = values.as_chunks::<LANES>();
-    for chunk in chunks {
-        for (lane, &value) in lanes.iter_mut().zip(chunk) {
-            *lane += weight(scaled(value));
+fn quantised(exponential: f32) -> f64 {
+    (f64::from(exponential) + ROUNDING) - ROUNDING
+}
+
+/// Fills the first of `weights` with the weights of `scaled(value)` of each value.
+#[inline]
+pub(super) fn weights<const N: usize>(
+    values: &[f32],
+    scaled: impl Fn(f32) -> f32,
+    weights: &mut [f64; N],
+) {
+    // In steps, so that each becomes a loop over vectors of its own width.
+    let mut exponentials = [0.0; N];
+    for (exponential, &value) in exponentials.iter_mut().zip(values) {
+        *exponential = exp(scaled(value));
+    }
+    for (weight, exponential) in weights.iter_mut().zip(exponentials) {
+        *weight = quantised(exponential);
+    }
+}
+
+/// A sum of weights.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Sum {
+    lanes: [f64; LANES],
+}
+
+impl Sum {
+    /// Adds the weights of `scaled(value)` over all values.
+    #[inline]
+    pub(super) fn add(&mut self, values: &[f32], scaled: impl Fn(f32) -> f32) {
+        let (chunks, rest) = values.as_chunks::<LANES>();
+        for chunk in chunks {
+            let mut added = [0.0; LANES];
+            weights(chunk, &scaled, &mut added);
+            for (lane, weight) in self.lanes.iter_mut().zip(added) {
+                *lane += weight;
+            }
+        }
+        for &value in rest {
+            self.lanes[0] += weight(scaled(value));
         }
     }
-    let rest: f64 = rest.iter().map(|&value| weight(scaled(value))).sum();
-    lanes.into_iter().sum::<f64>() + rest
+
+    /// The sum.
+    pub(super) fn value(&self) -> f64 {
+        self.lanes.iter().sum()
+    }
 }
 
 /// `exp(x)` for `x <= 0` with a relative error below 3e-7; 0 below -87 and for what is not a
@@ -79,7 +116,10 @@ mod tests {
         let values: std::vec::Vec<f32> = (0..10_007).map(|i| -0.003 * i as f32).collect();
         let forward: f64 = values.iter().map(|&x| weight(x)).sum();
         let backward: f64 = values.iter().rev().map(|&x| weight(x)).sum();
-        let lanes = total(&values, |x| x);
+        let mut sum = Sum::default();
+        sum.add(&values[..1003], |x| x);
+        sum.add(&values[1003..], |x| x);
+        let lanes = sum.value();
         assert!(forward.to_bits() == backward.to_bits() && forward.to_bits() == lanes.to_bits());
     }
 }
