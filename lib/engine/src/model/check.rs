@@ -78,9 +78,9 @@ fn check_sequence(plan: &StepPlan, sequence: &SequenceRows) -> Result<(), Runner
         ));
     }
     for (own, mask) in (earlier..).zip(masks) {
-        // Bits up to the row's own; a shift by 64 is all of them.
-        let later = !0u64 << own << 1;
-        if own < 63 && mask & later != 0 {
+        // Two shifts, since the last row's one shift would be by 64.
+        let later = u64::MAX << own << 1;
+        if mask & later != 0 {
             return Err(RunnerError::Malformed(
                 "an ancestor that comes after its descendant",
             ));

@@ -135,13 +135,14 @@ fn a_ragged_batch_gives_the_references_padded_batch() {
     }
 }
 
-/// The fixtures' weights are f32 of wide spread over three layers, the worst case for reduced
-/// weights; a checkpoint in bf16 loses nothing in its weights.
+/// Limits for the worst and the mean row, as parts of the row's largest logit. The fixtures' weights
+/// are f32 of wide spread over three layers, the worst case: a checkpoint in bf16 loses nothing in
+/// its weights (`shipped.rs` has its closer limits).
 #[test]
 fn reduced_weights_stay_within_their_tolerances() {
     for (dtype, limit, mean_limit) in [
-        (WeightType::Bf16, 0.05, 0.02),
-        (WeightType::Int8, 0.15, 0.05),
+        (WeightType::Bf16, 0.08, 0.025),
+        (WeightType::Int8, 0.25, 0.08),
     ] {
         for isa in Isa::available() {
             for name in fixture::NAMES {
