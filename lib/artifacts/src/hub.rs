@@ -135,6 +135,8 @@ struct RemoteFile {
     /// Name of the blob in the cache: SHA-256 of large files, git's object id of small ones.
     id: String,
     sha256: Option<String>,
+    /// Kept outside git, by its SHA-256.
+    large: bool,
 }
 
 impl ModelUri {
@@ -260,6 +262,16 @@ impl Hub {
             .await
             .map_err(failed)?;
         let mut files: Vec<RemoteFile> = entries.into_iter().filter_map(needed).collect();
+        for file in files.iter_mut().filter(|file| file.large && file.sha256.is_none()) {
+            // The listing names the pointer file; the download's tag is the content's SHA-256.
+            let meta = remote.get_file_metadata().filepath(&file.path).revision(&commit);
+            if let Ok(meta) = meta.send().await
+                && is_sha256(&meta.etag)
+            {
+                file.id.clone_from(&meta.etag);
+                file.sha256 = Some(meta.etag);
+            }
+        }
         files.sort_by_key(|file| file.size);
         let has = |test: &dyn Fn(&str) -> bool| files.iter().any(|f| test(&f.path));
         if !has(&|p| p == "config.json") || !has(&|p| is_weights(p)) {
@@ -298,6 +310,10 @@ impl Hub {
     }
 }
 
+fn is_sha256(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
 fn is_weights(path: &str) -> bool {
     // `consolidated*` repeats the weights in another naming.
     Path::new(path)
@@ -325,7 +341,8 @@ fn needed(entry: RepoTreeEntry) -> Option<RemoteFile> {
     let wanted = !path.contains('/')
         && !path.starts_with('.')
         && (is_weights(&path) || matches!(extension, "json" | "jinja"));
-    let sha256 = lfs.and_then(|lfs| lfs.sha256);
+    let large = lfs.is_some();
+    let sha256 = lfs.and_then(|lfs| lfs.sha256).filter(|sha256| is_sha256(sha256));
     // The id becomes a file name, so a hub that lies must not choose its folder.
     let id = sha256.clone().unwrap_or(oid);
     let plain = !id.is_empty() && id.bytes().all(|b| b.is_ascii_hexdigit());
@@ -334,6 +351,7 @@ fn needed(entry: RepoTreeEntry) -> Option<RemoteFile> {
         size,
         id,
         sha256,
+        large,
     })
 }
 

@@ -27,7 +27,7 @@ pub const DEFAULT_TEMPLATE: &str = "{{ messages | map(attribute='content') | joi
 
 /// Steps a template may take: far more than any real one does, few enough that a loop without
 /// end is stopped in a moment.
-const FUEL: u64 = 50_000_000;
+const FUEL: u64 = 5_000_000;
 
 /// Why a folder's template cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -297,15 +297,9 @@ fn failed(error: &Error) -> RenderError {
 
 /// Kind, detail and line of an error, on one line.
 fn describe(error: &Error) -> String {
-    let mut text = error.kind().to_string();
-    if let Some(detail) = error.detail() {
-        text.push_str(": ");
-        text.push_str(detail);
-    }
-    if let Some(line) = error.line() {
-        text.push_str(&format!(" (line {line})"));
-    }
-    text
+    let detail = error.detail().map(|detail| format!(": {detail}")).unwrap_or_default();
+    let line = error.line().map(|line| format!(" (line {line})")).unwrap_or_default();
+    format!("{}{detail}{line}", error.kind())
 }
 
 #[cfg(test)]

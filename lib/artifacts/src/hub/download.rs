@@ -3,6 +3,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Read, Write},
+    path::Path,
     time::Duration,
 };
 
@@ -75,7 +76,7 @@ impl Download<'_> {
             return Ok(());
         }
         self.receive(&mut out, cache, progress).await?;
-        self.check(&path, &out)?;
+        self.check(&path)?;
         out.sync_all()
             .map_err(|source| self.write_error(cache, &out, source))?;
         fs::rename(&path, cache.blob(&self.file.id)).map_err(failed)
@@ -176,7 +177,7 @@ impl Download<'_> {
     }
 
     /// Checks the digest; a damaged file is removed, so that the next attempt begins anew.
-    fn check(&self, path: &std::path::Path, _out: &File) -> Result<(), HubError> {
+    fn check(&self, path: &Path) -> Result<(), HubError> {
         let Some(want) = &self.file.sha256 else {
             return Ok(());
         };
@@ -220,7 +221,7 @@ impl Download<'_> {
 }
 
 /// SHA-256 of a file, in hex.
-fn digest(path: &std::path::Path) -> io::Result<String> {
+fn digest(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let mut hash = Sha256::new();
     let mut chunk = vec![0; DIGEST_CHUNK];
@@ -231,9 +232,11 @@ fn digest(path: &std::path::Path) -> io::Result<String> {
         }
         hash.update(&chunk[..n]);
     }
-    Ok(hash
-        .finalize()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect())
+    let mut hex = String::new();
+    for byte in hash.finalize() {
+        for nibble in [byte >> 4, byte & 15] {
+            hex.extend(char::from_digit(u32::from(nibble), 16));
+        }
+    }
+    Ok(hex)
 }

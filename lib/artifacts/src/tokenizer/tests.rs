@@ -1,1 +1,229 @@
+use std::{fs, path::PathBuf, sync::Arc};
 
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+
+fn shipped() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models/target")
+}
+
+fn tokenizer() -> Arc<Tokenizer> {
+    Arc::new(Tokenizer::load(&shipped()).unwrap())
+}
+
+/// A folder with a tokenizer and its configuration.
+fn folder(tokenizer: &Value, config: &Value) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    fs::write(dir.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+    dir
+}
+
+/// A vocabulary as `SentencePiece` models have it: `▁` for spaces, bytes as a last resort.
+fn sentencepiece() -> Value {
+    let mut vocab = serde_json::Map::new();
+    for token in ["<unk>", "<s>", "</s>"] {
+        vocab.insert(token.to_owned(), json!(vocab.len()));
+    }
+    for byte in 0..=255_u8 {
+        vocab.insert(format!("<0x{byte:02X}>"), json!(vocab.len()));
+    }
+    for token in ["▁", "a", "b", "▁a", "ab", "▁ab", "é"] {
+        vocab.insert(token.to_owned(), json!(vocab.len()));
+    }
+    let special = |id: u32, content: &str| {
+        json!({"id": id, "content": content, "single_word": false, "lstrip": false,
+               "rstrip": false, "normalized": false, "special": true})
+    };
+    json!({
+        "version": "1.0", "truncation": null, "padding": null,
+        "added_tokens": [special(0, "<unk>"), special(1, "<s>"), special(2, "</s>")],
+        "normalizer": {"type": "Sequence", "normalizers": [
+            {"type": "Prepend", "prepend": "▁"},
+            {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]},
+        "pre_tokenizer": null, "post_processor": null,
+        "decoder": {"type": "Sequence", "decoders": [
+            {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+            {"type": "ByteFallback"}, {"type": "Fuse"},
+            {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+        "model": {"type": "BPE", "dropout": null, "unk_token": "<unk>",
+            "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": true,
+            "byte_fallback": true, "ignore_merges": false, "vocab": vocab,
+            "merges": ["▁ a", "a b", "▁a b"]}
+    })
+}
+
+fn streamed(tokenizer: &Arc<Tokenizer>, ids: &[TokenId], skip_special: bool) -> Vec<String> {
+    let mut decoder = IncrementalDecoder::new(Arc::clone(tokenizer), skip_special);
+    let mut pieces = Vec::new();
+    for &id in ids {
+        let mut piece = String::new();
+        decoder.push(id, &mut piece);
+        pieces.push(piece);
+    }
+    let mut rest = String::new();
+    decoder.finish(&mut rest);
+    pieces.push(rest);
+    pieces
+}
+
+#[test]
+fn the_shipped_tokenizer_reads_back_what_it_writes() {
+    let tokenizer = tokenizer();
+    assert_eq!(tokenizer.vocab_size(), 4096);
+    for text in ["Question: 12 + 30?\nAnswer:", "naïve — 日本語 🦀", "", "  two  spaces "] {
+        let ids = tokenizer.encode(text, false).unwrap();
+        assert_eq!(tokenizer.decode(&ids, true), text);
+    }
+}
+
+#[test]
+fn a_beginning_token_is_put_first_exactly_once() {
+    let tokenizer = tokenizer();
+    let bos = TokenId(0);
+    let plain = tokenizer.encode("Hello", false).unwrap();
+    assert_ne!(plain.first(), Some(&bos));
+    for text in ["Hello", "<s>Hello"] {
+        let ids = tokenizer.encode(text, true).unwrap();
+        assert_eq!(ids[0], bos, "{text}");
+        assert_eq!(ids[1..], plain, "{text}");
+    }
+}
+
+#[test]
+fn a_beginning_token_that_only_the_configuration_asks_for_is_added() {
+    let mut json: Value =
+        serde_json::from_slice(&fs::read(shipped().join("tokenizer.json")).unwrap()).unwrap();
+    json["post_processor"] = Value::Null;
+    for (add, config) in [
+        (true, json!({"add_bos_token": true, "bos_token": "<s>"})),
+        (true, json!({"add_bos_token": true, "bos_token": {"content": "<s>"}})),
+        (false, json!({"add_bos_token": false, "bos_token": "<s>"})),
+        (false, json!({"bos_token": "<s>"})),
+    ] {
+        let dir = folder(&json, &config);
+        let tokenizer = Tokenizer::load(dir.path()).unwrap();
+        let ids = tokenizer.encode("Hello", true).unwrap();
+        assert_eq!(ids[0] == TokenId(0), add, "{config}");
+        assert_ne!(tokenizer.encode("Hello", false).unwrap()[0], TokenId(0), "{config}");
+    }
+}
+
+#[test]
+fn errors_name_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let missing = Tokenizer::load(dir.path()).err().unwrap().to_string();
+    assert!(missing.contains("tokenizer.json is missing"), "{missing}");
+    fs::write(dir.path().join("tokenizer.json"), "{\"version\": ").unwrap();
+    let broken = Tokenizer::load(dir.path()).err().unwrap().to_string();
+    assert!(broken.contains("tokenizer.json is not a valid tokenizer"), "{broken}");
+}
+
+#[test]
+fn a_character_spread_over_tokens_comes_when_it_is_whole() {
+    let tokenizer = tokenizer();
+    let ids = tokenizer.encode("a🦀b", false).unwrap();
+    assert!(ids.len() > 3, "the crab must be spread for this test to mean anything");
+    let pieces = streamed(&tokenizer, &ids, true);
+    assert_eq!(pieces.concat(), "a🦀b");
+    assert!(pieces.iter().all(|piece| !piece.contains('\u{fffd}')), "{pieces:?}");
+    let cut = streamed(&tokenizer, &ids[..ids.len() - 2], true);
+    assert_eq!(cut.concat(), tokenizer.decode(&ids[..ids.len() - 2], true));
+    assert!(cut.last().unwrap().contains('\u{fffd}'), "the torn rest comes at the end: {cut:?}");
+}
+
+#[test]
+fn special_tokens_show_only_if_asked_for() {
+    let tokenizer = tokenizer();
+    let ids = tokenizer.encode("<s>Hi</s>", false).unwrap();
+    assert_eq!(streamed(&tokenizer, &ids, true).concat(), "Hi");
+    assert_eq!(streamed(&tokenizer, &ids, false).concat(), "<s>Hi</s>");
+    assert_eq!(tokenizer.decode(&ids, false), "<s>Hi</s>");
+    assert!(tokenizer.is_special(TokenId(0)) && !tokenizer.is_special(TokenId(100)));
+}
+
+#[test]
+fn bytes_of_tokens_join_to_the_text() {
+    let tokenizer = tokenizer();
+    let text = "He said: 日本 🦀";
+    let ids = tokenizer.encode(text, false).unwrap();
+    let bytes: Vec<u8> =
+        ids.iter().flat_map(|&id| tokenizer.token_bytes(id)).copied().collect();
+    assert_eq!(bytes, text.as_bytes());
+    assert_eq!(tokenizer.token_bytes(TokenId(999_999)), b"");
+}
+
+#[test]
+fn tokenizers_that_look_at_neighbours_stream_the_same_text() {
+    let dir = folder(&sentencepiece(), &json!({}));
+    let tokenizer = Arc::new(Tokenizer::load(dir.path()).unwrap());
+    for text in ["ab ab", "a  b", "日本 é 🦀 ab", "b"] {
+        let ids = tokenizer.encode(text, false).unwrap();
+        assert_eq!(tokenizer.decode(&ids, true), text);
+        let pieces = streamed(&tokenizer, &ids, true);
+        assert_eq!(pieces.concat(), text, "{pieces:?}");
+        assert!(pieces.iter().all(|piece| !piece.contains('\u{fffd}')), "{pieces:?}");
+    }
+    assert_eq!(tokenizer.token_bytes(tokenizer.token_id("<0x0A>").unwrap()), b"\n");
+    assert_eq!(tokenizer.token_bytes(tokenizer.token_id("▁ab").unwrap()), b" ab");
+}
+
+#[test]
+fn the_digest_is_about_meaning_not_spelling() {
+    let json: Value =
+        serde_json::from_slice(&fs::read(shipped().join("tokenizer.json")).unwrap()).unwrap();
+    let digest = |json: &Value| {
+        Tokenizer::load(folder(json, &json!({})).path()).unwrap().digest().to_owned()
+    };
+    let base = digest(&json);
+    assert_eq!(base, tokenizer().digest());
+    let draft = Tokenizer::load(&shipped().join("../draft")).unwrap();
+    assert_eq!(base, draft.digest());
+
+    let mut respelled = json.clone();
+    let merges = respelled["model"]["merges"].as_array_mut().unwrap();
+    for merge in merges {
+        *merge = match merge.take() {
+            Value::String(pair) => {
+                let (a, b) = pair.split_once(' ').unwrap();
+                json!([a, b])
+            }
+            Value::Array(pair) => {
+                json!(format!("{} {}", pair[0].as_str().unwrap(), pair[1].as_str().unwrap()))
+            }
+            other => other,
+        };
+    }
+    assert_eq!(digest(&respelled), base, "merges as pairs or as text");
+
+    let mut other = json.clone();
+    let vocab = other["model"]["vocab"].as_object_mut().unwrap();
+    let (a, b) = (vocab["A"].clone(), vocab["B"].clone());
+    vocab["A"] = b;
+    vocab["B"] = a;
+    assert_ne!(digest(&other), base, "two ids swapped");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn streamed_text_equals_decoding_at_once(
+        ids in prop::collection::vec(0_u32..4200, 0..60),
+        skip in any::<bool>(),
+    ) {
+        let tokenizer = tokenizer_once();
+        let ids: Vec<TokenId> = ids.into_iter().map(TokenId).collect();
+        let pieces = streamed(&tokenizer, &ids, skip);
+        prop_assert_eq!(pieces.concat(), tokenizer.decode(&ids, skip));
+        prop_assert_eq!(tokenizer.decode(&ids, skip), tokenizer.decode_whole(&ids, skip));
+    }
+}
+
+/// Loading takes longer than a case.
+fn tokenizer_once() -> Arc<Tokenizer> {
+    static ONCE: std::sync::OnceLock<Arc<Tokenizer>> = std::sync::OnceLock::new();
+    Arc::clone(ONCE.get_or_init(tokenizer))
+}

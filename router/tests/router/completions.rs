@@ -1,0 +1,343 @@
+//! What requests ask for reaches the target, and what it says reaches the user.
+
+use foretoken_artifacts::Tokenizer;
+use foretoken_speculation::{Seed, TokenId};
+use serde_json::{Value, json};
+
+use crate::{Script, model_folder, start, target::EOS};
+
+const TEXT: &str = " The answer is 42.\n\nQuestion: why?";
+
+fn tokenizer() -> Tokenizer {
+    Tokenizer::load(&model_folder()).expect("loads")
+}
+
+fn with(mut base: Value, extra: Value) -> Value {
+    let Value::Object(extra) = extra else { panic!("an object") };
+    base.as_object_mut().expect("an object").extend(extra);
+    base
+}
+
+fn completion(extra: Value) -> Value {
+    with(json!({"model": "tiny", "prompt": "Question: 6 * 7?\nAnswer:", "max_tokens": 200}), extra)
+}
+
+fn chat(extra: Value) -> Value {
+    let messages = json!([{"role": "user", "content": "Question: 6 * 7?\nAnswer:"}]);
+    with(json!({"model": "tiny", "messages": messages}), extra)
+}
+
+#[tokio::test]
+async fn text_comes_back_with_usage_that_counts_each_token_once() {
+    let setup = start(Script::says(TEXT)).await;
+    let answer = setup.client().post("/v1/completions", &completion(json!({}))).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let json = answer.json();
+    assert_eq!(json["choices"][0]["text"], TEXT);
+    assert_eq!(json["choices"][0]["finish_reason"], "stop");
+    let request = setup.targets[0].request();
+    assert_eq!(request.tokens[0], TokenId(0), "the beginning token is first");
+    assert_ne!(request.tokens[1], TokenId(0), "and once");
+    let emitted = tokenizer().encode(TEXT, false).unwrap().len() + 1;
+    assert_eq!(json["usage"]["prompt_tokens"], request.prompt_len);
+    assert_eq!(json["usage"]["completion_tokens"], emitted);
+    assert_eq!(json["usage"]["total_tokens"], request.prompt_len + emitted);
+    assert_eq!(json["usage"]["prompt_tokens_details"]["cached_tokens"], 4);
+}
+
+#[tokio::test]
+async fn messages_become_the_prompt_that_the_default_template_makes() {
+    let setup = start(Script::says(TEXT)).await;
+    let messages = json!([
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "One"}, {"type": "text", "text": "Two"}]},
+    ]);
+    let body = json!({"messages": messages, "max_completion_tokens": 5});
+    let answer = setup.client().post("/v1/chat/completions", &body).await;
+    let message = &answer.json()["choices"][0]["message"];
+    assert_eq!(message["role"], "assistant");
+    let request = setup.targets[0].request();
+    assert_eq!(tokenizer().decode(&request.tokens, true), "Be brief.\nOne\nTwo");
+    assert_eq!(request.max_tokens, 5);
+    assert_eq!(answer.json()["choices"][0]["finish_reason"], "length");
+    assert_eq!(answer.json()["usage"]["completion_tokens"], 5);
+}
+
+#[tokio::test]
+async fn sampling_fields_arrive_at_the_target() {
+    let setup = start(Script::says(TEXT)).await;
+    let body = completion(json!({
+        "temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.1, "repetition_penalty": 1.1,
+        "presence_penalty": -0.5, "frequency_penalty": 0.25, "logit_bias": {"9": 3, "5": -100},
+        "seed": -2, "ignore_eos": true, "stop_token_ids": [17], "min_tokens": 3,
+        "cache_prompt": false, "foretoken": {"policy": "Autoregressive", "lookahead": 3},
+    }));
+    let answer = setup.client().post("/v1/completions", &body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let request = setup.targets[0].request();
+    let sampling = &request.sampling;
+    assert_eq!((sampling.temperature, sampling.top_p, sampling.min_p), (0.5, 0.9, 0.1));
+    assert_eq!((sampling.top_k, sampling.repetition_penalty), (7, 1.1));
+    assert_eq!((sampling.presence_penalty, sampling.frequency_penalty), (-0.5, 0.25));
+    assert_eq!(sampling.logit_bias, [(TokenId(5), -100.0), (TokenId(9), 3.0)]);
+    assert_eq!(sampling.banned_until_min, [EOS, TokenId(17)]);
+    assert_eq!(sampling.min_tokens, 3);
+    assert_eq!(request.seed, Seed(-2_i64 as u64));
+    assert!(request.ignore_eos && !request.cache_prompt);
+    assert_eq!(request.stop_token_ids, [TokenId(17)]);
+    assert_eq!(request.policy.as_deref(), Some("Autoregressive"));
+    assert_eq!(request.lookahead, Some(3));
+    assert_eq!(answer.json()["usage"]["foretoken"]["seed"], -2);
+}
+
+#[tokio::test]
+async fn a_seed_is_drawn_and_told_if_the_request_has_none() {
+    let setup = start(Script::says(TEXT)).await;
+    let mut seeds = Vec::new();
+    for _ in 0..2 {
+        let json = setup.client().post("/v1/completions", &completion(json!({}))).await.json();
+        seeds.push(json["usage"]["foretoken"]["seed"].as_u64().expect("a seed"));
+    }
+    let sent: Vec<u64> = setup.targets[0].requests().iter().map(|r| r.seed.0).collect();
+    assert_eq!(seeds, sent);
+    assert_ne!(seeds[0], seeds[1]);
+    assert!(seeds.iter().all(|&seed| seed < 1 << 53), "every JSON reader can keep them");
+}
+
+#[tokio::test]
+async fn what_speculation_did_is_in_usage_and_timings() {
+    let setup = start(Script::says(TEXT)).await;
+    let json = setup.client().post("/v1/completions", &completion(json!({}))).await.json();
+    let own = &json["usage"]["foretoken"];
+    let (rounds, accepted) = (own["rounds"].as_f64().unwrap(), own["accepted"].as_f64().unwrap());
+    assert_eq!(own["policy"], "Speculative");
+    assert_eq!(own["drafted"].as_f64().unwrap(), rounds * 4.0);
+    assert_eq!(own["acceptance_length"].as_f64().unwrap(), 1.0 + accepted / rounds);
+    let timings = &json["timings"];
+    assert_eq!(timings["predicted_ms"], 50.0);
+    assert_eq!(timings["prompt_ms"], 7.0);
+    assert_eq!(timings["draft_n_accepted"], own["accepted"]);
+    assert_eq!(timings["draft_n"], own["drafted"]);
+    assert_eq!(timings["predicted_n"], json["usage"]["completion_tokens"]);
+}
+
+#[tokio::test]
+async fn prompts_come_as_text_or_ids_one_or_many() {
+    let setup = start(Script::says(" ok")).await;
+    for (prompt, want) in [
+        (json!("A b"), vec![None]),
+        (json!(["A b", "C"]), vec![None, None]),
+        (json!([0, 5, 6]), vec![Some(vec![0, 5, 6])]),
+        (json!([[7], [8, 9]]), vec![Some(vec![7]), Some(vec![8, 9])]),
+    ] {
+        let before = setup.targets[0].requests().len();
+        let body = completion(json!({"prompt": prompt, "return_token_ids": true}));
+        let json = setup.client().post("/v1/completions", &body).await.json();
+        let requests = setup.targets[0].requests().split_off(before);
+        assert_eq!(json["choices"].as_array().unwrap().len(), want.len(), "{prompt}");
+        assert_eq!(requests.len(), want.len());
+        let total: usize = requests.iter().map(|r| r.prompt_len).sum();
+        assert_eq!(json["usage"]["prompt_tokens"], total);
+        for (i, want) in want.into_iter().enumerate() {
+            let told = &json["choices"][i]["prompt_token_ids"];
+            if let Some(ids) = want {
+                assert_eq!(*told, json!(ids), "ids are taken as they are");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn several_choices_have_seeds_of_their_own_and_the_first_keeps_the_requests() {
+    let setup = start(Script::says(" ok")).await;
+    let body = chat(json!({"n": 3, "seed": 11}));
+    let json = setup.client().post("/v1/chat/completions", &body).await.json();
+    let indices: Vec<u64> =
+        json["choices"].as_array().unwrap().iter().map(|c| c["index"].as_u64().unwrap()).collect();
+    assert_eq!(indices, [0, 1, 2]);
+    let mut seeds: Vec<Seed> = setup.targets[0].requests().iter().map(|r| r.seed).collect();
+    let mut want = vec![Seed(11), Seed(11).derive(1), Seed(11).derive(2)];
+    seeds.sort_unstable_by_key(|s| s.0);
+    want.sort_unstable_by_key(|s| s.0);
+    assert_eq!(seeds, want);
+    let one = json["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert_eq!(one, setup.targets[0].requests()[0].prompt_len as u64, "the prompt counts once");
+    assert_eq!(json["usage"]["completion_tokens"], 3 * 2);
+}
+
+#[tokio::test]
+async fn a_stop_string_cuts_the_text_and_cancels_the_target() {
+    let mut script = Script::says(TEXT);
+    script.pause = std::time::Duration::from_millis(20);
+    let setup = start(script).await;
+    for (include, want) in [(false, " The answer is 42."), (true, " The answer is 42.\n\n")] {
+        let body = completion(json!({"stop": ["never", "\n\n"], "include_stop_str_in_output": include}));
+        let json = setup.client().post("/v1/completions", &body).await.json();
+        let choice = &json["choices"][0];
+        assert_eq!(choice["text"], want);
+        assert_eq!(choice["finish_reason"], "stop");
+        assert_eq!(choice["stop_reason"], "\n\n");
+        let all = tokenizer().encode(TEXT, false).unwrap().len() as u64;
+        assert!(json["usage"]["completion_tokens"].as_u64().unwrap() < all);
+        assert_eq!(json["usage"]["foretoken"]["drafted"], Value::Null, "cut short, so unknown");
+    }
+}
+
+#[tokio::test]
+async fn where_the_text_ends_does_not_depend_on_how_many_tokens_a_round_had() {
+    let setup = start(Script::says(TEXT)).await;
+    let mut seen = Vec::new();
+    for round in [1, 2, 3, 5, 40] {
+        setup.targets[0].change(|script| script.round = round);
+        let body = completion(json!({"stop": "42", "return_token_ids": true, "logprobs": 1}));
+        let json = setup.client().post("/v1/completions", &body).await.json();
+        let choice = &json["choices"][0];
+        let ids = choice["token_ids"].clone();
+        assert_eq!(choice["logprobs"]["tokens"].as_array().unwrap().len(), ids.as_array().unwrap().len());
+        seen.push((choice["text"].clone(), ids, json["usage"]["completion_tokens"].clone()));
+    }
+    assert!(seen.iter().all(|one| *one == seen[0]), "{seen:?}");
+    assert_eq!(seen[0].0, " The answer is ");
+}
+
+#[tokio::test]
+async fn a_thousand_stop_strings_are_fine() {
+    let setup = start(Script::says(TEXT)).await;
+    let mut stop: Vec<String> = (0..999).map(|i| format!("<<stop {i}>>")).collect();
+    stop.push("Question".into());
+    let body = completion(json!({"stop": stop}));
+    let json = setup.client().post("/v1/completions", &body).await.json();
+    assert_eq!(json["choices"][0]["text"], " The answer is 42.\n\n");
+    assert_eq!(json["choices"][0]["stop_reason"], "Question");
+}
+
+#[tokio::test]
+async fn stop_strings_are_not_looked_for_before_min_tokens() {
+    let setup = start(Script::says(TEXT)).await;
+    let count = tokenizer().encode(" The answer is 42.", false).unwrap().len();
+    let body = completion(json!({"stop": ["answer", "why"], "min_tokens": count}));
+    let json = setup.client().post("/v1/completions", &body).await.json();
+    assert_eq!(json["choices"][0]["text"], " The answer is 42.\n\nQuestion: ");
+}
+
+#[tokio::test]
+async fn a_stop_token_ends_the_output_and_is_not_shown() {
+    let setup = start(Script::says(TEXT)).await;
+    let stop = tokenizer().encode(" The answer", false).unwrap().pop().unwrap();
+    for (include, want) in [(false, " The"), (true, " The answer")] {
+        let body = completion(json!({
+            "stop_token_ids": [stop.0], "include_stop_str_in_output": include,
+            "return_token_ids": true,
+        }));
+        let json = setup.client().post("/v1/completions", &body).await.json();
+        let choice = &json["choices"][0];
+        assert_eq!((&choice["text"], &choice["stop_reason"]), (&json!(want), &json!(stop.0)));
+        assert_eq!(choice["token_ids"].as_array().unwrap().last(), Some(&json!(stop.0)));
+        assert!(json["usage"]["foretoken"]["drafted"].is_u64(), "the target's account is whole");
+    }
+}
+
+#[tokio::test]
+async fn echo_puts_the_prompt_first_with_its_logprobs() {
+    let setup = start(Script::says(" ok")).await;
+    let body = completion(json!({"prompt": "Hello there", "echo": true, "logprobs": 2}));
+    let json = setup.client().post("/v1/completions", &body).await.json();
+    let choice = &json["choices"][0];
+    assert_eq!(choice["text"], "Hello there ok");
+    let request = setup.targets[0].request();
+    assert!(request.prompt_logprobs);
+    let logprobs = &choice["logprobs"];
+    let tokens = logprobs["tokens"].as_array().unwrap();
+    assert_eq!(tokens.len(), request.prompt_len + 2);
+    assert_eq!(logprobs["token_logprobs"][0], Value::Null, "the first token has none");
+    assert_eq!(logprobs["top_logprobs"][0], Value::Null);
+    assert_eq!(logprobs["token_logprobs"][1], -0.5);
+    let mut offset = 0;
+    for (i, token) in tokens.iter().enumerate() {
+        assert_eq!(logprobs["text_offset"][i], offset);
+        offset += token.as_str().unwrap().chars().count();
+    }
+
+    let body = completion(json!({"prompt": [0, 300, 301], "echo": true, "max_tokens": 0, "logprobs": 0}));
+    let json = setup.client().post("/v1/completions", &body).await.json();
+    assert_eq!(json["usage"]["completion_tokens"], 0);
+    assert_eq!(json["choices"][0]["logprobs"]["tokens"].as_array().unwrap().len(), 3);
+}
+
+#[tokio::test]
+async fn chat_logprobs_have_tokens_bytes_and_alternatives() {
+    let setup = start(Script::says(" é")).await;
+    let body = chat(json!({"logprobs": true, "top_logprobs": 2}));
+    let json = setup.client().post("/v1/chat/completions", &body).await.json();
+    let content = json["choices"][0]["logprobs"]["content"].as_array().unwrap().clone();
+    assert_eq!(setup.targets[0].request().logprobs, Some(2));
+    let bytes: Vec<u8> = content
+        .iter()
+        .flat_map(|entry| entry["bytes"].as_array().unwrap())
+        .map(|byte| byte.as_u64().unwrap() as u8)
+        .collect();
+    assert_eq!(bytes, " é</s>".as_bytes());
+    for entry in &content {
+        assert_eq!(entry["logprob"], -0.5);
+        assert_eq!(entry["top_logprobs"].as_array().unwrap().len(), 2);
+        assert_eq!(entry["top_logprobs"][0]["token"], entry["token"]);
+    }
+    let body = chat(json!({"logprobs": true}));
+    let json = setup.client().post("/v1/chat/completions", &body).await.json();
+    assert_eq!(json["choices"][0]["logprobs"]["content"][0]["top_logprobs"], json!([]));
+}
+
+#[tokio::test]
+async fn ids_come_back_under_both_names() {
+    let setup = start(Script::says(" ok then")).await;
+    let body = completion(json!({"return_token_ids": true, "return_tokens": true}));
+    let json = setup.client().post("/v1/completions", &body).await.json();
+    let mut want: Vec<u32> =
+        tokenizer().encode(" ok then", false).unwrap().iter().map(|t| t.0).collect();
+    want.push(EOS.0);
+    assert_eq!(json["choices"][0]["token_ids"], json!(want));
+    assert_eq!(json["choices"][0]["tokens"], json!(want));
+    let json = setup.client().post("/v1/completions", &completion(json!({}))).await.json();
+    assert!(json["choices"][0].get("token_ids").is_none(), "only if asked for");
+}
+
+#[tokio::test]
+async fn special_tokens_show_only_if_asked_for() {
+    let setup = start(Script::says(" a<s>b")).await;
+    let text = |skip: bool| {
+        let client = setup.client();
+        async move {
+            let body = completion(json!({"skip_special_tokens": skip}));
+            client.post("/v1/completions", &body).await.json()["choices"][0]["text"].clone()
+        }
+    };
+    assert_eq!(text(true).await, " ab");
+    assert_eq!(text(false).await, " a<s>b");
+}
+
+#[tokio::test]
+async fn unknown_fields_and_nulls_are_ignored() {
+    let setup = start(Script::says(" ok")).await;
+    let body = completion(json!({
+        "whatever": {"a": [1]}, "temperature": null, "stop": null, "seed": null, "user": "me",
+        "logprobs": null, "best_of": 1, "n": 1.0, "response_format": {"type": "text"},
+    }));
+    let answer = setup.client().post("/v1/completions", &body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(setup.targets[0].request().sampling.temperature, 1.0);
+}
+
+#[tokio::test]
+async fn the_output_fits_into_what_the_model_has_room_for() {
+    let setup = start(Script::says(TEXT)).await;
+    let ids: Vec<u32> = vec![5; 1000];
+    let body = completion(json!({"prompt": ids, "max_tokens": 500}));
+    setup.client().post("/v1/completions", &body).await;
+    assert_eq!(setup.targets[0].request().max_tokens, 24);
+    let body = json!({"prompt": [5]});
+    setup.client().post("/v1/completions", &body).await;
+    assert_eq!(setup.targets[0].requests()[1].max_tokens, 16, "the API's default");
+    setup.client().post("/v1/chat/completions", &chat(json!({}))).await;
+    let request = &setup.targets[0].requests()[2];
+    assert_eq!(request.max_tokens as usize, 1024 - request.prompt_len, "a chat's default");
+}

@@ -1,0 +1,84 @@
+//! Everything but completions.
+
+use serde_json::{Value, json};
+
+use crate::{Script, config, start, start_with};
+
+#[tokio::test]
+async fn models_are_listed_and_found_by_name() {
+    let setup = start(Script::says(" ok")).await;
+    let json = setup.client().get("/v1/models").await.json();
+    assert_eq!(json["object"], "list");
+    assert_eq!(json["data"][0]["id"], "tiny");
+    assert_eq!(json["data"][0]["max_model_len"], 1024);
+    let one = setup.client().get("/v1/models/tiny").await;
+    assert_eq!(one.json(), json["data"][0]);
+    assert_eq!(setup.client().get("/v1/models/other").await.status, 404);
+}
+
+#[tokio::test]
+async fn tokenize_and_detokenize_are_inverse() {
+    let setup = start(Script::says(" ok")).await;
+    let body = json!({"model": "tiny", "prompt": "Hello 🦀", "return_token_strs": true});
+    let json = setup.client().post("/tokenize", &body).await.json();
+    assert_eq!(json["count"], json["tokens"].as_array().unwrap().len());
+    assert_eq!(json["tokens"][0], 0);
+    assert_eq!(json["token_strs"][0], "<s>");
+    assert_eq!(json["max_model_len"], 1024);
+    let back = setup.client().post("/detokenize", &json!({"tokens": json["tokens"]})).await.json();
+    assert_eq!(back["prompt"], "<s>Hello 🦀");
+    let plain = json!({"prompt": "Hello", "add_special_tokens": false});
+    let json = setup.client().post("/tokenize", &plain).await.json();
+    assert_ne!(json["tokens"][0], 0);
+    assert_eq!(json["token_strs"], Value::Null);
+    let messages = json!({"messages": [{"role": "user", "content": "Hello"}]});
+    let chat = setup.client().post("/tokenize", &messages).await.json();
+    assert_eq!(chat["tokens"][0], 0);
+    let answer = setup.client().post("/detokenize", &json!({"tokens": [4096]})).await;
+    assert!(answer.status == 400 && answer.error().contains("0 to 4095"));
+}
+
+#[tokio::test]
+async fn health_waits_for_the_first_target_only() {
+    let setup = start_with(config(), Vec::new()).await;
+    assert_eq!(setup.client().get("/live").await.status, 200);
+    assert_eq!(setup.client().get("/health").await.status, 503);
+    assert_eq!(setup.client().get("/ready").await.status, 503);
+    let setup = start(Script::says(" ok")).await;
+    for path in ["/live", "/health", "/ready"] {
+        assert_eq!(setup.client().get(path).await.status, 200, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn metrics_have_the_names_that_vllms_users_know() {
+    let setup = start(Script::says(" one two three")).await;
+    setup.client().post("/v1/completions", &json!({"prompt": "x", "max_tokens": 100})).await;
+    let text = setup.client().get("/metrics").await.text().to_owned();
+    for name in [
+        "vllm:prompt_tokens_total{model_name=\"tiny\"} 2",
+        "vllm:generation_tokens_total{model_name=\"tiny\"} 4",
+        "vllm:request_success_total{model_name=\"tiny\",finished_reason=\"stop\"} 1",
+        "vllm:num_requests_running{model_name=\"tiny\"} 0",
+        "vllm:time_to_first_token_seconds_count{model_name=\"tiny\"} 1",
+        "vllm:e2e_request_latency_seconds_count{model_name=\"tiny\"} 1",
+        "vllm:spec_decode_num_accepted_tokens_total{model_name=\"tiny\"}",
+        "foretoken_targets_ready 1",
+        "foretoken_http_responses_total{path=\"/v1/completions\",status=\"200\"} 1",
+    ] {
+        assert!(text.contains(name), "{name} in\n{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_id_is_kept_if_the_client_has_one() {
+    let setup = start(Script::says(" ok")).await;
+    let body = json!({"prompt": "x"});
+    let answer =
+        setup.client().header("x-request-id", "abc-1").post("/v1/completions", &body).await;
+    assert_eq!(answer.header("x-request-id"), Some("abc-1"));
+    assert_eq!(answer.json()["id"], "cmpl-abc-1");
+    assert_eq!(setup.targets[0].request().request_id, "abc-1");
+    let drawn = setup.client().post("/v1/completions", &body).await;
+    assert_eq!(drawn.header("x-request-id").unwrap().len(), 32);
+}

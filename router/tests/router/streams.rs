@@ -1,0 +1,125 @@
+//! Streaming: chunks add up to what a whole answer says.
+
+use serde_json::{Value, json};
+
+use crate::{Script, start};
+
+const TEXT: &str = " naïve 🦀 text with a stop\n\nhere";
+
+/// Text of choice `index`, its finish reason, and the number of chunks that brought it.
+fn joined(events: &[Value], index: u64) -> (String, Value, usize) {
+    let mut text = String::new();
+    let mut finish = Value::Null;
+    let mut chunks = 0;
+    for choice in events.iter().flat_map(|e| e["choices"].as_array().unwrap()) {
+        if choice["index"] != index {
+            continue;
+        }
+        assert_eq!(finish, Value::Null, "nothing follows the finish");
+        let part = choice.get("text").or_else(|| choice["delta"].get("content"));
+        text.push_str(part.and_then(Value::as_str).unwrap_or(""));
+        finish = choice["finish_reason"].clone();
+        chunks += 1;
+    }
+    (text, finish, chunks)
+}
+
+#[tokio::test]
+async fn chunks_join_to_the_text_of_a_whole_answer() {
+    let setup = start(Script::says(TEXT)).await;
+    for extra in [json!({}), json!({"stop": "stop\n"}), json!({"max_tokens": 4}), json!({"n": 3})] {
+        for (path, mut body) in [
+            ("/v1/completions", json!({"prompt": "x", "max_tokens": 100})),
+            ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": "x"}]})),
+        ] {
+            body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+            let whole = setup.client().post(path, &body).await.json();
+            body["stream"] = json!(true);
+            let answer = setup.client().post(path, &body).await;
+            assert_eq!(answer.header("content-type"), Some("text/event-stream"));
+            let events = answer.events();
+            for choice in whole["choices"].as_array().unwrap() {
+                let index = choice["index"].as_u64().unwrap();
+                let want = choice.get("text").unwrap_or(&choice["message"]["content"]);
+                let (text, finish, _) = joined(&events, index);
+                assert_eq!((&json!(text), &finish), (want, &choice["finish_reason"]), "{body}");
+            }
+            let ids: Vec<&Value> = events.iter().map(|event| &event["id"]).collect();
+            assert!(ids.iter().all(|id| *id == ids[0]), "one id for all chunks");
+            assert!(events.iter().all(|event| event.get("usage").is_none()), "not asked for");
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_chunk_has_part_of_a_character() {
+    let setup = start(Script::says(TEXT)).await;
+    setup.targets[0].change(|script| script.round = 1);
+    let body = json!({"prompt": "x", "max_tokens": 100, "stream": true});
+    let events = setup.client().post("/v1/completions", &body).await.events();
+    for event in &events {
+        assert!(!event.to_string().contains('\u{fffd}'), "{event}");
+    }
+    assert_eq!(joined(&events, 0).0, TEXT);
+}
+
+#[tokio::test]
+async fn a_round_makes_one_chunk() {
+    let setup = start(Script::says(" one two three four five six seven")).await;
+    setup.targets[0].change(|script| script.round = 100);
+    let body = json!({"prompt": "x", "max_tokens": 100, "stream": true});
+    let events = setup.client().post("/v1/completions", &body).await.events();
+    // The first token, the rest, and the finish.
+    assert_eq!(joined(&events, 0).2, 3);
+}
+
+#[tokio::test]
+async fn usage_comes_last_if_asked_for() {
+    let setup = start(Script::says(TEXT)).await;
+    let body = json!({
+        "messages": [{"role": "user", "content": "x"}], "seed": 5, "n": 2,
+        "stream": true, "stream_options": {"include_usage": true},
+    });
+    let mut events = setup.client().post("/v1/chat/completions", &body).await.events();
+    let last = events.pop().unwrap();
+    assert_eq!(last["choices"], json!([]));
+    assert!(events.iter().all(|event| event["usage"].is_null() && event.get("usage").is_some()));
+    let mut whole_body = body.clone();
+    whole_body["stream"] = json!(false);
+    whole_body.as_object_mut().unwrap().remove("stream_options");
+    let whole = setup.client().post("/v1/chat/completions", &whole_body).await.json();
+    assert_eq!(last["usage"], whole["usage"]);
+    assert_eq!(last["usage"]["foretoken"]["seed"], 5);
+}
+
+#[tokio::test]
+async fn the_first_chunk_of_a_chat_has_the_role() {
+    let setup = start(Script::says(TEXT)).await;
+    let body = json!({"messages": [{"role": "user", "content": "x"}], "stream": true});
+    let events = setup.client().post("/v1/chat/completions", &body).await.events();
+    assert_eq!(events[0]["choices"][0]["delta"]["role"], "assistant");
+    assert_eq!(events[0]["object"], "chat.completion.chunk");
+    assert!(events[1..].iter().all(|e| e["choices"][0]["delta"].get("role").is_none()));
+}
+
+#[tokio::test]
+async fn logprobs_and_ids_of_chunks_join_to_those_of_a_whole_answer() {
+    let setup = start(Script::says(TEXT)).await;
+    let mut body = json!({
+        "prompt": "x y", "max_tokens": 100, "logprobs": 1, "echo": true, "return_token_ids": true,
+        "stop": "stop",
+    });
+    let whole = setup.client().post("/v1/completions", &body).await.json();
+    body["stream"] = json!(true);
+    let events = setup.client().post("/v1/completions", &body).await.events();
+    let list = |pointer: &str| -> Value {
+        let parts = events.iter().filter_map(|event| event["choices"][0].pointer(pointer));
+        Value::Array(parts.filter_map(Value::as_array).flatten().cloned().collect())
+    };
+    let whole = &whole["choices"][0];
+    for pointer in ["/logprobs/tokens", "/logprobs/token_logprobs", "/logprobs/text_offset", "/token_ids"] {
+        assert_eq!(list(pointer), *whole.pointer(pointer).unwrap(), "{pointer}");
+    }
+    assert_eq!(events[0]["choices"][0]["prompt_token_ids"], whole["prompt_token_ids"]);
+    assert_eq!(joined(&events, 0).0, whole["text"].as_str().unwrap());
+}

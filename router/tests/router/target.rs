@@ -1,0 +1,244 @@
+//! A target that says what its script says.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use foretoken_artifacts::Tokenizer;
+use foretoken_protocol::{
+    Address, Listener,
+    generate::{
+        EmittedToken, EventSender, FinishReason, GenerateError, GenerateEvent, GenerateRequest,
+        GenerateService, GenerationStats, TargetInfo, TargetLoad, TokenLogprobs, serve_generate,
+    },
+};
+use foretoken_speculation::TokenId;
+use tokio_util::sync::CancellationToken;
+
+use crate::model_folder;
+
+/// End of text of the shipped tokenizer.
+pub(crate) const EOS: TokenId = TokenId(1);
+
+/// What a target does.
+#[derive(Clone, Debug)]
+pub(crate) struct Script {
+    /// The output, whatever the prompt. Position p of it is the same on all targets.
+    pub(crate) output: Vec<TokenId>,
+    /// Tokens per round after the first one.
+    pub(crate) round: usize,
+    /// Between rounds.
+    pub(crate) pause: Duration,
+    /// Is lost, once, when this much of the output is out.
+    pub(crate) dies_after: Option<usize>,
+    /// Turns every request away.
+    pub(crate) busy: bool,
+    /// Refuses every request.
+    pub(crate) refuses: Option<String>,
+    pub(crate) digest: String,
+}
+
+impl Script {
+    /// Says `text`, then end of text, three tokens a round.
+    pub(crate) fn says(text: &str) -> Self {
+        let tokenizer = Tokenizer::load(&model_folder()).expect("loads");
+        let mut output = tokenizer.encode(text, false).expect("encodes");
+        output.push(EOS);
+        Self {
+            output,
+            round: 3,
+            pause: Duration::ZERO,
+            dies_after: None,
+            busy: false,
+            refuses: None,
+            digest: "d1e5".into(),
+        }
+    }
+
+    /// Goes on for a long time.
+    pub(crate) fn endless() -> Self {
+        let mut script = Self::says(" word");
+        script.output = vec![script.output[0]; 1_000_000];
+        script.pause = Duration::from_millis(2);
+        script
+    }
+}
+
+/// A running target.
+pub(crate) struct Target {
+    pub(crate) address: Address,
+    name: String,
+    script: Mutex<Script>,
+    requests: Mutex<Vec<GenerateRequest>>,
+    running: AtomicU32,
+    cancelled: AtomicU32,
+    tokens_sent: AtomicU32,
+}
+
+impl Target {
+    pub(crate) async fn start(name: &str, script: Script, stop: CancellationToken) -> Arc<Self> {
+        Self::start_at(name, script, Address::loopback(0), stop).await
+    }
+
+    pub(crate) async fn start_at(
+        name: &str,
+        script: Script,
+        address: Address,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
+        let listener = Listener::bind(&address).expect("binds");
+        let target = Arc::new(Self {
+            address: listener.address().clone(),
+            name: name.to_owned(),
+            script: Mutex::new(script),
+            requests: Mutex::default(),
+            running: AtomicU32::new(0),
+            cancelled: AtomicU32::new(0),
+            tokens_sent: AtomicU32::new(0),
+        });
+        tokio::spawn(serve_generate(listener, Arc::new(Served(Arc::clone(&target))), stop));
+        target
+    }
+
+    /// Requests so far.
+    pub(crate) fn requests(&self) -> Vec<GenerateRequest> {
+        self.requests.lock().unwrap().clone()
+    }
+
+    /// The only request so far.
+    pub(crate) fn request(&self) -> GenerateRequest {
+        let mut requests = self.requests();
+        assert_eq!(requests.len(), 1);
+        requests.remove(0)
+    }
+
+    pub(crate) fn running(&self) -> u32 {
+        self.running.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn cancelled(&self) -> u32 {
+        self.cancelled.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn tokens_sent(&self) -> u32 {
+        self.tokens_sent.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Script)) {
+        change(&mut self.script.lock().unwrap());
+    }
+
+    async fn play(self: Arc<Self>, request: GenerateRequest, events: EventSender) {
+        self.running.fetch_add(1, Ordering::SeqCst);
+        if self.perform(&request, &events).await.is_err() {
+            self.cancelled.fetch_add(1, Ordering::SeqCst);
+        }
+        self.running.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    async fn perform(
+        &self,
+        request: &GenerateRequest,
+        events: &EventSender,
+    ) -> Result<(), foretoken_protocol::generate::Cancelled> {
+        let script = self.script.lock().unwrap().clone();
+        let told = |token: TokenId, k: u32| TokenLogprobs {
+            logprob: -0.5,
+            rank: 0,
+            top: (0..k).map(|i| (TokenId(token.0 + i), -0.5 - i as f32)).collect(),
+        };
+        let k = request.logprobs.unwrap_or(0);
+        let prompt = &request.tokens[1.min(request.tokens.len())..request.prompt_len];
+        let wanted = request.prompt_logprobs;
+        events.send(GenerateEvent::Started {
+            cached_tokens: 4.min(request.prompt_len as u32),
+            prompt_logprobs: prompt.iter().filter(|_| wanted).map(|&t| told(t, k)).collect(),
+        })?;
+        let mut at = request.tokens.len() - request.prompt_len;
+        let end = script.output.len().min(request.max_tokens as usize);
+        let (mut rounds, mut accepted) = (0, 0);
+        while at < end {
+            if script.dies_after.is_some_and(|n| at >= n) {
+                self.script.lock().unwrap().dies_after = None;
+                return Ok(());
+            }
+            let n = if rounds == 0 { 1 } else { script.round.min(end - at) };
+            let tokens = script.output[at..at + n].iter().enumerate().map(|(i, &token)| {
+                let logprobs = request.logprobs.map(|k| told(token, k));
+                EmittedToken { token, accepted: i + 1 < n, logprobs }
+            });
+            let mut tokens: Vec<EmittedToken> = tokens.collect();
+            let ends = |t: TokenId| {
+                (t == EOS && !request.ignore_eos) || request.stop_token_ids.contains(&t)
+            };
+            let stop = tokens.iter().position(|emitted| ends(emitted.token));
+            tokens.truncate(stop.map_or(n, |i| i + 1));
+            at += tokens.len();
+            accepted += tokens.iter().filter(|emitted| emitted.accepted).count() as u32;
+            self.tokens_sent.fetch_add(tokens.len() as u32, Ordering::SeqCst);
+            let last = tokens.last().map(|emitted| emitted.token);
+            events.send(GenerateEvent::Tokens(tokens))?;
+            if let Some(token) = last.filter(|_| stop.is_some()) {
+                return finish(events, FinishReason::Stop(token), rounds, accepted);
+            }
+            rounds += 1;
+            tokio::select! {
+                () = tokio::time::sleep(script.pause) => {}
+                () = events.cancelled() => return Err(foretoken_protocol::generate::Cancelled),
+            }
+        }
+        finish(events, FinishReason::Length, rounds.max(1) - 1, accepted)
+    }
+}
+
+fn finish(
+    events: &EventSender,
+    reason: FinishReason,
+    rounds: u32,
+    accepted: u32,
+) -> Result<(), foretoken_protocol::generate::Cancelled> {
+    let stats = GenerationStats {
+        rounds,
+        drafted: rounds * 4,
+        accepted,
+        cached_tokens: 4,
+        policy: "Speculative".into(),
+        prefill: Duration::from_millis(7),
+        decode: Duration::from_millis(50),
+    };
+    events.send(GenerateEvent::Finished { reason, stats })
+}
+
+/// The target as the protocol sees it.
+struct Served(Arc<Target>);
+
+impl GenerateService for Served {
+    fn generate(&self, request: GenerateRequest, events: EventSender) -> Result<(), GenerateError> {
+        self.0.requests.lock().unwrap().push(request.clone());
+        let script = self.0.script.lock().unwrap().clone();
+        if script.busy {
+            return Err(GenerateError::Busy { instance: self.0.name.clone() });
+        }
+        if let Some(message) = script.refuses {
+            return Err(GenerateError::Invalid(message));
+        }
+        tokio::spawn(Arc::clone(&self.0).play(request, events));
+        Ok(())
+    }
+
+    fn info(&self) -> TargetInfo {
+        TargetInfo {
+            instance: self.0.name.clone(),
+            model_digest: self.0.script.lock().unwrap().digest.clone(),
+            path: "test/scripted".into(),
+            vocab_size: 4096,
+            max_positions: 1024,
+            policy: "Speculative".into(),
+            load: TargetLoad::default(),
+        }
+    }
+}
