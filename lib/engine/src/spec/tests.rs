@@ -149,7 +149,6 @@ fn an_unknown_architecture_is_answered_with_the_known_ones() {
 
 #[test]
 fn every_mistake_names_field_value_and_what_is_allowed() {
-    let rope = |parameters: Value| json!({ "rope_parameters": parameters });
     for (change, words) in [
         (
             json!({"hidden_size": null}),
@@ -209,6 +208,15 @@ fn every_mistake_names_field_value_and_what_is_allowed() {
             json!({"partial_rotary_factor": 0.5}),
             ["`partial_rotary_factor` is 0.5", "1"],
         ),
+    ] {
+        assert_refused(&with(llama(), &change), &words);
+    }
+}
+
+#[test]
+fn every_mistake_of_a_rope_scaling_is_named_with_its_path() {
+    let rope = |parameters: Value| json!({ "rope_parameters": parameters });
+    for (change, words) in [
         (
             rope(json!({"rope_type": "dynamic"})),
             ["`rope_parameters.rope_type`", "\"yarn\""],
@@ -233,6 +241,10 @@ fn every_mistake_names_field_value_and_what_is_allowed() {
     ] {
         assert_refused(&with(llama(), &change), &words);
     }
+}
+
+#[test]
+fn every_mistake_of_an_opt_is_named() {
     for (change, words) in [
         (
             json!({"word_embed_proj_dim": 32}),
