@@ -1,1 +1,31 @@
-//! Under construction.
+//! What crosses crates: the rules that hold the workspace together, and the whole system from
+//! outside.
+//!
+//! The tests are in `tests/`; here is what they share. Nothing may depend on this crate.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// All `.rs` files under a crate's folder, build output and nested crates left aside.
+pub fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(current) = folders.pop() {
+        let Ok(entries) = fs::read_dir(&current) else {
+            continue;
+        };
+        for path in entries.flatten().map(|entry| entry.path()) {
+            let is_output = current == folder && path.ends_with("target");
+            let is_other = is_output || path.join("Cargo.toml").exists();
+            if path.is_dir() && !is_other {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    files
+}

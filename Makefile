@@ -1,0 +1,55 @@
+# `make up` serves the models of this repository, `make test` runs every check and test.
+# Needs the Rust toolchain, make, git and Python 3; everything else is fetched by cargo and pip.
+
+PORT ?= 8000
+MODEL ?= examples/laptop.yaml
+# Seconds that each fuzz target runs.
+FUZZ_SECONDS ?= 60
+
+CARGO_TARGET_DIR ?= target
+export CARGO_TARGET_DIR
+VENV := $(CARGO_TARGET_DIR)/venv
+
+.PHONY: up test format lint doc rust-test client-test fuzz bench bench-peers
+
+up:
+	cargo build --release --locked -p foretoken
+	exec $(CARGO_TARGET_DIR)/release/foretoken up -f $(MODEL) --port $(PORT)
+
+test: format lint doc rust-test client-test
+	@echo "all checks and tests passed"
+
+format:
+	cargo fmt --all --check
+
+lint:
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+doc:
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+
+# The executable is built first, because the end-to-end tests run it.
+rust-test:
+	cargo build --locked -p foretoken
+	cargo test --workspace --locked
+
+# The official Python client against `foretoken up`.
+client-test: $(VENV)/openai
+	cargo build --locked -p foretoken
+	$(VENV)/bin/python tests/client/openai_client.py $(CARGO_TARGET_DIR)/debug/foretoken
+
+$(VENV)/openai: tests/client/requirements.txt
+	python3 -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/client/requirements.txt
+	touch $@
+
+fuzz:
+	FORETOKEN_FUZZ_SECONDS=$(FUZZ_SECONDS) cargo test --release --locked -p foretoken-tests --test fuzz -- --nocapture
+
+bench:
+	cargo build --release --locked -p foretoken
+	cargo run --release --locked -p foretoken-bench
+
+bench-peers:
+	cargo build --release --locked -p foretoken
+	bash bench/peers/run.sh

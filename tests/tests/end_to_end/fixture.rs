@@ -1,0 +1,291 @@
+//! A running `foretoken up`, and a client for it.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// A start, a restart and a drain are over long before this; it only ends a test that hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+const POLL: Duration = Duration::from_millis(20);
+
+/// Holds the machine: systems under test one at a time, or they starve each other.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+/// The executable of the profile under test, built if need be.
+pub(crate) fn executable() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let this = env::current_exe().unwrap();
+        let folder = this.ancestors().nth(2).unwrap();
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--locked", "--quiet", "--package", "foretoken"]);
+        build.arg("--target-dir").arg(folder.parent().unwrap());
+        if folder.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.status().unwrap().success());
+        folder.join("foretoken")
+    })
+}
+
+/// Waits until `check` gives something.
+pub(crate) fn wait<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = check() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        sleep(POLL);
+    }
+}
+
+/// Sends a signal to a process that this test started.
+pub(crate) fn signal(pid: u64, name: &str) {
+    let status = Command::new("kill")
+        .args([format!("-{name}"), pid.to_string()])
+        .status();
+    assert!(status.unwrap().success());
+}
+
+/// A manifest of the shipped pair with this many targets.
+pub(crate) fn manifest(targets: u32) -> String {
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models");
+    let models = models.canonicalize().unwrap();
+    let models = models.display();
+    format!(
+        "apiVersion: foretoken.io/v1alpha1
+kind: SpecDecodeDeployment
+metadata: {{name: story}}
+spec:
+  model: {{uri: \"file://{models}/target\"}}
+  target: {{replicas: {targets}}}
+  speculation:
+    policy: {{type: Speculative, speculative: {{lookahead: 5, adaptive: false}}}}
+    endpoints: [{{name: tiny}}]
+---
+apiVersion: foretoken.io/v1alpha1
+kind: SpeculationEndpoint
+metadata: {{name: tiny}}
+spec:
+  model: {{uri: \"file://{models}/draft\"}}
+"
+    )
+}
+
+/// `foretoken up`, killed when dropped.
+pub(crate) struct Up {
+    process: Child,
+    folder: TempDir,
+    pub(crate) url: String,
+    _machine: MutexGuard<'static, ()>,
+}
+
+impl Up {
+    /// Starts the shipped pair and waits until it serves.
+    pub(crate) fn start(targets: u32) -> Self {
+        let machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = TempDir::new().unwrap();
+        let file = folder.path().join("story.yaml");
+        fs::write(&file, manifest(targets)).unwrap();
+        let process = Command::new(executable())
+            .args([
+                "up",
+                "--port",
+                "0",
+                "--target-threads",
+                "1",
+                "--draft-threads",
+                "1",
+                "-f",
+            ])
+            .arg(&file)
+            .arg("--state-dir")
+            .arg(folder.path())
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(folder.path().join("log")).unwrap())
+            .spawn()
+            .unwrap();
+        let mut up = Self {
+            process,
+            folder,
+            url: String::new(),
+            _machine: machine,
+        };
+        up.url = wait("the start", || {
+            let ended = up.process.try_wait().unwrap();
+            assert!(ended.is_none(), "up ended: {}", up.log());
+            let state = up.state()?;
+            (state["ready"] == true).then(|| state["url"].as_str().unwrap().to_owned())
+        });
+        up
+    }
+
+    /// What `state.json` says; none while it is not there.
+    pub(crate) fn state(&self) -> Option<Value> {
+        let text = fs::read_to_string(self.state_folder().join("state.json")).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
+    pub(crate) fn state_folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// What it printed.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    /// Process ids of all services.
+    pub(crate) fn pids(&self) -> Vec<u64> {
+        let state = self.state().unwrap();
+        let services = state["services"].as_array().unwrap();
+        services
+            .iter()
+            .filter_map(|service| service["pid"].as_u64())
+            .collect()
+    }
+
+    /// A service, as `state.json` describes it.
+    pub(crate) fn service(&self, name: &str) -> Option<Value> {
+        let state = self.state()?;
+        state["services"]
+            .as_array()?
+            .iter()
+            .find(|service| service["name"] == name)
+            .cloned()
+    }
+
+    /// Kills a service as a crash would, without waiting for anything.
+    pub(crate) fn kill(&self, name: &str) {
+        let service = wait(name, || {
+            self.service(name)
+                .filter(|service| service["ready"] == true)
+        });
+        signal(service["pid"].as_u64().unwrap(), "KILL");
+    }
+
+    /// Waits until a killed service serves again.
+    pub(crate) fn wait_for_restart(&self, name: &str, restarts: u64) {
+        wait(name, || {
+            let service = self.service(name)?;
+            (service["ready"] == true && service["restarts"] == restarts).then_some(())
+        });
+    }
+
+    /// Process id of `up` itself.
+    pub(crate) fn pid(&self) -> u64 {
+        self.process.id().into()
+    }
+
+    /// Waits for the end.
+    pub(crate) fn end(&mut self) -> ExitStatus {
+        wait("the end", || self.process.try_wait().unwrap())
+    }
+
+    /// A completion, not streamed.
+    pub(crate) async fn complete(&self, request: &Value) -> Value {
+        let url = format!("{}/v1/completions", self.url);
+        let answer = reqwest::Client::new()
+            .post(url)
+            .json(request)
+            .send()
+            .await
+            .unwrap();
+        let status = answer.status();
+        let body: Value = answer.json().await.unwrap();
+        assert!(status.is_success(), "{status}: {body}");
+        body
+    }
+
+    /// Starts a streamed completion.
+    pub(crate) async fn stream(&self, request: &Value) -> Stream {
+        let mut request = request.clone();
+        request["stream"] = json!(true);
+        let url = format!("{}/v1/completions", self.url);
+        let answer = reqwest::Client::new()
+            .post(url)
+            .json(&request)
+            .send()
+            .await
+            .unwrap();
+        assert!(answer.status().is_success(), "{}", answer.status());
+        Stream {
+            answer,
+            buffer: String::new(),
+            text: String::new(),
+            ended: false,
+        }
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        // The services end with it.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        if std::thread::panicking() {
+            eprintln!("{}", self.log());
+        }
+    }
+}
+
+/// A streamed completion.
+pub(crate) struct Stream {
+    answer: reqwest::Response,
+    buffer: String,
+    /// Text so far.
+    pub(crate) text: String,
+    ended: bool,
+}
+
+impl Stream {
+    /// Reads until the text has at least `len` bytes, or to the end.
+    pub(crate) async fn read_to(&mut self, len: usize) {
+        while self.text.len() < len && !self.ended {
+            let Some(bytes) = self.answer.chunk().await.unwrap() else {
+                break;
+            };
+            self.buffer.push_str(std::str::from_utf8(&bytes).unwrap());
+            while let Some(end) = self.buffer.find("\n\n") {
+                let event: String = self.buffer.drain(..end + 2).collect();
+                let Some(data) = event.trim().strip_prefix("data: ") else {
+                    continue;
+                };
+                if data == "[DONE]" {
+                    self.ended = true;
+                    continue;
+                }
+                let chunk: Value = serde_json::from_str(data).unwrap();
+                assert!(chunk.get("error").is_none(), "{chunk}");
+                if let Some(piece) = chunk["choices"][0]["text"].as_str() {
+                    self.text.push_str(piece);
+                }
+            }
+        }
+    }
+
+    /// The whole text. The stream must end as promised.
+    pub(crate) async fn finish(mut self) -> String {
+        self.read_to(usize::MAX).await;
+        assert!(self.ended, "the stream broke off after {:?}", self.text);
+        self.text
+    }
+}
+
+/// Runs a test's asynchronous part.
+pub(crate) fn run<T>(test: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(test)
+}

@@ -1,0 +1,57 @@
+//! Speculative output is autoregressive output, byte for byte.
+
+use serde_json::{Value, json};
+
+use crate::fixture::{Up, run};
+
+const PROMPTS: [&str; 2] = [
+    "Question: Tom has 3 apples and buys 5 more.",
+    "And it came to pass in those days, that",
+];
+
+/// Sampling options that a request can have, one combination each.
+fn options() -> Vec<Value> {
+    vec![
+        json!({"temperature": 0}),
+        json!({"temperature": 1, "seed": 1}),
+        json!({"temperature": 1, "seed": 2, "top_k": 20}),
+        json!({"temperature": 1, "seed": 3, "top_p": 0.9, "min_p": 0.02}),
+        json!({"temperature": 0.7, "seed": 4, "repetition_penalty": 1.2}),
+        json!({"temperature": 1, "seed": 5, "presence_penalty": 0.5, "frequency_penalty": 0.5}),
+        json!({"temperature": 1, "seed": 6, "logit_bias": {"20": 3.0, "16": -100.0}}),
+        json!({"temperature": 0, "logprobs": 3}),
+        json!({"temperature": 1, "seed": 7, "n": 2, "stop": ["apples", "\n\n"]}),
+        json!({"temperature": 1, "seed": 8, "min_tokens": 30, "ignore_eos": true}),
+    ]
+}
+
+#[test]
+fn speculation_changes_no_byte_under_any_sampling_options() {
+    let up = Up::start(1);
+    run(async {
+        let mut accepted = 0;
+        for prompt in PROMPTS {
+            for option in options() {
+                let mut request = option.clone();
+                request["model"] = json!("story");
+                request["prompt"] = json!(prompt);
+                request["max_tokens"] = json!(48);
+                request["foretoken"] = json!({"policy": "Autoregressive"});
+                let plain = up.complete(&request).await;
+                request["foretoken"] = json!({"policy": "Speculative", "lookahead": 5});
+                let drafted = up.complete(&request).await;
+                assert_eq!(drafted["choices"], plain["choices"], "{option}");
+                assert_eq!(plain["usage"]["foretoken"]["drafted"], 0, "{plain}");
+                accepted += drafted["usage"]["foretoken"]["accepted"].as_u64().unwrap();
+                if option.get("n").is_none() {
+                    let streamed = up.stream(&request).await.finish().await;
+                    assert_eq!(plain["choices"][0]["text"], streamed, "{option}");
+                }
+            }
+        }
+        assert!(
+            accepted > 100,
+            "only {accepted} tokens were accepted: nothing was tested"
+        );
+    });
+}

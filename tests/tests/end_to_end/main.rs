@@ -1,0 +1,10 @@
+//! The executable from outside: `foretoken up` on the models of this repository, over HTTP.
+//!
+//! The promise under test: speculation never changes a token and never causes an error, whatever
+//! dies while tokens stream.
+#![expect(clippy::unwrap_used, reason = "what tests are made of may fail them")]
+
+mod faults;
+mod fixture;
+mod losslessness;
+mod usage;

@@ -1,0 +1,142 @@
+//! Mistakes on the command line and in files.
+
+use std::{
+    fs,
+    net::TcpListener,
+    path::Path,
+    process::{Command, Output},
+};
+
+use crate::fixture::{executable, manifest};
+
+fn foretoken(arguments: &[&str]) -> Output {
+    Command::new(executable()).args(arguments).output().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn file(folder: &Path, text: &str) -> String {
+    let path = folder.join("file.yaml");
+    fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn check_prints_every_mistake_with_its_line_and_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let bad = manifest(1)
+        .replace("type: Speculative,", "type: Speculativ,")
+        .replace("target: {replicas: 1}", "target: {replicas: 1, dtype: fp8}");
+    let path = file(folder.path(), &bad);
+    let output = foretoken(&["check", &path]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = stderr(&output);
+    assert!(
+        text.contains(&format!(
+            "{path}:6: spec.target.dtype: \"fp8\" is not allowed"
+        )),
+        "{text}"
+    );
+    assert!(
+        text.contains(&format!("{path}:8: spec.speculation.policy.type:")),
+        "{text}"
+    );
+    assert!(text.contains("did you mean Speculative?"), "{text}");
+
+    let good = file(folder.path(), &manifest(1));
+    assert_eq!(foretoken(&["check", &good]).status.code(), Some(0));
+    assert_eq!(
+        foretoken(&["check", "/nowhere.yaml"]).status.code(),
+        Some(64)
+    );
+}
+
+#[test]
+fn a_policy_to_come_passes_check_with_a_warning_and_is_refused_by_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = manifest(1).replace(
+        "{type: Speculative, speculative: {lookahead: 5, adaptive: false}}",
+        "{type: SSD, ssd: {lookahead: 5}}",
+    );
+    let path = file(folder.path(), &text);
+    let checked = foretoken(&["check", &path]);
+    assert_eq!(checked.status.code(), Some(0));
+    assert!(stderr(&checked).contains("warning: spec.speculation.policy.type: SSD is not served"));
+    let refused = foretoken(&["up", "-f", &path]);
+    assert_eq!(refused.status.code(), Some(64));
+    assert!(stderr(&refused).contains("SSD is not served by this version"));
+}
+
+#[test]
+fn a_port_in_use_is_said_before_anything_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(folder.path(), &manifest(1));
+    let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = holder.local_addr().unwrap().port().to_string();
+    let state = folder.path().join("state");
+    let state = state.to_str().unwrap();
+    let output = foretoken(&["up", "-f", &path, "--port", &port, "--state-dir", state]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = stderr(&output);
+    assert!(
+        text.contains(&format!("cannot listen on 127.0.0.1:{port}")),
+        "{text}"
+    );
+    assert!(!Path::new(state).exists(), "it started all the same");
+}
+
+#[test]
+fn a_model_that_cannot_be_loaded_ends_up_with_a_message() {
+    let folder = tempfile::tempdir().unwrap();
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/target");
+    let broken = folder.path().join("broken");
+    fs::create_dir(&broken).unwrap();
+    for name in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
+        fs::copy(models.join(name), broken.join(name)).unwrap();
+    }
+    fs::write(broken.join("model.safetensors"), b"nothing").unwrap();
+    let text = manifest(1);
+    let uri = text.lines().find(|line| line.contains("/target")).unwrap();
+    let text = text.replace(
+        uri,
+        &format!("  model: {{uri: \"file://{}\"}}", broken.display()),
+    );
+    let path = file(folder.path(), &text);
+    let state = folder.path().join("state");
+    let arguments = [
+        "up",
+        "-f",
+        &path,
+        "--port",
+        "0",
+        "--state-dir",
+        state.to_str().unwrap(),
+    ];
+    let output = foretoken(&arguments);
+    assert_eq!(output.status.code(), Some(1));
+    let text = stderr(&output);
+    assert!(text.contains("model.safetensors"), "{text}");
+    assert!(
+        text.contains("target-0") && text.contains("could not start"),
+        "{text}"
+    );
+}
+
+#[test]
+fn bad_usage_has_its_own_exit_code() {
+    for arguments in [
+        &["up"][..],
+        &["nonsense"],
+        &["target"],
+        &["generate", "--policy", "SSD"],
+    ] {
+        assert_eq!(
+            foretoken(arguments).status.code(),
+            Some(64),
+            "{arguments:?}"
+        );
+    }
+    assert_eq!(foretoken(&["--help"]).status.code(), Some(0));
+}
