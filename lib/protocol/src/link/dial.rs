@@ -4,10 +4,7 @@ use std::{fmt, io, sync::Arc};
 
 use foretoken_speculation::message::ToDraft;
 use hyper_util::rt::TokioIo;
-use tokio::{
-    runtime::Handle,
-    time::{Instant, sleep, timeout},
-};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Streaming, transport::Endpoint};
 use tower::service_fn;
@@ -18,7 +15,7 @@ use super::{
     frame::{DraftFrame, TargetFrame, VERSION},
     pump::{Backoff, Ended, Heard, pump},
     queue::Queue,
-    transport::WINDOW,
+    transport::{Driver, WINDOW},
 };
 use crate::{
     Address, address::Socket, wire::proto::speculation::v1::speculation_client::SpeculationClient,
@@ -43,7 +40,7 @@ pub(super) type OnEvent = Box<dyn FnMut(LinkEvent) + Send>;
 
 impl Link {
     pub(super) fn spawn(
-        runtime: &Handle,
+        driver: &Driver,
         address: Address,
         hello: Hello,
         options: LinkOptions,
@@ -64,7 +61,7 @@ impl Link {
             queue,
             on_event,
         };
-        runtime.spawn(dialer.run());
+        driver.spawn(&link.stop, dialer.run());
         link
     }
 

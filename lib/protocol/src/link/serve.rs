@@ -14,10 +14,7 @@ use std::{
 
 use foretoken_speculation::message::ToTarget;
 use futures::{Stream, StreamExt, stream};
-use tokio::{
-    runtime::Handle,
-    time::{sleep, timeout},
-};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming, transport::Server};
 
@@ -27,7 +24,7 @@ use super::{
     frame::{DraftFrame, TargetFrame, VERSION},
     pump::{Ended, Heard, pump},
     queue::{Outgoing, Queue},
-    transport::WINDOW,
+    transport::{Driver, FAREWELL, WINDOW},
 };
 use crate::{
     Address, Listener,
@@ -37,9 +34,6 @@ use crate::{
 
 /// Identifies links over all servers of the process.
 static NEXT_LINK: AtomicU64 = AtomicU64::new(1);
-
-/// How long links may take to end when the server stops.
-const FAREWELL: Duration = Duration::from_millis(200);
 
 /// Accepts links from targets. Dropping it ends them all.
 pub struct LinkServer {
@@ -75,7 +69,7 @@ struct Links {
 
 impl LinkServer {
     pub(super) fn spawn(
-        runtime: &Handle,
+        driver: &Driver,
         listener: Listener,
         welcome: Welcome,
         options: LinkOptions,
@@ -84,7 +78,7 @@ impl LinkServer {
     ) -> io::Result<Self> {
         let address = listener.address().clone();
         let incoming = {
-            let _runtime = runtime.enter();
+            let _runtime = driver.handle().enter();
             listener.incoming()?
         };
         let shared = Arc::new(Shared {
@@ -94,7 +88,7 @@ impl LinkServer {
             links: Mutex::default(),
             on_event: Mutex::new(on_event),
         });
-        runtime.spawn(accept(incoming, Arc::clone(&shared)));
+        driver.spawn(&stop, accept(incoming, Arc::clone(&shared)));
         Ok(Self {
             address,
             shared,

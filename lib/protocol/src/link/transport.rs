@@ -9,14 +9,19 @@ use std::{
     io,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     thread,
     time::{Duration, Instant},
 };
 
-use tokio::{runtime::Runtime, sync::Notify, task::yield_now};
-use tokio_util::sync::CancellationToken;
+use tokio::{
+    runtime::{Builder, Handle, Runtime},
+    sync::Notify,
+    task::yield_now,
+    time::timeout,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     Hello, Link, LinkEvent, LinkOptions, LinkServer, Mailbox, Postbox, ServerEvent, Welcome,
@@ -26,6 +31,9 @@ use crate::{Address, Listener};
 /// HTTP/2 flow-control window, of streams and connections. Credits bound what is under way; the
 /// window only has to be out of their way.
 pub(super) const WINDOW: u32 = 8 << 20;
+
+/// How long links may take to end.
+pub(super) const FAREWELL: Duration = Duration::from_millis(200);
 
 /// How long engines may compute before the transport's thread looks after the links.
 const PATIENCE: Duration = Duration::from_millis(10);
@@ -38,7 +46,8 @@ pub struct TransportOptions {
     pub spin: Duration,
 }
 
-/// Moves the bytes of all links of a process. Dropping it ends all links.
+/// Moves the bytes of all links of a process. Dropping it ends all links; that may take a moment,
+/// in which their peers are told.
 #[derive(Debug)]
 pub struct Transport {
     driver: Arc<Driver>,
@@ -49,7 +58,12 @@ pub struct Transport {
 /// The runtime of the links, and who runs it.
 #[derive(Debug)]
 pub(super) struct Driver {
-    runtime: Runtime,
+    /// Taken by `drop` alone.
+    runtime: Option<Runtime>,
+    /// Ends all links.
+    stop: CancellationToken,
+    /// Their tasks.
+    links: TaskTracker,
     begun: Instant,
     /// Mailboxes that exist: engines that promise to drive.
     mailboxes: AtomicUsize,
@@ -57,7 +71,6 @@ pub(super) struct Driver {
     driving: AtomicUsize,
     /// When an engine last drove, in microseconds after `begun`.
     driven: AtomicU64,
-    stop: AtomicBool,
     /// The first mailbox was made, or the transport stops.
     relieved: Notify,
 }
@@ -66,14 +79,13 @@ impl Transport {
     /// Starts the transport and its thread.
     pub fn start(options: TransportOptions) -> io::Result<Self> {
         let driver = Arc::new(Driver {
-            runtime: tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()?,
+            runtime: Some(Builder::new_current_thread().enable_all().build()?),
+            stop: CancellationToken::new(),
+            links: TaskTracker::new(),
             begun: Instant::now(),
             mailboxes: AtomicUsize::new(0),
             driving: AtomicUsize::new(0),
             driven: AtomicU64::new(0),
-            stop: AtomicBool::new(false),
             relieved: Notify::new(),
         });
         let own = Arc::clone(&driver);
@@ -105,9 +117,8 @@ impl Transport {
         stop: &CancellationToken,
         on_event: impl FnMut(LinkEvent) + Send + 'static,
     ) -> Link {
-        let runtime = self.driver.runtime.handle();
         Link::spawn(
-            runtime,
+            &self.driver,
             address,
             hello,
             options,
@@ -127,9 +138,8 @@ impl Transport {
         stop: &CancellationToken,
         on_event: impl FnMut(ServerEvent) + Send + 'static,
     ) -> io::Result<LinkServer> {
-        let runtime = self.driver.runtime.handle();
         LinkServer::spawn(
-            runtime,
+            &self.driver,
             listener,
             welcome,
             options,
@@ -141,7 +151,7 @@ impl Transport {
 
 impl Drop for Transport {
     fn drop(&mut self) {
-        self.driver.stop.store(true, Ordering::Release);
+        self.driver.stop.cancel();
         self.driver.relieved.notify_one();
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
@@ -154,22 +164,59 @@ impl Drop for Transport {
 impl Driver {
     /// The transport's own thread.
     fn look_after(&self) {
-        while !self.stop.load(Ordering::Acquire) {
+        let runtime = self.runtime();
+        while !self.stop.is_cancelled() {
             if self.mailboxes.load(Ordering::Acquire) == 0 {
-                self.runtime.block_on(self.relieved.notified());
+                runtime.block_on(self.relieved.notified());
                 continue;
             }
             thread::park_timeout(PATIENCE);
             if self.driving.load(Ordering::Acquire) == 0 && self.since_driven() > PATIENCE {
-                self.runtime.block_on(turn());
+                runtime.block_on(turn());
             }
+        }
+        self.links.close();
+        runtime.block_on(async {
+            // Whoever has not ended by then ends with the runtime.
+            let _ = timeout(FAREWELL, self.links.wait()).await;
+            turn().await;
+        });
+    }
+
+    /// Starts the task of a link, which ends when the transport does.
+    pub(super) fn spawn(&self, stop: &CancellationToken, link: impl Future + Send + 'static) {
+        let ours = self.stop.clone();
+        let stop = stop.clone();
+        let task = async move {
+            let end = async {
+                ours.cancelled().await;
+                stop.cancel();
+                std::future::pending::<()>().await;
+            };
+            tokio::select! {
+                _ = link => {}
+                () = end => {}
+            }
+        };
+        self.links.spawn_on(task, self.runtime().handle());
+    }
+
+    /// Where the sockets of links belong.
+    pub(super) fn handle(&self) -> &Handle {
+        self.runtime().handle()
+    }
+
+    fn runtime(&self) -> &Runtime {
+        match &self.runtime {
+            Some(runtime) => runtime,
+            None => unreachable!("`drop` is the last to come"),
         }
     }
 
     /// Runs `future`, and the links while it waits.
     pub(super) fn drive<F: Future>(&self, future: F) -> F::Output {
         self.driving.fetch_add(1, Ordering::AcqRel);
-        let output = self.runtime.block_on(future);
+        let output = self.runtime().block_on(future);
         let now = self.begun.elapsed().as_micros() as u64;
         self.driven.store(now, Ordering::Release);
         self.driving.fetch_sub(1, Ordering::AcqRel);
@@ -190,6 +237,15 @@ impl Driver {
     fn since_driven(&self) -> Duration {
         let driven = Duration::from_micros(self.driven.load(Ordering::Acquire));
         self.begun.elapsed().saturating_sub(driven)
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            // Waiting for it would be a panic in a service's async code.
+            runtime.shutdown_background();
+        }
     }
 }
 

@@ -446,6 +446,30 @@ fn links_live_on_while_their_engine_computes() {
 }
 
 #[test]
+fn a_transport_can_be_dropped_in_async_code_and_its_links_end() {
+    over_sockets(|address| {
+        let endpoint = serve(address, welcome(), eager());
+        let transport = Transport::start(TransportOptions::default()).expect("a thread");
+        let (postbox, mailbox) = transport.mailbox::<LinkEvent>();
+        let stop = CancellationToken::new();
+        let to = endpoint.server.address().clone();
+        let link = transport.dial(to, hello(), eager(), &stop, move |event| {
+            drop(postbox.post(event));
+        });
+        wait_link(&endpoint);
+        let service = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .expect("a runtime");
+        service.block_on(async move { drop(transport) });
+        wait(&endpoint.events, |event| {
+            matches!(event, ServerEvent::Down { .. }).then_some(())
+        });
+        assert_eq!(link.send(vec![outcome(1, 0)]), Err(SendError::Down));
+        service.block_on(async move { drop(mailbox) });
+    });
+}
+
+#[test]
 fn an_address_that_never_answers_stops_at_once_when_told() {
     let target = dial(
         &"http://127.0.0.1:1".parse().expect("an address"),
