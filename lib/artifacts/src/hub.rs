@@ -262,9 +262,15 @@ impl Hub {
             .await
             .map_err(failed)?;
         let mut files: Vec<RemoteFile> = entries.into_iter().filter_map(needed).collect();
-        for file in files.iter_mut().filter(|file| file.large && file.sha256.is_none()) {
+        for file in files
+            .iter_mut()
+            .filter(|file| file.large && file.sha256.is_none())
+        {
             // The listing names the pointer file; the download's tag is the content's SHA-256.
-            let meta = remote.get_file_metadata().filepath(&file.path).revision(&commit);
+            let meta = remote
+                .get_file_metadata()
+                .filepath(&file.path)
+                .revision(&commit);
             if let Ok(meta) = meta.send().await
                 && is_sha256(&meta.etag)
             {
@@ -342,7 +348,9 @@ fn needed(entry: RepoTreeEntry) -> Option<RemoteFile> {
         && !path.starts_with('.')
         && (is_weights(&path) || matches!(extension, "json" | "jinja"));
     let large = lfs.is_some();
-    let sha256 = lfs.and_then(|lfs| lfs.sha256).filter(|sha256| is_sha256(sha256));
+    let sha256 = lfs
+        .and_then(|lfs| lfs.sha256)
+        .filter(|sha256| is_sha256(sha256));
     // The id becomes a file name, so a hub that lies must not choose its folder.
     let id = sha256.clone().unwrap_or(oid);
     let plain = !id.is_empty() && id.bytes().all(|b| b.is_ascii_hexdigit());

@@ -297,8 +297,14 @@ fn failed(error: &Error) -> RenderError {
 
 /// Kind, detail and line of an error, on one line.
 fn describe(error: &Error) -> String {
-    let detail = error.detail().map(|detail| format!(": {detail}")).unwrap_or_default();
-    let line = error.line().map(|line| format!(" (line {line})")).unwrap_or_default();
+    let detail = error
+        .detail()
+        .map(|detail| format!(": {detail}"))
+        .unwrap_or_default();
+    let line = error
+        .line()
+        .map(|line| format!(" (line {line})"))
+        .unwrap_or_default();
     format!("{}{detail}{line}", error.kind())
 }
 

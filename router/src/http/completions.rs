@@ -77,12 +77,16 @@ async fn answer(
     let metrics = shared.metrics.of_model(&job.model.name);
     let prompt_tokens: usize = job.prompts.iter().map(|prompt| prompt.tokens.len()).sum();
     metrics.prompt_tokens.inc_by(prompt_tokens as u64);
-    let updates = merge(&job, generations);
     if job.output.stream {
-        return Ok(streamed(&job, &envelope, updates));
+        let prompts = generations
+            .iter()
+            .map(|g| g.tally().prompt_logprobs.clone())
+            .collect();
+        let chunks = Chunks::new(Arc::clone(&job), &envelope, prompts);
+        return Ok(streamed(chunks, merge(&job, generations)));
     }
+    let mut updates = merge(&job, generations);
     let mut choices = vec![Collected::default(); job.choices()];
-    let mut updates = updates;
     while let Some(update) = updates.try_next().await? {
         let choice = &mut choices[update.index];
         choice.add(update.piece);
@@ -132,12 +136,7 @@ fn merge(
     }
 }
 
-fn streamed(
-    job: &Arc<Job>,
-    envelope: &Envelope,
-    updates: BoxStream<'static, Result<Update, ApiError>>,
-) -> Response {
-    let chunks = Chunks::new(Arc::clone(job), envelope);
+fn streamed(chunks: Chunks, updates: BoxStream<'static, Result<Update, ApiError>>) -> Response {
     let mut response = Response::new(response::stream::body(chunks, updates));
     let headers = response.headers_mut();
     headers.insert(

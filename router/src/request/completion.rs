@@ -21,7 +21,9 @@ pub(crate) fn job(
     limits: Limits,
 ) -> Result<Job, ApiError> {
     let fields = Fields::new(body);
-    let n = fields.integer("n", 1, limits.max_choices as i64)?.unwrap_or(1);
+    let n = fields
+        .integer("n", 1, limits.max_choices as i64)?
+        .unwrap_or(1);
     if let Some(best) = fields
         .integer("best_of", 1, i64::from(u32::MAX))?
         .filter(|&b| b != n)

@@ -6,6 +6,7 @@
 use std::{convert::Infallible, io::Write, sync::Arc};
 
 use axum::body::{Body, Bytes};
+use foretoken_protocol::generate::TokenLogprobs;
 use futures::{Stream, StreamExt, stream};
 use serde_json::{Value, json};
 
@@ -34,10 +35,17 @@ pub(crate) struct Chunks {
     /// Per choice, whether its first chunk is still to come.
     fresh: Vec<bool>,
     tallies: Vec<Option<Tally>>,
+    /// Per choice, log-probabilities of its prompt, until they are told.
+    prompts: Vec<Vec<TokenLogprobs>>,
 }
 
 impl Chunks {
-    pub(crate) fn new(job: Arc<Job>, envelope: &Envelope) -> Self {
+    /// Chunks for the choices of `job`, whose prompts have these log-probabilities.
+    pub(crate) fn new(
+        job: Arc<Job>,
+        envelope: &Envelope,
+        prompts: Vec<Vec<TokenLogprobs>>,
+    ) -> Self {
         let object = match job.shape {
             Shape::Chat => "chat.completion.chunk",
             Shape::Completion => "text_completion",
@@ -64,6 +72,7 @@ impl Chunks {
             offsets: vec![0; choices],
             fresh: vec![true; choices],
             tallies: vec![None; choices],
+            prompts,
             job,
         }
     }
@@ -77,7 +86,7 @@ impl Chunks {
             finish,
         } = update;
         if std::mem::take(&mut self.fresh[index]) {
-            self.first(&mut out, index, finish.as_ref().map(|(_, tally)| tally));
+            self.first(&mut out, index);
         }
         let ids = self.job.output.return_token_ids || self.job.output.return_tokens;
         if !piece.text.is_empty() || !piece.logprobs.is_empty() || (ids && !piece.tokens.is_empty())
@@ -92,7 +101,7 @@ impl Chunks {
     }
 
     /// The first chunk of a choice: the role, or the echoed prompt.
-    fn first(&mut self, out: &mut Vec<u8>, index: usize, tally: Option<&Tally>) {
+    fn first(&mut self, out: &mut Vec<u8>, index: usize) {
         let prompt = self.job.prompt_of(index);
         let mut choice = match self.job.shape {
             Shape::Chat => json!({
@@ -103,8 +112,12 @@ impl Chunks {
             }),
             Shape::Completion if self.job.output.echo => {
                 let mut logprobs = Logprobs::new(&self.job);
-                let told = tally.map_or(&[][..], |t| t.prompt_logprobs.as_slice());
-                logprobs.push_prompt(&prompt.tokens, told);
+                let told = self
+                    .prompts
+                    .get_mut(index)
+                    .map(std::mem::take)
+                    .unwrap_or_default();
+                logprobs.push_prompt(&prompt.tokens, &told);
                 self.offsets[index] = logprobs.offset();
                 let wanted = self.job.output.logprobs.is_some();
                 json!({

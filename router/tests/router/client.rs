@@ -23,7 +23,10 @@ pub(crate) struct Answer {
 
 impl Client {
     pub(crate) fn new(address: SocketAddr) -> Self {
-        Self { address, headers: String::new() }
+        Self {
+            address,
+            headers: String::new(),
+        }
     }
 
     pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
@@ -64,9 +67,18 @@ impl Client {
 
 impl Answer {
     fn parse(bytes: &[u8]) -> Self {
-        let split = bytes.windows(4).position(|w| w == b"\r\n\r\n").expect("an HTTP head");
-        let head = String::from_utf8(bytes[..split].to_vec()).expect("text").to_lowercase();
-        let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).expect("a status");
+        let split = bytes
+            .windows(4)
+            .position(|w| w == b"\r\n\r\n")
+            .expect("an HTTP head");
+        let head = String::from_utf8(bytes[..split].to_vec())
+            .expect("text")
+            .to_lowercase();
+        let status = head
+            .split(' ')
+            .nth(1)
+            .and_then(|s| s.parse().ok())
+            .expect("a status");
         let mut body = bytes[split + 4..].to_vec();
         if head.contains("transfer-encoding: chunked") {
             body = unchunk(&body);
@@ -75,7 +87,9 @@ impl Answer {
     }
 
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        self.head.lines().find_map(|line| line.strip_prefix(&format!("{name}: ")))
+        self.head
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("{name}: ")))
     }
 
     pub(crate) fn text(&self) -> &str {
@@ -95,7 +109,9 @@ impl Answer {
             .map(|event| event.strip_prefix("data: ").expect("a data line"))
             .collect();
         assert_eq!(data.pop(), Some("[DONE]"));
-        data.into_iter().map(|event| serde_json::from_str(event).expect("JSON")).collect()
+        data.into_iter()
+            .map(|event| serde_json::from_str(event).expect("JSON"))
+            .collect()
     }
 
     /// The message of an error, after checking that it has the form of one.
@@ -114,7 +130,9 @@ fn unchunk(mut bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     while let Some(end) = bytes.windows(2).position(|w| w == b"\r\n") {
         let size = std::str::from_utf8(&bytes[..end]).ok();
-        let Some(size) = size.and_then(|s| usize::from_str_radix(s, 16).ok()) else { break };
+        let Some(size) = size.and_then(|s| usize::from_str_radix(s, 16).ok()) else {
+            break;
+        };
         let rest = &bytes[end + 2..];
         if size == 0 || rest.len() < size {
             break;

@@ -22,53 +22,213 @@ fn chat(field: &str, value: Value) -> (&'static str, Value) {
 async fn wrong_types_and_ranges_name_field_value_and_what_is_allowed() {
     let setup = start(Script::says(" ok")).await;
     for ((path, body), param, words) in [
-        (completion("temperature", json!("hot")), "temperature", ["\"hot\"", "from 0 to 2"]),
-        (completion("temperature", json!(2.5)), "temperature", ["2.5", "from 0 to 2"]),
-        (completion("temperature", json!(-1)), "temperature", ["-1", "from 0 to 2"]),
-        (completion("top_p", json!(0)), "top_p", ["0", "above 0 and at most 1"]),
-        (completion("top_k", json!(1.5)), "top_k", ["1.5", "an integer of at least -1"]),
+        (
+            completion("temperature", json!("hot")),
+            "temperature",
+            ["\"hot\"", "from 0 to 2"],
+        ),
+        (
+            completion("temperature", json!(2.5)),
+            "temperature",
+            ["2.5", "from 0 to 2"],
+        ),
+        (
+            completion("temperature", json!(-1)),
+            "temperature",
+            ["-1", "from 0 to 2"],
+        ),
+        (
+            completion("top_p", json!(0)),
+            "top_p",
+            ["0", "above 0 and at most 1"],
+        ),
+        (
+            completion("top_k", json!(1.5)),
+            "top_k",
+            ["1.5", "an integer of at least -1"],
+        ),
         (completion("min_p", json!(2)), "min_p", ["2", "from 0 to 1"]),
-        (completion("max_tokens", json!(0)), "max_tokens", ["0", "at least 1"]),
-        (completion("max_tokens", json!("9")), "max_tokens", ["\"9\"", "integer"]),
+        (
+            completion("max_tokens", json!(0)),
+            "max_tokens",
+            ["0", "at least 1"],
+        ),
+        (
+            completion("max_tokens", json!("9")),
+            "max_tokens",
+            ["\"9\"", "integer"],
+        ),
         (completion("n", json!(0)), "n", ["0", "from 1"]),
         (completion("n", json!(257)), "n", ["257", "256"]),
-        (completion("stream", json!("yes")), "stream", ["\"yes\"", "true or false"]),
-        (completion("logprobs", json!(21)), "logprobs", ["21", "from 0 to 20"]),
-        (completion("stop", json!([1])), "stop", ["[1]", "list of strings"]),
-        (completion("stop", json!([""])), "stop", ["[\"\"]", "none empty"]),
-        (completion("stop_token_ids", json!([4096])), "stop_token_ids", ["[4096]", "0 to 4095"]),
-        (completion("logit_bias", json!({"x": 1})), "logit_bias", ["\"x\"", "0 to 4095"]),
-        (completion("logit_bias", json!({"1": 101})), "logit_bias", ["101", "-100 to 100"]),
-        (completion("presence_penalty", json!(3)), "presence_penalty", ["3", "-2 to 2"]),
-        (completion("repetition_penalty", json!(0)), "repetition_penalty", ["0", "above 0"]),
+        (
+            completion("stream", json!("yes")),
+            "stream",
+            ["\"yes\"", "true or false"],
+        ),
+        (
+            completion("logprobs", json!(21)),
+            "logprobs",
+            ["21", "from 0 to 20"],
+        ),
+        (
+            completion("stop", json!([1])),
+            "stop",
+            ["[1]", "list of strings"],
+        ),
+        (
+            completion("stop", json!([""])),
+            "stop",
+            ["[\"\"]", "none empty"],
+        ),
+        (
+            completion("stop_token_ids", json!([4096])),
+            "stop_token_ids",
+            ["[4096]", "0 to 4095"],
+        ),
+        (
+            completion("logit_bias", json!({"x": 1})),
+            "logit_bias",
+            ["\"x\"", "0 to 4095"],
+        ),
+        (
+            completion("logit_bias", json!({"1": 101})),
+            "logit_bias",
+            ["101", "-100 to 100"],
+        ),
+        (
+            completion("presence_penalty", json!(3)),
+            "presence_penalty",
+            ["3", "-2 to 2"],
+        ),
+        (
+            completion("repetition_penalty", json!(0)),
+            "repetition_penalty",
+            ["0", "above 0"],
+        ),
         (completion("seed", json!("a")), "seed", ["\"a\"", "integer"]),
-        (completion("min_tokens", json!(17)), "min_tokens", ["17", "which is 16"]),
-        (completion("suffix", json!("end")), "suffix", ["\"end\"", "not supported"]),
-        (completion("best_of", json!(2)), "best_of", ["2", "equal to n"]),
-        (completion("prompt", json!(7)), "prompt", ["7", "list of token ids"]),
-        (completion("prompt", json!([])), "prompt", ["[]", "list of token ids"]),
-        (completion("prompt", json!([1, "a"])), "prompt", ["[1,\"a\"]", "0 to 4095"]),
-        (completion("prompt", json!([4096])), "prompt", ["[4096]", "0 to 4095"]),
-        (completion("prompt", json!([[]])), "prompt", ["[]", "at least one token"]),
-        (completion("prompt", Value::Null), "prompt", ["null", "a string"]),
-        (completion("stream_options", json!({})), "stream_options", ["{}", "stream is true"]),
-        (completion("foretoken", json!(1)), "foretoken", ["1", "an object"]),
-        (completion("foretoken", json!({"policy": 1})), "foretoken.policy", ["1", "a string"]),
-        (completion("foretoken", json!({"lookahead": -1})), "foretoken.lookahead", ["-1", "0"]),
-        (completion("guided_regex", json!("a")), "guided_regex", ["\"a\"", "not supported"]),
-        (completion("response_format", json!({"type": "json_object"})), "response_format",
-            ["json_object", "not supported"]),
-        (chat("messages", json!([])), "messages", ["[]", "at least one"]),
-        (chat("messages", json!("hi")), "messages", ["\"hi\"", "a list"]),
-        (chat("messages", json!([7])), "messages[0]", ["7", "role and content"]),
-        (chat("messages", json!([{"content": "x"}])), "messages[0].role", ["null", "\"user\""]),
-        (chat("messages", json!([{"role": "user", "content": 1}])), "messages[0].content",
-            ["1", "text"]),
-        (chat("messages", json!([{"role": "user", "content": [{"type": "image_url"}]}])),
-            "messages[0].content", ["image_url", "type text"]),
-        (chat("top_logprobs", json!(3)), "top_logprobs", ["3", "logprobs is true"]),
-        (chat("tools", json!([{"type": "function"}])), "tools", ["function", "not supported"]),
-        (chat("max_completion_tokens", json!(0)), "max_completion_tokens", ["0", "at least 1"]),
+        (
+            completion("min_tokens", json!(17)),
+            "min_tokens",
+            ["17", "which is 16"],
+        ),
+        (
+            completion("suffix", json!("end")),
+            "suffix",
+            ["\"end\"", "not supported"],
+        ),
+        (
+            completion("best_of", json!(2)),
+            "best_of",
+            ["2", "equal to n"],
+        ),
+        (
+            completion("prompt", json!(7)),
+            "prompt",
+            ["7", "list of token ids"],
+        ),
+        (
+            completion("prompt", json!([])),
+            "prompt",
+            ["[]", "list of token ids"],
+        ),
+        (
+            completion("prompt", json!([1, "a"])),
+            "prompt",
+            ["[1,\"a\"]", "0 to 4095"],
+        ),
+        (
+            completion("prompt", json!([4096])),
+            "prompt",
+            ["[4096]", "0 to 4095"],
+        ),
+        (
+            completion("prompt", json!([[]])),
+            "prompt",
+            ["[]", "at least one token"],
+        ),
+        (
+            completion("prompt", Value::Null),
+            "prompt",
+            ["null", "a string"],
+        ),
+        (
+            completion("stream_options", json!({})),
+            "stream_options",
+            ["{}", "stream is true"],
+        ),
+        (
+            completion("foretoken", json!(1)),
+            "foretoken",
+            ["1", "an object"],
+        ),
+        (
+            completion("foretoken", json!({"policy": 1})),
+            "foretoken.policy",
+            ["1", "a string"],
+        ),
+        (
+            completion("foretoken", json!({"lookahead": -1})),
+            "foretoken.lookahead",
+            ["-1", "0"],
+        ),
+        (
+            completion("guided_regex", json!("a")),
+            "guided_regex",
+            ["\"a\"", "not supported"],
+        ),
+        (
+            completion("response_format", json!({"type": "json_object"})),
+            "response_format",
+            ["json_object", "not supported"],
+        ),
+        (
+            chat("messages", json!([])),
+            "messages",
+            ["[]", "at least one"],
+        ),
+        (
+            chat("messages", json!("hi")),
+            "messages",
+            ["\"hi\"", "a list"],
+        ),
+        (
+            chat("messages", json!([7])),
+            "messages[0]",
+            ["7", "role and content"],
+        ),
+        (
+            chat("messages", json!([{"content": "x"}])),
+            "messages[0].role",
+            ["null", "\"user\""],
+        ),
+        (
+            chat("messages", json!([{"role": "user", "content": 1}])),
+            "messages[0].content",
+            ["1", "text"],
+        ),
+        (
+            chat(
+                "messages",
+                json!([{"role": "user", "content": [{"type": "image_url"}]}]),
+            ),
+            "messages[0].content",
+            ["image_url", "type text"],
+        ),
+        (
+            chat("top_logprobs", json!(3)),
+            "top_logprobs",
+            ["3", "logprobs is true"],
+        ),
+        (
+            chat("tools", json!([{"type": "function"}])),
+            "tools",
+            ["function", "not supported"],
+        ),
+        (
+            chat("max_completion_tokens", json!(0)),
+            "max_completion_tokens",
+            ["0", "at least 1"],
+        ),
     ] {
         let answer = setup.client().post(path, &body).await;
         let message = answer.error();
@@ -80,13 +240,21 @@ async fn wrong_types_and_ranges_name_field_value_and_what_is_allowed() {
             assert!(message.contains(word), "{word} in: {message}");
         }
     }
-    assert_eq!(setup.targets[0].requests().len(), 0, "no target hears of a wrong request");
+    assert_eq!(
+        setup.targets[0].requests().len(),
+        0,
+        "no target hears of a wrong request"
+    );
 }
 
 #[tokio::test]
 async fn bodies_that_are_no_json_object_are_refused() {
     let setup = start(Script::says(" ok")).await;
-    let deep = format!("{{\"prompt\": {}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
+    let deep = format!(
+        "{{\"prompt\": {}1{}}}",
+        "[".repeat(100_000),
+        "]".repeat(100_000)
+    );
     let cases: [(&[u8], &str); 7] = [
         (b"", "not valid JSON"),
         (b"{\"prompt\": ", "not valid JSON"),
@@ -96,7 +264,12 @@ async fn bodies_that_are_no_json_object_are_refused() {
         (b"{\"prompt\": \"\\ud800\"}", "not valid JSON"),
         (deep.as_bytes(), "not valid JSON"),
     ];
-    for path in ["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"] {
+    for path in [
+        "/v1/completions",
+        "/v1/chat/completions",
+        "/tokenize",
+        "/detokenize",
+    ] {
         for (body, words) in cases {
             let answer = setup.client().send("POST", path, body).await;
             assert_eq!(answer.status, 400, "{path}: {}", answer.text());
@@ -112,13 +285,19 @@ async fn a_prompt_that_is_too_long_is_told_the_numbers() {
     let answer = setup.client().post("/v1/completions", &body).await;
     assert_eq!(answer.status, 400);
     let message = answer.error();
-    assert!(message.contains("1024 tokens") && message.contains("1023"), "{message}");
+    assert!(
+        message.contains("1024 tokens") && message.contains("1023"),
+        "{message}"
+    );
     assert_eq!(answer.json()["error"]["code"], "context_length_exceeded");
 }
 
 #[tokio::test]
 async fn a_body_over_the_limit_is_refused() {
-    let config = foretoken_router::RouterConfig { max_body_bytes: 1000, ..config() };
+    let config = foretoken_router::RouterConfig {
+        max_body_bytes: 1000,
+        ..config()
+    };
     let setup = start_with(config, vec![Script::says(" ok")]).await;
     let body = json!({"prompt": "x".repeat(1000)});
     let answer = setup.client().post("/v1/completions", &body).await;
@@ -129,7 +308,10 @@ async fn a_body_over_the_limit_is_refused() {
 #[tokio::test]
 async fn unknown_models_routes_and_methods_are_told() {
     let setup = start(Script::says(" ok")).await;
-    let answer = setup.client().post("/v1/completions", &json!({"model": "big", "prompt": "x"})).await;
+    let answer = setup
+        .client()
+        .post("/v1/completions", &json!({"model": "big", "prompt": "x"}))
+        .await;
     assert_eq!(answer.status, 404);
     assert!(answer.error().contains("'big'") && answer.error().contains("tiny"));
     assert_eq!(answer.json()["error"]["code"], "model_not_found");
@@ -157,7 +339,10 @@ async fn what_the_target_refuses_is_told_with_the_right_status_even_when_streami
 #[tokio::test]
 async fn without_a_target_the_answer_is_come_back_later() {
     let setup = start_with(config(), Vec::new()).await;
-    let answer = setup.client().post("/v1/completions", &json!({"prompt": "x"})).await;
+    let answer = setup
+        .client()
+        .post("/v1/completions", &json!({"prompt": "x"}))
+        .await;
     assert_eq!(answer.status, 503);
     assert_eq!(answer.header("retry-after"), Some("1"));
     assert!(answer.error().contains("no target"), "{}", answer.error());
@@ -165,7 +350,10 @@ async fn without_a_target_the_answer_is_come_back_later() {
     let mut script = Script::says(" ok");
     script.busy = true;
     let setup = start(script).await;
-    let answer = setup.client().post("/v1/completions", &json!({"prompt": "x"})).await;
+    let answer = setup
+        .client()
+        .post("/v1/completions", &json!({"prompt": "x"}))
+        .await;
     assert_eq!(answer.status, 503);
     assert!(answer.error().contains("full"), "{}", answer.error());
 }
@@ -173,10 +361,18 @@ async fn without_a_target_the_answer_is_come_back_later() {
 #[tokio::test]
 async fn a_key_is_asked_for_if_there_are_any() {
     let keys = vec!["first-key".to_owned(), "second-key".to_owned()];
-    let config = foretoken_router::RouterConfig { api_keys: keys, ..config() };
+    let config = foretoken_router::RouterConfig {
+        api_keys: keys,
+        ..config()
+    };
     let setup = start_with(config, vec![Script::says(" ok")]).await;
     let body = json!({"prompt": "x"});
-    for header in [None, Some("Bearer wrong"), Some("second-key"), Some("Bearer second-ke")] {
+    for header in [
+        None,
+        Some("Bearer wrong"),
+        Some("second-key"),
+        Some("Bearer second-ke"),
+    ] {
         let mut client = setup.client();
         if let Some(header) = header {
             client = client.header("authorization", header);
@@ -187,7 +383,11 @@ async fn a_key_is_asked_for_if_there_are_any() {
     }
     let client = setup.client().header("authorization", "Bearer second-key");
     assert_eq!(client.post("/v1/completions", &body).await.status, 200);
-    assert_eq!(setup.client().get("/health").await.status, 200, "probes bring no key");
+    assert_eq!(
+        setup.client().get("/health").await.status,
+        200,
+        "probes bring no key"
+    );
 }
 
 #[tokio::test]
@@ -195,11 +395,24 @@ async fn a_port_in_use_and_a_wrong_folder_are_clear_errors() {
     let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut config = config();
     config.listen = taken.local_addr().unwrap().to_string();
-    let error = foretoken_router::Router::bind(config.clone()).await.err().unwrap().to_string();
-    assert!(error.contains(&config.listen) && error.contains("another program"), "{error}");
+    let error = foretoken_router::Router::bind(config.clone())
+        .await
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(
+        error.contains(&config.listen) && error.contains("another program"),
+        "{error}"
+    );
 
     config.models[0].folder = "/nonexistent".into();
-    let bound = tokio::time::timeout(Duration::from_secs(5), foretoken_router::Router::bind(config));
+    let bound = tokio::time::timeout(
+        Duration::from_secs(5),
+        foretoken_router::Router::bind(config),
+    );
     let error = bound.await.unwrap().err().unwrap().to_string();
-    assert!(error.contains("/nonexistent") && error.contains("does not exist"), "{error}");
+    assert!(
+        error.contains("/nonexistent") && error.contains("does not exist"),
+        "{error}"
+    );
 }

@@ -23,11 +23,16 @@ async fn soon(what: &str, mut test: impl FnMut() -> bool) {
 }
 
 fn text(events: &[Value]) -> String {
-    events.iter().filter_map(|e| e["choices"][0]["text"].as_str()).collect()
+    events
+        .iter()
+        .filter_map(|e| e["choices"][0]["text"].as_str())
+        .collect()
 }
 
 fn ids(events: &[Value]) -> Vec<Value> {
-    let lists = events.iter().filter_map(|e| e["choices"][0]["token_ids"].as_array());
+    let lists = events
+        .iter()
+        .filter_map(|e| e["choices"][0]["token_ids"].as_array());
     lists.flatten().cloned().collect()
 }
 
@@ -40,7 +45,7 @@ async fn a_stream_whose_target_dies_goes_on_elsewhere_with_not_one_token_changed
         let setup = start(Script::says(TEXT)).await;
         setup.client().post("/v1/completions", &body).await.events()
     };
-    for dies_after in [0, 1, 2, 5, 12] {
+    for dies_after in [0, 1, 2, 5, 8] {
         let mut dying = Script::says(TEXT);
         dying.dies_after = Some(dies_after);
         let setup = start_with(config(), vec![dying.clone(), dying]).await;
@@ -52,7 +57,10 @@ async fn a_stream_whose_target_dies_goes_on_elsewhere_with_not_one_token_changed
         let requests: Vec<_> = setup.targets.iter().flat_map(|t| t.requests()).collect();
         assert!(requests.len() >= 2);
         for request in &requests {
-            assert_eq!((request.prompt_len, request.seed.0, request.max_tokens), (2, 3, 100));
+            assert_eq!(
+                (request.prompt_len, request.seed.0, request.max_tokens),
+                (2, 3, 100)
+            );
         }
     }
 }
@@ -68,7 +76,10 @@ async fn a_whole_answer_is_replayed_too_and_counts_each_token_once() {
     assert_eq!(choice["text"], format!("x{TEXT}"));
     let tokens = json["usage"]["completion_tokens"].as_u64().unwrap();
     let listed = choice["logprobs"]["tokens"].as_array().unwrap().len() as u64;
-    assert_eq!(listed, json["usage"]["prompt_tokens"].as_u64().unwrap() + tokens);
+    assert_eq!(
+        listed,
+        json["usage"]["prompt_tokens"].as_u64().unwrap() + tokens
+    );
 }
 
 #[tokio::test]
@@ -90,15 +101,23 @@ async fn a_target_that_is_killed_and_comes_back_at_its_address_is_gone_on_with()
     let mut script = Script::says(TEXT);
     script.pause = Duration::from_millis(30);
     // Its own runtime, so that all its connections can be cut at once.
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build();
     let runtime = runtime.unwrap();
     let (first, stop) = (script.clone(), CancellationToken::new());
     let first = {
         let stop = stop.clone();
-        runtime.spawn(async move { Target::start("target", first, stop).await }).await.unwrap()
+        runtime
+            .spawn(async move { Target::start("target", first, stop).await })
+            .await
+            .unwrap()
     };
     let mut config = config();
-    config.targets.push(crate::entry("target", first.address.clone()));
+    config
+        .targets
+        .push(crate::entry("target", first.address.clone()));
     let setup = start_with(config, Vec::new()).await;
     setup.wait_ready().await;
 
@@ -111,7 +130,10 @@ async fn a_target_that_is_killed_and_comes_back_at_its_address_is_gone_on_with()
     let second = restart(address, script, stop).await;
     let answer = streaming.await.unwrap();
     assert_eq!(text(&answer.events()), TEXT);
-    assert!(second.request().tokens.len() > second.request().prompt_len, "it got the tokens so far");
+    assert!(
+        second.request().tokens.len() > second.request().prompt_len,
+        "it got the tokens so far"
+    );
 }
 
 /// Starts a target at an address that another may not have left yet.
@@ -168,10 +190,19 @@ async fn a_client_that_hangs_up_frees_the_target_at_once() {
         let target = Arc::clone(&setup.targets[0]);
         let body = json!({"prompt": "x", "max_tokens": 1000, "ignore_eos": true, "stream": stream});
         let body = body.to_string();
-        let connection = setup.client().open("POST", "/v1/completions", body.as_bytes()).await;
-        soon("it runs", || target.running() == 1 && target.tokens_sent() > 2).await;
+        let connection = setup
+            .client()
+            .open("POST", "/v1/completions", body.as_bytes())
+            .await;
+        soon("it runs", || {
+            target.running() == 1 && target.tokens_sent() > 2
+        })
+        .await;
         drop(connection);
-        soon("it is cancelled", || target.cancelled() == 1 && target.running() == 0).await;
+        soon("it is cancelled", || {
+            target.cancelled() == 1 && target.running() == 0
+        })
+        .await;
         assert!(target.tokens_sent() < 1000, "long before its end");
         soon_cancelled(&setup).await;
     }
@@ -196,7 +227,12 @@ async fn a_client_that_never_reads_does_not_hold_up_others() {
     let body = body.to_string();
     let mut silent = Vec::new();
     for _ in 0..8 {
-        silent.push(setup.client().open("POST", "/v1/completions", body.as_bytes()).await);
+        silent.push(
+            setup
+                .client()
+                .open("POST", "/v1/completions", body.as_bytes())
+                .await,
+        );
     }
     let target = Arc::clone(&setup.targets[0]);
     soon("all are taken", || target.requests().len() == 8).await;
@@ -229,16 +265,25 @@ async fn prompts_with_one_beginning_go_to_one_target() {
     for tail in 0..9 {
         let mut prompt = prefix.clone();
         prompt.push(200 + tail);
-        setup.client().post("/v1/completions", &json!({"prompt": prompt})).await;
+        setup
+            .client()
+            .post("/v1/completions", &json!({"prompt": prompt}))
+            .await;
     }
     let counts: Vec<usize> = setup.targets.iter().map(|t| t.requests().len()).collect();
     assert_eq!(counts.iter().max(), Some(&9), "{counts:?}");
     for i in 0..9 {
         let prompt: Vec<u32> = (1000 + i * 100..1064 + i * 100).collect();
-        setup.client().post("/v1/completions", &json!({"prompt": prompt})).await;
+        setup
+            .client()
+            .post("/v1/completions", &json!({"prompt": prompt}))
+            .await;
     }
     let counts: Vec<usize> = setup.targets.iter().map(|t| t.requests().len()).collect();
-    assert!(counts.iter().all(|&n| n >= 3), "new prompts are spread: {counts:?}");
+    assert!(
+        counts.iter().all(|&n| n >= 3),
+        "new prompts are spread: {counts:?}"
+    );
 }
 
 #[tokio::test]
@@ -253,12 +298,17 @@ async fn targets_come_and_go_with_the_registry_file() {
     config.registry = Some(path.clone());
     let setup = start_with(config, Vec::new()).await;
     assert_eq!(setup.client().get("/ready").await.status, 503);
-    directory.targets.push(crate::entry("late", target.address.clone()));
+    directory
+        .targets
+        .push(crate::entry("late", target.address.clone()));
     foretoken_registry::write_directory(&path, &directory).unwrap();
     while setup.client().get("/ready").await.status != 200 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let answer = setup.client().post("/v1/completions", &json!({"prompt": "x"})).await;
+    let answer = setup
+        .client()
+        .post("/v1/completions", &json!({"prompt": "x"}))
+        .await;
     assert_eq!(answer.json()["choices"][0]["text"], " ok");
     directory.targets.clear();
     foretoken_registry::write_directory(&path, &directory).unwrap();

@@ -16,14 +16,20 @@ fn fixed(mut value: Value) -> Value {
                 };
             }
         }
-        Value::Array(list) => list.iter_mut().for_each(|value| *value = fixed(value.take())),
+        Value::Array(list) => list
+            .iter_mut()
+            .for_each(|value| *value = fixed(value.take())),
         _ => {}
     }
     value
 }
 
 async fn post(setup: &Setup, path: &str, body: Value) -> Value {
-    let answer = setup.client().header("x-request-id", "id").post(path, &body).await;
+    let answer = setup
+        .client()
+        .header("x-request-id", "id")
+        .post(path, &body)
+        .await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     if body["stream"] == json!(true) {
         fixed(Value::Array(answer.events()))
@@ -58,18 +64,22 @@ async fn completion() {
     assert!(token.starts_with("http://"));
     let got = post(&setup, "/v1/completions", body).await;
     let next = got["choices"][0]["logprobs"].clone();
-    assert_eq!(got, json!({
-        "id": "cmpl-id", "object": "text_completion", "created": 0, "model": "tiny",
-        "system_fingerprint": "fp_d1e5_test-scripted",
-        "choices": [{
-            "index": 0, "text": "x", "finish_reason": "stop", "stop_reason": null,
-            "logprobs": {
-                "tokens": ["x", "</s>"], "token_logprobs": [-0.5, -0.5],
-                "top_logprobs": [{"x": -0.5}, {"</s>": -0.5}], "text_offset": [0, 1],
-            },
-        }],
-        "usage": usage(), "timings": timings(),
-    }), "{next}");
+    assert_eq!(
+        got,
+        json!({
+            "id": "cmpl-id", "object": "text_completion", "created": 0, "model": "tiny",
+            "system_fingerprint": "fp_d1e5_test-scripted",
+            "choices": [{
+                "index": 0, "text": "x", "finish_reason": "stop", "stop_reason": null,
+                "logprobs": {
+                    "tokens": ["x", "</s>"], "token_logprobs": [-0.5, -0.5],
+                    "top_logprobs": [{"x": -0.5}, {"</s>": -0.5}], "text_offset": [0, 1],
+                },
+            }],
+            "usage": usage(), "timings": timings(),
+        }),
+        "{next}"
+    );
 }
 
 #[tokio::test]
@@ -78,19 +88,22 @@ async fn chat_completion() {
     let body = json!({
         "messages": [{"role": "user", "content": "x"}], "seed": 5, "logprobs": true,
     });
-    assert_eq!(post(&setup, "/v1/chat/completions", body).await, json!({
-        "id": "chatcmpl-id", "object": "chat.completion", "created": 0, "model": "tiny",
-        "system_fingerprint": "fp_d1e5_test-scripted",
-        "choices": [{
-            "index": 0, "message": {"role": "assistant", "content": "x", "refusal": null},
-            "finish_reason": "stop", "stop_reason": null,
-            "logprobs": {"refusal": null, "content": [
-                {"token": "x", "logprob": -0.5, "bytes": [120], "top_logprobs": []},
-                {"token": "</s>", "logprob": -0.5, "bytes": [60, 47, 115, 62], "top_logprobs": []},
-            ]},
-        }],
-        "usage": usage(), "timings": timings(),
-    }));
+    assert_eq!(
+        post(&setup, "/v1/chat/completions", body).await,
+        json!({
+            "id": "chatcmpl-id", "object": "chat.completion", "created": 0, "model": "tiny",
+            "system_fingerprint": "fp_d1e5_test-scripted",
+            "choices": [{
+                "index": 0, "message": {"role": "assistant", "content": "x", "refusal": null},
+                "finish_reason": "stop", "stop_reason": null,
+                "logprobs": {"refusal": null, "content": [
+                    {"token": "x", "logprob": -0.5, "bytes": [120], "top_logprobs": []},
+                    {"token": "</s>", "logprob": -0.5, "bytes": [60, 47, 115, 62], "top_logprobs": []},
+                ]},
+            }],
+            "usage": usage(), "timings": timings(),
+        })
+    );
 }
 
 #[tokio::test]
@@ -107,13 +120,22 @@ async fn streamed_completion() {
     };
     let mut last = chunk(json!([]), usage());
     last["timings"] = timings();
-    assert_eq!(post(&setup, "/v1/completions", body).await, json!([
-        chunk(json!([{"index": 0, "text": "x", "logprobs": null, "finish_reason": null}]), Value::Null),
-        chunk(json!([{
-            "index": 0, "text": "", "logprobs": null, "finish_reason": "stop", "stop_reason": null,
-        }]), Value::Null),
-        last,
-    ]));
+    assert_eq!(
+        post(&setup, "/v1/completions", body).await,
+        json!([
+            chunk(
+                json!([{"index": 0, "text": "x", "logprobs": null, "finish_reason": null}]),
+                Value::Null
+            ),
+            chunk(
+                json!([{
+                    "index": 0, "text": "", "logprobs": null, "finish_reason": "stop", "stop_reason": null,
+                }]),
+                Value::Null
+            ),
+            last,
+        ])
+    );
 }
 
 #[tokio::test]
@@ -126,37 +148,46 @@ async fn streamed_chat_completion() {
             "system_fingerprint": "fp_d1e5_test-scripted", "choices": [choice],
         })
     };
-    assert_eq!(post(&setup, "/v1/chat/completions", body).await, json!([
-        chunk(json!({
-            "index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": null,
-            "finish_reason": null,
-        })),
-        chunk(json!({
-            "index": 0, "delta": {"content": "x"}, "logprobs": null, "finish_reason": null,
-        })),
-        chunk(json!({
-            "index": 0, "delta": {}, "logprobs": null, "finish_reason": "stop", "stop_reason": null,
-        })),
-    ]));
+    assert_eq!(
+        post(&setup, "/v1/chat/completions", body).await,
+        json!([
+            chunk(json!({
+                "index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": null,
+                "finish_reason": null,
+            })),
+            chunk(json!({
+                "index": 0, "delta": {"content": "x"}, "logprobs": null, "finish_reason": null,
+            })),
+            chunk(json!({
+                "index": 0, "delta": {}, "logprobs": null, "finish_reason": "stop", "stop_reason": null,
+            })),
+        ])
+    );
 }
 
 #[tokio::test]
 async fn models_and_tokens() {
     let setup = start(Script::says("x")).await;
-    assert_eq!(fixed(setup.client().get("/v1/models").await.json()), json!({
-        "object": "list",
-        "data": [{
-            "id": "tiny", "object": "model", "created": 0, "owned_by": "foretoken",
-            "root": "FOLDER", "parent": null, "max_model_len": 1024,
-        }],
-    }));
+    assert_eq!(
+        fixed(setup.client().get("/v1/models").await.json()),
+        json!({
+            "object": "list",
+            "data": [{
+                "id": "tiny", "object": "model", "created": 0, "owned_by": "foretoken",
+                "root": "FOLDER", "parent": null, "max_model_len": 1024,
+            }],
+        })
+    );
     let ids = setup.targets[0].requests().len();
     assert_eq!(ids, 0);
     let got = post(&setup, "/tokenize", json!({"prompt": "x"})).await;
     let token = got["tokens"][1].clone();
-    assert_eq!(got, json!({
-        "count": 2, "max_model_len": 1024, "tokens": [0, token], "token_strs": null,
-    }));
+    assert_eq!(
+        got,
+        json!({
+            "count": 2, "max_model_len": 1024, "tokens": [0, token], "token_strs": null,
+        })
+    );
     let got = post(&setup, "/detokenize", json!({"tokens": [token]})).await;
     assert_eq!(got, json!({"prompt": "x"}));
 }
@@ -164,13 +195,22 @@ async fn models_and_tokens() {
 #[tokio::test]
 async fn error() {
     let setup = start(Script::says("x")).await;
-    let answer = setup.client().post("/v1/completions", &json!({"prompt": "x", "n": -1})).await;
-    assert_eq!(answer.json(), json!({"error": {
-        "message": "n is -1; it must be an integer from 1 to 256",
-        "type": "invalid_request_error", "param": "n", "code": null,
-    }}));
+    let answer = setup
+        .client()
+        .post("/v1/completions", &json!({"prompt": "x", "n": -1}))
+        .await;
+    assert_eq!(
+        answer.json(),
+        json!({"error": {
+            "message": "n is -1; it must be an integer from 1 to 256",
+            "type": "invalid_request_error", "param": "n", "code": null,
+        }})
+    );
     let answer = setup.client().get("/ready").await;
-    assert_eq!(answer.json(), json!({
-        "ready": true, "models": [{"model": "tiny", "targets_ready": 1, "targets_listed": 1}],
-    }));
+    assert_eq!(
+        answer.json(),
+        json!({
+            "ready": true, "models": [{"model": "tiny", "targets_ready": 1, "targets_listed": 1}],
+        })
+    );
 }

@@ -38,13 +38,20 @@ fn model_folder() -> PathBuf {
 }
 
 fn entry(name: &str, address: Address) -> TargetEntry {
-    TargetEntry { name: name.into(), model: "tiny".into(), address }
+    TargetEntry {
+        name: name.into(),
+        model: "tiny".into(),
+        address,
+    }
 }
 
 fn config() -> RouterConfig {
     RouterConfig {
         listen: "127.0.0.1:0".into(),
-        models: vec![ModelConfig { name: "tiny".into(), folder: model_folder() }],
+        models: vec![ModelConfig {
+            name: "tiny".into(),
+            folder: model_folder(),
+        }],
         replay: std::time::Duration::from_secs(10),
         grace: std::time::Duration::ZERO,
         ..RouterConfig::default()
@@ -62,7 +69,11 @@ async fn start_with(mut config: RouterConfig, scripts: Vec<Script>) -> Setup {
         targets.push(target);
     }
     let router = Router::bind(config).await.expect("binds");
-    let setup = Setup { address: router.address(), targets, stop: stop.clone() };
+    let setup = Setup {
+        address: router.address(),
+        targets,
+        stop: stop.clone(),
+    };
     tokio::spawn(router.run(stop));
     if !setup.targets.is_empty() {
         setup.wait_ready().await;
@@ -92,7 +103,12 @@ impl Setup {
 
     async fn metric(&self, name: &str) -> f64 {
         let page = self.client().get("/metrics").await;
-        let line = page.text().lines().find(|line| line.starts_with(name)).map(str::to_owned);
-        line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0.0)
+        let line = page
+            .text()
+            .lines()
+            .find(|line| line.starts_with(name))
+            .map(str::to_owned);
+        line.and_then(|line| line.rsplit(' ').next()?.parse().ok())
+            .unwrap_or(0.0)
     }
 }

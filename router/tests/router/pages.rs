@@ -25,7 +25,11 @@ async fn tokenize_and_detokenize_are_inverse() {
     assert_eq!(json["tokens"][0], 0);
     assert_eq!(json["token_strs"][0], "<s>");
     assert_eq!(json["max_model_len"], 1024);
-    let back = setup.client().post("/detokenize", &json!({"tokens": json["tokens"]})).await.json();
+    let back = setup
+        .client()
+        .post("/detokenize", &json!({"tokens": json["tokens"]}))
+        .await
+        .json();
     assert_eq!(back["prompt"], "<s>Hello 🦀");
     let plain = json!({"prompt": "Hello", "add_special_tokens": false});
     let json = setup.client().post("/tokenize", &plain).await.json();
@@ -34,7 +38,10 @@ async fn tokenize_and_detokenize_are_inverse() {
     let messages = json!({"messages": [{"role": "user", "content": "Hello"}]});
     let chat = setup.client().post("/tokenize", &messages).await.json();
     assert_eq!(chat["tokens"][0], 0);
-    let answer = setup.client().post("/detokenize", &json!({"tokens": [4096]})).await;
+    let answer = setup
+        .client()
+        .post("/detokenize", &json!({"tokens": [4096]}))
+        .await;
     assert!(answer.status == 400 && answer.error().contains("0 to 4095"));
 }
 
@@ -53,7 +60,13 @@ async fn health_waits_for_the_first_target_only() {
 #[tokio::test]
 async fn metrics_have_the_names_that_vllms_users_know() {
     let setup = start(Script::says(" one two three")).await;
-    setup.client().post("/v1/completions", &json!({"prompt": "x", "max_tokens": 100})).await;
+    setup
+        .client()
+        .post(
+            "/v1/completions",
+            &json!({"prompt": "x", "max_tokens": 100}),
+        )
+        .await;
     let text = setup.client().get("/metrics").await.text().to_owned();
     for name in [
         "vllm:prompt_tokens_total{model_name=\"tiny\"} 2",
@@ -74,8 +87,11 @@ async fn metrics_have_the_names_that_vllms_users_know() {
 async fn a_request_id_is_kept_if_the_client_has_one() {
     let setup = start(Script::says(" ok")).await;
     let body = json!({"prompt": "x"});
-    let answer =
-        setup.client().header("x-request-id", "abc-1").post("/v1/completions", &body).await;
+    let answer = setup
+        .client()
+        .header("x-request-id", "abc-1")
+        .post("/v1/completions", &body)
+        .await;
     assert_eq!(answer.header("x-request-id"), Some("abc-1"));
     assert_eq!(answer.json()["id"], "cmpl-abc-1");
     assert_eq!(setup.targets[0].request().request_id, "abc-1");

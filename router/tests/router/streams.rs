@@ -16,7 +16,9 @@ fn joined(events: &[Value], index: u64) -> (String, Value, usize) {
             continue;
         }
         assert_eq!(finish, Value::Null, "nothing follows the finish");
-        let part = choice.get("text").or_else(|| choice["delta"].get("content"));
+        let part = choice
+            .get("text")
+            .or_else(|| choice["delta"].get("content"));
         text.push_str(part.and_then(Value::as_str).unwrap_or(""));
         finish = choice["finish_reason"].clone();
         chunks += 1;
@@ -27,12 +29,22 @@ fn joined(events: &[Value], index: u64) -> (String, Value, usize) {
 #[tokio::test]
 async fn chunks_join_to_the_text_of_a_whole_answer() {
     let setup = start(Script::says(TEXT)).await;
-    for extra in [json!({}), json!({"stop": "stop\n"}), json!({"max_tokens": 4}), json!({"n": 3})] {
+    for extra in [
+        json!({}),
+        json!({"stop": "stop\n"}),
+        json!({"max_tokens": 4}),
+        json!({"n": 3}),
+    ] {
         for (path, mut body) in [
             ("/v1/completions", json!({"prompt": "x", "max_tokens": 100})),
-            ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": "x"}]})),
+            (
+                "/v1/chat/completions",
+                json!({"messages": [{"role": "user", "content": "x"}]}),
+            ),
         ] {
-            body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+            body.as_object_mut()
+                .unwrap()
+                .extend(extra.as_object().unwrap().clone());
             let whole = setup.client().post(path, &body).await.json();
             body["stream"] = json!(true);
             let answer = setup.client().post(path, &body).await;
@@ -42,11 +54,18 @@ async fn chunks_join_to_the_text_of_a_whole_answer() {
                 let index = choice["index"].as_u64().unwrap();
                 let want = choice.get("text").unwrap_or(&choice["message"]["content"]);
                 let (text, finish, _) = joined(&events, index);
-                assert_eq!((&json!(text), &finish), (want, &choice["finish_reason"]), "{body}");
+                assert_eq!(
+                    (&json!(text), &finish),
+                    (want, &choice["finish_reason"]),
+                    "{body}"
+                );
             }
             let ids: Vec<&Value> = events.iter().map(|event| &event["id"]).collect();
             assert!(ids.iter().all(|id| *id == ids[0]), "one id for all chunks");
-            assert!(events.iter().all(|event| event.get("usage").is_none()), "not asked for");
+            assert!(
+                events.iter().all(|event| event.get("usage").is_none()),
+                "not asked for"
+            );
         }
     }
 }
@@ -80,14 +99,26 @@ async fn usage_comes_last_if_asked_for() {
         "messages": [{"role": "user", "content": "x"}], "seed": 5, "n": 2,
         "stream": true, "stream_options": {"include_usage": true},
     });
-    let mut events = setup.client().post("/v1/chat/completions", &body).await.events();
+    let mut events = setup
+        .client()
+        .post("/v1/chat/completions", &body)
+        .await
+        .events();
     let last = events.pop().unwrap();
     assert_eq!(last["choices"], json!([]));
-    assert!(events.iter().all(|event| event["usage"].is_null() && event.get("usage").is_some()));
+    assert!(
+        events
+            .iter()
+            .all(|event| event["usage"].is_null() && event.get("usage").is_some())
+    );
     let mut whole_body = body.clone();
     whole_body["stream"] = json!(false);
     whole_body.as_object_mut().unwrap().remove("stream_options");
-    let whole = setup.client().post("/v1/chat/completions", &whole_body).await.json();
+    let whole = setup
+        .client()
+        .post("/v1/chat/completions", &whole_body)
+        .await
+        .json();
     assert_eq!(last["usage"], whole["usage"]);
     assert_eq!(last["usage"]["foretoken"]["seed"], 5);
 }
@@ -96,10 +127,18 @@ async fn usage_comes_last_if_asked_for() {
 async fn the_first_chunk_of_a_chat_has_the_role() {
     let setup = start(Script::says(TEXT)).await;
     let body = json!({"messages": [{"role": "user", "content": "x"}], "stream": true});
-    let events = setup.client().post("/v1/chat/completions", &body).await.events();
+    let events = setup
+        .client()
+        .post("/v1/chat/completions", &body)
+        .await
+        .events();
     assert_eq!(events[0]["choices"][0]["delta"]["role"], "assistant");
     assert_eq!(events[0]["object"], "chat.completion.chunk");
-    assert!(events[1..].iter().all(|e| e["choices"][0]["delta"].get("role").is_none()));
+    assert!(
+        events[1..]
+            .iter()
+            .all(|e| e["choices"][0]["delta"].get("role").is_none())
+    );
 }
 
 #[tokio::test]
@@ -113,13 +152,29 @@ async fn logprobs_and_ids_of_chunks_join_to_those_of_a_whole_answer() {
     body["stream"] = json!(true);
     let events = setup.client().post("/v1/completions", &body).await.events();
     let list = |pointer: &str| -> Value {
-        let parts = events.iter().filter_map(|event| event["choices"][0].pointer(pointer));
-        Value::Array(parts.filter_map(Value::as_array).flatten().cloned().collect())
+        let parts = events
+            .iter()
+            .filter_map(|event| event["choices"][0].pointer(pointer));
+        Value::Array(
+            parts
+                .filter_map(Value::as_array)
+                .flatten()
+                .cloned()
+                .collect(),
+        )
     };
     let whole = &whole["choices"][0];
-    for pointer in ["/logprobs/tokens", "/logprobs/token_logprobs", "/logprobs/text_offset", "/token_ids"] {
+    for pointer in [
+        "/logprobs/tokens",
+        "/logprobs/token_logprobs",
+        "/logprobs/text_offset",
+        "/token_ids",
+    ] {
         assert_eq!(list(pointer), *whole.pointer(pointer).unwrap(), "{pointer}");
     }
-    assert_eq!(events[0]["choices"][0]["prompt_token_ids"], whole["prompt_token_ids"]);
+    assert_eq!(
+        events[0]["choices"][0]["prompt_token_ids"],
+        whole["prompt_token_ids"]
+    );
     assert_eq!(joined(&events, 0).0, whole["text"].as_str().unwrap());
 }

@@ -100,7 +100,11 @@ impl Target {
             cancelled: AtomicU32::new(0),
             tokens_sent: AtomicU32::new(0),
         });
-        tokio::spawn(serve_generate(listener, Arc::new(Served(Arc::clone(&target))), stop));
+        tokio::spawn(serve_generate(
+            listener,
+            Arc::new(Served(Arc::clone(&target))),
+            stop,
+        ));
         target
     }
 
@@ -149,14 +153,20 @@ impl Target {
         let told = |token: TokenId, k: u32| TokenLogprobs {
             logprob: -0.5,
             rank: 0,
-            top: (0..k).map(|i| (TokenId(token.0 + i), -0.5 - i as f32)).collect(),
+            top: (0..k)
+                .map(|i| (TokenId(token.0 + i), -0.5 - i as f32))
+                .collect(),
         };
         let k = request.logprobs.unwrap_or(0);
         let prompt = &request.tokens[1.min(request.tokens.len())..request.prompt_len];
         let wanted = request.prompt_logprobs;
         events.send(GenerateEvent::Started {
             cached_tokens: 4.min(request.prompt_len as u32),
-            prompt_logprobs: prompt.iter().filter(|_| wanted).map(|&t| told(t, k)).collect(),
+            prompt_logprobs: prompt
+                .iter()
+                .filter(|_| wanted)
+                .map(|&t| told(t, k))
+                .collect(),
         })?;
         let mut at = request.tokens.len() - request.prompt_len;
         let end = script.output.len().min(request.max_tokens as usize);
@@ -166,11 +176,22 @@ impl Target {
                 self.script.lock().unwrap().dies_after = None;
                 return Ok(());
             }
-            let n = if rounds == 0 { 1 } else { script.round.min(end - at) };
-            let tokens = script.output[at..at + n].iter().enumerate().map(|(i, &token)| {
-                let logprobs = request.logprobs.map(|k| told(token, k));
-                EmittedToken { token, accepted: i + 1 < n, logprobs }
-            });
+            let n = if rounds == 0 {
+                1
+            } else {
+                script.round.min(end - at)
+            };
+            let tokens = script.output[at..at + n]
+                .iter()
+                .enumerate()
+                .map(|(i, &token)| {
+                    let logprobs = request.logprobs.map(|k| told(token, k));
+                    EmittedToken {
+                        token,
+                        accepted: i + 1 < n,
+                        logprobs,
+                    }
+                });
             let mut tokens: Vec<EmittedToken> = tokens.collect();
             let ends = |t: TokenId| {
                 (t == EOS && !request.ignore_eos) || request.stop_token_ids.contains(&t)
@@ -179,7 +200,8 @@ impl Target {
             tokens.truncate(stop.map_or(n, |i| i + 1));
             at += tokens.len();
             accepted += tokens.iter().filter(|emitted| emitted.accepted).count() as u32;
-            self.tokens_sent.fetch_add(tokens.len() as u32, Ordering::SeqCst);
+            self.tokens_sent
+                .fetch_add(tokens.len() as u32, Ordering::SeqCst);
             let last = tokens.last().map(|emitted| emitted.token);
             events.send(GenerateEvent::Tokens(tokens))?;
             if let Some(token) = last.filter(|_| stop.is_some()) {
@@ -221,7 +243,9 @@ impl GenerateService for Served {
         self.0.requests.lock().unwrap().push(request.clone());
         let script = self.0.script.lock().unwrap().clone();
         if script.busy {
-            return Err(GenerateError::Busy { instance: self.0.name.clone() });
+            return Err(GenerateError::Busy {
+                instance: self.0.name.clone(),
+            });
         }
         if let Some(message) = script.refuses {
             return Err(GenerateError::Invalid(message));

@@ -14,7 +14,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
-use futures::stream;
+use futures::{StreamExt, stream};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -41,11 +41,13 @@ struct Mirror {
 }
 
 fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().fold(String::new(), |mut hex, byte| {
-        use std::fmt::Write;
-        write!(hex, "{byte:02x}").unwrap();
-        hex
-    })
+    Sha256::digest(bytes)
+        .iter()
+        .fold(String::new(), |mut hex, byte| {
+            use std::fmt::Write;
+            write!(hex, "{byte:02x}").unwrap();
+            hex
+        })
 }
 
 async fn info(State(mirror): State<Arc<Mirror>>) -> Response {
@@ -79,7 +81,10 @@ async fn file(
         return StatusCode::NOT_FOUND.into_response();
     };
     let tag = format!("\"{}\"", sha256(bytes));
-    let head = [(header::ETAG.as_str(), tag), ("x-repo-commit", COMMIT.to_owned())];
+    let head = [
+        (header::ETAG.as_str(), tag),
+        ("x-repo-commit", COMMIT.to_owned()),
+    ];
     if method == Method::HEAD {
         return (head, [(header::CONTENT_LENGTH, bytes.len().to_string())]).into_response();
     }
@@ -88,15 +93,24 @@ async fn file(
         sent.iter_mut().for_each(|byte| *byte ^= 1);
     }
     let mut status = StatusCode::OK;
-    if let Some(range) = headers.get(header::RANGE).and_then(|range| range.to_str().ok()) {
+    if let Some(range) = headers
+        .get(header::RANGE)
+        .and_then(|range| range.to_str().ok())
+    {
         mirror.ranges.lock().unwrap().push(range.to_owned());
         if !mirror.no_ranges {
-            let start = range.trim_start_matches("bytes=").split('-').next().unwrap();
+            let start = range
+                .trim_start_matches("bytes=")
+                .split('-')
+                .next()
+                .unwrap();
             sent.drain(..start.parse::<usize>().unwrap());
             status = StatusCode::PARTIAL_CONTENT;
         }
     }
-    mirror.served.fetch_add(sent.len() as u64, Ordering::Relaxed);
+    mirror
+        .served
+        .fetch_add(sent.len() as u64, Ordering::Relaxed);
     let breaks = name.ends_with("safetensors")
         && mirror
             .breaks
@@ -107,8 +121,13 @@ async fn file(
         return (status, head, length, sent).into_response();
     }
     sent.truncate(mirror.break_after);
-    let parts = [Ok(Bytes::from(sent)), Err(std::io::Error::other("cable cut"))];
-    (status, head, length, Body::from_stream(stream::iter(parts))).into_response()
+    let part = stream::once(async { Ok(Bytes::from(sent)) });
+    let cut = stream::once(async {
+        // What was sent has to be on its way before the connection breaks.
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        Err(std::io::Error::other("cable cut"))
+    });
+    (status, head, length, Body::from_stream(part.chain(cut))).into_response()
 }
 
 fn weights() -> Vec<u8> {
@@ -178,21 +197,40 @@ impl Progress for Sum {
 
 #[tokio::test]
 async fn a_model_is_fetched_once_and_only_what_is_needed() {
-    let (mirror, options, cache) = serve(Mirror { files: tiny(), ..Mirror::default() }).await;
+    let (mirror, options, cache) = serve(Mirror {
+        files: tiny(),
+        ..Mirror::default()
+    })
+    .await;
     let progress = Sum::default();
     let folder = uri().resolve(&options, &progress).await.unwrap();
-    assert_eq!(fs::read(folder.join("model.safetensors")).unwrap(), weights());
+    assert_eq!(
+        fs::read(folder.join("model.safetensors")).unwrap(),
+        weights()
+    );
     assert!(folder.join("tokenizer.json").is_file());
-    assert!(!folder.join("README.md").exists() && !folder.join("consolidated.safetensors").exists());
+    assert!(
+        !folder.join("README.md").exists() && !folder.join("consolidated.safetensors").exists()
+    );
     assert_eq!(folder, repository(&cache).join("snapshots").join(COMMIT));
-    assert_eq!(progress.seen.load(Ordering::Relaxed), progress.total.load(Ordering::Relaxed));
+    assert_eq!(
+        progress.seen.load(Ordering::Relaxed),
+        progress.total.load(Ordering::Relaxed)
+    );
     assert_eq!(progress.finished.load(Ordering::Relaxed), 1);
     let blob = repository(&cache).join("blobs").join(sha256(&weights()));
-    assert!(blob.is_file(), "blobs are named as the Python tools name them");
+    assert!(
+        blob.is_file(),
+        "blobs are named as the Python tools name them"
+    );
 
     let served = mirror.served.load(Ordering::Relaxed);
     assert_eq!(uri().resolve(&options, &Silent).await.unwrap(), folder);
-    assert_eq!(mirror.served.load(Ordering::Relaxed), served, "nothing is fetched twice");
+    assert_eq!(
+        mirror.served.load(Ordering::Relaxed),
+        served,
+        "nothing is fetched twice"
+    );
 }
 
 #[tokio::test]
@@ -205,59 +243,106 @@ async fn a_download_that_breaks_goes_on_where_it_stopped() {
     };
     let (mirror, options, _cache) = serve(mirror).await;
     let folder = uri().resolve(&options, &Silent).await.unwrap();
-    assert_eq!(fs::read(folder.join("model.safetensors")).unwrap(), weights());
+    assert_eq!(
+        fs::read(folder.join("model.safetensors")).unwrap(),
+        weights()
+    );
     let ranges = mirror.ranges.lock().unwrap().clone();
-    assert!(!ranges.is_empty() && ranges.iter().all(|range| range != "bytes=0-"), "{ranges:?}");
+    assert!(
+        !ranges.is_empty() && ranges.iter().all(|range| range != "bytes=0-"),
+        "{ranges:?}"
+    );
 }
 
 #[tokio::test]
 async fn what_an_interrupted_run_left_is_used_by_the_next() {
-    let (mirror, options, cache) = serve(Mirror { files: tiny(), ..Mirror::default() }).await;
+    let (mirror, options, cache) = serve(Mirror {
+        files: tiny(),
+        ..Mirror::default()
+    })
+    .await;
     let blobs = repository(&cache).join("blobs");
     fs::create_dir_all(&blobs).unwrap();
     let partial = blobs.join(format!("{}.incomplete", sha256(&weights())));
     fs::write(&partial, &weights()[..200_000]).unwrap();
     let folder = uri().resolve(&options, &Silent).await.unwrap();
-    assert_eq!(fs::read(folder.join("model.safetensors")).unwrap(), weights());
+    assert_eq!(
+        fs::read(folder.join("model.safetensors")).unwrap(),
+        weights()
+    );
     assert_eq!(*mirror.ranges.lock().unwrap(), ["bytes=200000-299999"]);
     assert!(!partial.exists());
 }
 
 #[tokio::test]
 async fn a_mirror_without_ranges_still_gives_the_right_file() {
-    let mirror = Mirror { files: tiny(), no_ranges: true, ..Mirror::default() };
+    let mirror = Mirror {
+        files: tiny(),
+        no_ranges: true,
+        ..Mirror::default()
+    };
     let (_mirror, options, cache) = serve(mirror).await;
     let blobs = repository(&cache).join("blobs");
     fs::create_dir_all(&blobs).unwrap();
     let partial = blobs.join(format!("{}.incomplete", sha256(&weights())));
     fs::write(partial, b"something else").unwrap();
     let folder = uri().resolve(&options, &Silent).await.unwrap();
-    assert_eq!(fs::read(folder.join("model.safetensors")).unwrap(), weights());
+    assert_eq!(
+        fs::read(folder.join("model.safetensors")).unwrap(),
+        weights()
+    );
 }
 
 #[tokio::test]
 async fn damaged_files_are_not_used_nor_kept() {
-    let (_mirror, options, cache) =
-        serve(Mirror { files: tiny(), lies: true, ..Mirror::default() }).await;
+    let (_mirror, options, cache) = serve(Mirror {
+        files: tiny(),
+        lies: true,
+        ..Mirror::default()
+    })
+    .await;
     let error = uri().resolve(&options, &Silent).await.unwrap_err();
     assert!(matches!(&error, HubError::Damaged { file, .. } if file == "model.safetensors"));
     assert!(error.to_string().contains("SHA-256"), "{error}");
-    assert!(!repository(&cache).join("snapshots").exists(), "no snapshot of half a model");
-    let left: Vec<_> = fs::read_dir(repository(&cache).join("blobs")).unwrap().collect();
-    assert!(left.iter().flatten().all(|entry| entry.file_name().len() == 40), "{left:?}");
+    assert!(
+        !repository(&cache).join("snapshots").exists(),
+        "no snapshot of half a model"
+    );
+    let left: Vec<_> = fs::read_dir(repository(&cache).join("blobs"))
+        .unwrap()
+        .collect();
+    assert!(
+        left.iter()
+            .flatten()
+            .all(|entry| entry.file_name().len() == 40),
+        "{left:?}"
+    );
 }
 
 #[cfg(unix)]
 #[tokio::test]
 async fn a_full_disk_is_said_and_leaves_no_snapshot() {
-    let (_mirror, options, cache) = serve(Mirror { files: tiny(), ..Mirror::default() }).await;
+    let (_mirror, options, cache) = serve(Mirror {
+        files: tiny(),
+        ..Mirror::default()
+    })
+    .await;
     let blobs = repository(&cache).join("blobs");
     fs::create_dir_all(&blobs).unwrap();
     // Every write to this device fails as a full disk does.
     let partial = blobs.join(format!("{}.incomplete", sha256(&weights())));
     std::os::unix::fs::symlink("/dev/full", partial).unwrap();
     let error = uri().resolve(&options, &Silent).await.unwrap_err();
-    assert!(matches!(&error, HubError::DiskFull { missing_bytes: 300_000, .. }), "{error:?}");
+    assert!(
+        matches!(
+            &error,
+            HubError::DiskFull {
+                missing_bytes: 300_000,
+                ..
+            }
+        ),
+        "{error:?}"
+    );
     assert!(error.to_string().contains("HF_HUB_CACHE"), "{error}");
     assert!(!repository(&cache).join("snapshots").exists());
     assert!(!repository(&cache).join("refs").exists());
@@ -265,26 +350,45 @@ async fn a_full_disk_is_said_and_leaves_no_snapshot() {
 
 #[tokio::test]
 async fn unknown_and_closed_repositories_are_told_apart() {
-    let (_mirror, options, _cache) = serve(Mirror { files: tiny(), ..Mirror::default() }).await;
+    let (_mirror, options, _cache) = serve(Mirror {
+        files: tiny(),
+        ..Mirror::default()
+    })
+    .await;
     let unknown: ModelUri = "hf://owner/other".parse().unwrap();
     let error = unknown.resolve(&options, &Silent).await.unwrap_err();
     assert!(matches!(&error, HubError::NotFound { .. }), "{error:?}");
     assert!(error.to_string().contains("hf://owner/other"), "{error}");
 
-    let (_mirror, options, _cache) = serve(Mirror { refuses: true, ..Mirror::default() }).await;
+    let (_mirror, options, _cache) = serve(Mirror {
+        refuses: true,
+        ..Mirror::default()
+    })
+    .await;
     let error = uri().resolve(&options, &Silent).await.unwrap_err();
     assert!(matches!(error, HubError::Denied { .. }), "{error:?}");
     assert!(error.to_string().contains("HF_TOKEN"), "{error}");
 
-    let files = vec![("config.json", b"{}".to_vec()), ("model.bin", b"x".to_vec())];
-    let (_mirror, options, _cache) = serve(Mirror { files, ..Mirror::default() }).await;
+    let files = vec![
+        ("config.json", b"{}".to_vec()),
+        ("model.bin", b"x".to_vec()),
+    ];
+    let (_mirror, options, _cache) = serve(Mirror {
+        files,
+        ..Mirror::default()
+    })
+    .await;
     let error = uri().resolve(&options, &Silent).await.unwrap_err();
     assert!(matches!(error, HubError::NoWeights { .. }), "{error:?}");
 }
 
 #[tokio::test]
 async fn with_the_hub_out_of_reach_an_earlier_download_serves() {
-    let (_mirror, mut options, cache) = serve(Mirror { files: tiny(), ..Mirror::default() }).await;
+    let (_mirror, mut options, cache) = serve(Mirror {
+        files: tiny(),
+        ..Mirror::default()
+    })
+    .await;
     let folder = uri().resolve(&options, &Silent).await.unwrap();
     // Nothing listens on port 9 of this machine.
     options.endpoint = Some("http://127.0.0.1:9".to_owned());

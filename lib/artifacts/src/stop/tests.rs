@@ -20,15 +20,23 @@ fn reference(strings: &[String], text: &str) -> Option<(usize, usize)> {
     (1..=text.len())
         .filter(|&end| text.is_char_boundary(end))
         .find_map(|end| {
-            let ending = strings.iter().filter(|s| !s.is_empty() && text[..end].ends_with(*s));
+            let ending = strings
+                .iter()
+                .filter(|s| !s.is_empty() && text[..end].ends_with(*s));
             ending.map(|s| (end - s.len(), end)).min()
         })
 }
 
 #[test]
 fn a_stop_string_across_pieces_is_found_and_cut() {
-    assert_eq!(run(&["stop"], false, &["one s", "to", "p two"]), ("one ".into(), Some(0)));
-    assert_eq!(run(&["stop"], true, &["one s", "to", "p two"]), ("one stop".into(), Some(0)));
+    assert_eq!(
+        run(&["stop"], false, &["one s", "to", "p two"]),
+        ("one ".into(), Some(0))
+    );
+    assert_eq!(
+        run(&["stop"], true, &["one s", "to", "p two"]),
+        ("one stop".into(), Some(0))
+    );
 }
 
 #[test]
@@ -47,13 +55,22 @@ fn text_that_may_begin_a_stop_string_is_held_back_and_comes_later() {
 #[test]
 fn of_strings_that_end_together_the_longest_counts() {
     assert_eq!(run(&["b", "ab"], false, &["xab"]), ("x".into(), Some(1)));
-    assert_eq!(run(&["abcd", "bc"], false, &["abcd"]), ("a".into(), Some(1)));
+    assert_eq!(
+        run(&["abcd", "bc"], false, &["abcd"]),
+        ("a".into(), Some(1))
+    );
 }
 
 #[test]
 fn characters_are_never_split() {
-    assert_eq!(run(&["é!", "日本"], false, &["caf", "é", "日", "本"]), ("café".into(), Some(1)));
-    assert_eq!(run(&["日本"], false, &["日", "日月"]), ("日日月".into(), None));
+    assert_eq!(
+        run(&["é!", "日本"], false, &["caf", "é", "日", "本"]),
+        ("café".into(), Some(1))
+    );
+    assert_eq!(
+        run(&["日本"], false, &["日", "日月"]),
+        ("日日月".into(), None)
+    );
 }
 
 #[test]

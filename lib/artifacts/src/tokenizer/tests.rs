@@ -73,7 +73,12 @@ fn streamed(tokenizer: &Arc<Tokenizer>, ids: &[TokenId], skip_special: bool) -> 
 fn the_shipped_tokenizer_reads_back_what_it_writes() {
     let tokenizer = tokenizer();
     assert_eq!(tokenizer.vocab_size(), 4096);
-    for text in ["Question: 12 + 30?\nAnswer:", "naïve — 日本語 🦀", "", "  two  spaces "] {
+    for text in [
+        "Question: 12 + 30?\nAnswer:",
+        "naïve — 日本語 🦀",
+        "",
+        "  two  spaces ",
+    ] {
         let ids = tokenizer.encode(text, false).unwrap();
         assert_eq!(tokenizer.decode(&ids, true), text);
     }
@@ -99,7 +104,10 @@ fn a_beginning_token_that_only_the_configuration_asks_for_is_added() {
     json["post_processor"] = Value::Null;
     for (add, config) in [
         (true, json!({"add_bos_token": true, "bos_token": "<s>"})),
-        (true, json!({"add_bos_token": true, "bos_token": {"content": "<s>"}})),
+        (
+            true,
+            json!({"add_bos_token": true, "bos_token": {"content": "<s>"}}),
+        ),
         (false, json!({"add_bos_token": false, "bos_token": "<s>"})),
         (false, json!({"bos_token": "<s>"})),
     ] {
@@ -107,7 +115,11 @@ fn a_beginning_token_that_only_the_configuration_asks_for_is_added() {
         let tokenizer = Tokenizer::load(dir.path()).unwrap();
         let ids = tokenizer.encode("Hello", true).unwrap();
         assert_eq!(ids[0] == TokenId(0), add, "{config}");
-        assert_ne!(tokenizer.encode("Hello", false).unwrap()[0], TokenId(0), "{config}");
+        assert_ne!(
+            tokenizer.encode("Hello", false).unwrap()[0],
+            TokenId(0),
+            "{config}"
+        );
     }
 }
 
@@ -118,20 +130,32 @@ fn errors_name_the_file() {
     assert!(missing.contains("tokenizer.json is missing"), "{missing}");
     fs::write(dir.path().join("tokenizer.json"), "{\"version\": ").unwrap();
     let broken = Tokenizer::load(dir.path()).err().unwrap().to_string();
-    assert!(broken.contains("tokenizer.json is not a valid tokenizer"), "{broken}");
+    assert!(
+        broken.contains("tokenizer.json is not a valid tokenizer"),
+        "{broken}"
+    );
 }
 
 #[test]
 fn a_character_spread_over_tokens_comes_when_it_is_whole() {
     let tokenizer = tokenizer();
     let ids = tokenizer.encode("a🦀b", false).unwrap();
-    assert!(ids.len() > 3, "the crab must be spread for this test to mean anything");
+    assert!(
+        ids.len() > 3,
+        "the crab must be spread for this test to mean anything"
+    );
     let pieces = streamed(&tokenizer, &ids, true);
     assert_eq!(pieces.concat(), "a🦀b");
-    assert!(pieces.iter().all(|piece| !piece.contains('\u{fffd}')), "{pieces:?}");
+    assert!(
+        pieces.iter().all(|piece| !piece.contains('\u{fffd}')),
+        "{pieces:?}"
+    );
     let cut = streamed(&tokenizer, &ids[..ids.len() - 2], true);
     assert_eq!(cut.concat(), tokenizer.decode(&ids[..ids.len() - 2], true));
-    assert!(cut.last().unwrap().contains('\u{fffd}'), "the torn rest comes at the end: {cut:?}");
+    assert!(
+        cut.last().unwrap().contains('\u{fffd}'),
+        "the torn rest comes at the end: {cut:?}"
+    );
 }
 
 #[test]
@@ -149,8 +173,11 @@ fn bytes_of_tokens_join_to_the_text() {
     let tokenizer = tokenizer();
     let text = "He said: 日本 🦀";
     let ids = tokenizer.encode(text, false).unwrap();
-    let bytes: Vec<u8> =
-        ids.iter().flat_map(|&id| tokenizer.token_bytes(id)).copied().collect();
+    let bytes: Vec<u8> = ids
+        .iter()
+        .flat_map(|&id| tokenizer.token_bytes(id))
+        .copied()
+        .collect();
     assert_eq!(bytes, text.as_bytes());
     assert_eq!(tokenizer.token_bytes(TokenId(999_999)), b"");
 }
@@ -164,10 +191,19 @@ fn tokenizers_that_look_at_neighbours_stream_the_same_text() {
         assert_eq!(tokenizer.decode(&ids, true), text);
         let pieces = streamed(&tokenizer, &ids, true);
         assert_eq!(pieces.concat(), text, "{pieces:?}");
-        assert!(pieces.iter().all(|piece| !piece.contains('\u{fffd}')), "{pieces:?}");
+        assert!(
+            pieces.iter().all(|piece| !piece.contains('\u{fffd}')),
+            "{pieces:?}"
+        );
     }
-    assert_eq!(tokenizer.token_bytes(tokenizer.token_id("<0x0A>").unwrap()), b"\n");
-    assert_eq!(tokenizer.token_bytes(tokenizer.token_id("▁ab").unwrap()), b" ab");
+    assert_eq!(
+        tokenizer.token_bytes(tokenizer.token_id("<0x0A>").unwrap()),
+        b"\n"
+    );
+    assert_eq!(
+        tokenizer.token_bytes(tokenizer.token_id("▁ab").unwrap()),
+        b" ab"
+    );
 }
 
 #[test]
@@ -175,7 +211,10 @@ fn the_digest_is_about_meaning_not_spelling() {
     let json: Value =
         serde_json::from_slice(&fs::read(shipped().join("tokenizer.json")).unwrap()).unwrap();
     let digest = |json: &Value| {
-        Tokenizer::load(folder(json, &json!({})).path()).unwrap().digest().to_owned()
+        Tokenizer::load(folder(json, &json!({})).path())
+            .unwrap()
+            .digest()
+            .to_owned()
     };
     let base = digest(&json);
     assert_eq!(base, tokenizer().digest());
@@ -191,7 +230,11 @@ fn the_digest_is_about_meaning_not_spelling() {
                 json!([a, b])
             }
             Value::Array(pair) => {
-                json!(format!("{} {}", pair[0].as_str().unwrap(), pair[1].as_str().unwrap()))
+                json!(format!(
+                    "{} {}",
+                    pair[0].as_str().unwrap(),
+                    pair[1].as_str().unwrap()
+                ))
             }
             other => other,
         };
