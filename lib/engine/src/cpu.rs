@@ -13,6 +13,15 @@
 //!
 //! Not here: which operations make a model (`model`), which page is whose (`kv`).
 
+#![expect(
+    clippy::inline_always,
+    reason = "vector code must be inlined into the function that enables its instructions"
+)]
+#![expect(
+    clippy::needless_range_loop,
+    reason = "register tiles are walked by index, so that they unroll into registers"
+)]
+
 pub mod activations;
 pub mod attention;
 pub mod elementwise;
@@ -57,7 +66,10 @@ impl Cpu {
     /// # Errors
     /// If the machine lacks `isa`, a thread cannot be started or a core does not exist.
     pub fn new(isa: Isa, threads: usize, cores: &[usize]) -> Result<Self, CpuError> {
-        Ok(Self { isa: isa.require()?, pool: Pool::new(threads, cores)? })
+        Ok(Self {
+            isa: isa.require()?,
+            pool: Pool::new(threads, cores)?,
+        })
     }
 
     /// The instruction path.

@@ -67,12 +67,18 @@ impl Isa {
 
     /// The most capable path of this machine.
     pub fn best() -> Self {
-        Self::available().into_iter().next_back().unwrap_or(Self::Portable)
+        Self::available()
+            .into_iter()
+            .next_back()
+            .unwrap_or(Self::Portable)
     }
 
     /// All paths that this machine can run, from the least to the most capable.
     pub fn available() -> Vec<Self> {
-        Self::ALL.into_iter().filter(|isa| isa.is_supported()).collect()
+        Self::ALL
+            .into_iter()
+            .filter(|isa| isa.is_supported())
+            .collect()
     }
 
     /// This path if the machine can run it.
@@ -80,7 +86,11 @@ impl Isa {
     /// # Errors
     /// If the machine lacks the instructions.
     pub fn require(self) -> Result<Self, IsaError> {
-        if self.is_supported() { Ok(self) } else { Err(IsaError::Unsupported { wanted: self }) }
+        if self.is_supported() {
+            Ok(self)
+        } else {
+            Err(IsaError::Unsupported { wanted: self })
+        }
     }
 
     /// Name for reports and for `FORETOKEN_ISA`.
@@ -138,12 +148,18 @@ impl FromStr for Isa {
         Self::ALL
             .into_iter()
             .find(|isa| isa.name() == name.to_ascii_lowercase())
-            .ok_or_else(|| IsaError::Unknown { name: name.to_owned() })
+            .ok_or_else(|| IsaError::Unknown {
+                name: name.to_owned(),
+            })
     }
 }
 
 fn names(paths: &[Isa]) -> String {
-    paths.iter().map(|isa| isa.name()).collect::<Vec<_>>().join(", ")
+    paths
+        .iter()
+        .map(|isa| isa.name())
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 #[cfg(test)]
@@ -160,7 +176,10 @@ mod tests {
     #[test]
     fn an_unknown_name_is_answered_with_the_known_ones() {
         let message = "sse9".parse::<Isa>().unwrap_err().to_string();
-        assert!(message.contains("sse9") && message.contains("avx512-vnni"), "{message}");
+        assert!(
+            message.contains("sse9") && message.contains("avx512-vnni"),
+            "{message}"
+        );
     }
 
     #[test]

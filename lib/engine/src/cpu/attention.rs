@@ -11,7 +11,10 @@
 //! All queries of a KV head, of all rows, go through its keys and values together, so a page is
 //! read once for rows times query heads.
 
-#![allow(unsafe_code, reason = "tasks write disjoint parts of one output from several threads")]
+#![allow(
+    unsafe_code,
+    reason = "tasks write disjoint parts of one output from several threads"
+)]
 
 mod block;
 
@@ -82,13 +85,21 @@ impl Visible {
             Tail::Causal => (slot + 1, slot + 1, 0),
             Tail::Tree { trunk_len, masks } => {
                 let trunk = *trunk_len as usize;
-                assert!(trunk <= slot && slot - trunk < 64, "a tail has at most 64 slots");
+                assert!(
+                    trunk <= slot && slot - trunk < 64,
+                    "a tail has at most 64 slots"
+                );
                 let mask = ancestors[masks.start + i] | 1 << (slot - trunk);
                 (trunk + mask.count_ones() as usize, trunk, mask)
             }
         };
         let start = window.map_or(0, |window| count.saturating_sub(window.max(1)));
-        Self { start, count, trunk, mask }
+        Self {
+            start,
+            count,
+            trunk,
+            mask,
+        }
     }
 
     /// Slots of the positions from `position` on.
@@ -97,7 +108,11 @@ impl Visible {
         for _ in self.trunk..position {
             mask &= mask.wrapping_sub(1);
         }
-        Slots { position, trunk: self.trunk, mask }
+        Slots {
+            position,
+            trunk: self.trunk,
+            mask,
+        }
     }
 }
 
@@ -143,8 +158,14 @@ impl Cpu {
         let shape = args.kv.shape();
         let width = args.heads * shape.head_dim;
         let rows: usize = args.plan.sequences.iter().map(|s| s.rows as usize).sum();
-        assert!(args.heads > 0 && args.heads.is_multiple_of(shape.kv_heads), "query heads");
-        assert!(args.query + width <= args.stride, "a row must hold all query heads");
+        assert!(
+            args.heads > 0 && args.heads.is_multiple_of(shape.kv_heads),
+            "query heads"
+        );
+        assert!(
+            args.query + width <= args.stride,
+            "a row must hold all query heads"
+        );
         assert!(args.rows.len() >= rows * args.stride, "query rows");
         assert_eq!(out.len(), rows * width, "attention output");
         self.divide(args, &mut scratch.tasks);
@@ -152,7 +173,14 @@ impl Cpu {
         let out = Output(out.as_mut_ptr());
         let work = |task: usize| {
             let out = &out;
-            dispatch(self.isa, Run { args, task: tasks[task], out: out.0 });
+            dispatch(
+                self.isa,
+                Run {
+                    args,
+                    task: tasks[task],
+                    out: out.0,
+                },
+            );
         };
         // A job's task numbers are bounded; no real step comes near.
         if tasks.len() > usize::from(u16::MAX) {
@@ -185,7 +213,13 @@ impl Cpu {
             for kv_head in 0..shape.kv_heads {
                 for first in (0..all).step_by(most) {
                     let queries = most.min(all - first);
-                    tasks.push(Task { sequence, first_row, kv_head, first, queries });
+                    tasks.push(Task {
+                        sequence,
+                        first_row,
+                        kv_head,
+                        first,
+                        queries,
+                    });
                 }
             }
             first_row += rows.rows as usize;
@@ -231,21 +265,31 @@ impl Run<'_> {
     #[inline(always)]
     fn block(&self, page: usize) -> usize {
         let pages: &[PageIndex] = &self.args.plan.pages[self.sequence().pages.clone()];
-        self.args.kv.block_at(self.args.layer, pages[page], self.task.kv_head)
+        self.args
+            .kv
+            .block_at(self.args.layer, pages[page], self.task.kv_head)
     }
 
     /// What query `i` of the task sees.
     fn visible(&self, i: usize) -> Visible {
         let group = self.args.heads / self.args.kv.shape().kv_heads;
         let row = (self.task.first + i) / group;
-        Visible::of(self.sequence(), &self.args.plan.ancestors, row, self.args.window)
+        Visible::of(
+            self.sequence(),
+            &self.args.plan.ancestors,
+            row,
+            self.args.window,
+        )
     }
 
     /// Row in the step and head of query `i` of the task.
     fn place(&self, i: usize) -> (usize, usize) {
         let group = self.args.heads / self.args.kv.shape().kv_heads;
         let query = self.task.first + i;
-        (self.task.first_row + query / group, self.task.kv_head * group + query % group)
+        (
+            self.task.first_row + query / group,
+            self.task.kv_head * group + query % group,
+        )
     }
 }
 

@@ -3,7 +3,10 @@
 //! They run on the calling thread: a step's rows fit the level-1 cache, and waking another thread
 //! costs more than the work.
 
-#![allow(unsafe_code, reason = "enters vector kernels, which bound their accesses by the slices")]
+#![allow(
+    unsafe_code,
+    reason = "enters vector kernels, which bound their accesses by the slices"
+)]
 
 mod nonlinear;
 mod norm;
@@ -31,12 +34,19 @@ impl Embedding {
     /// If the view's bytes do not match its shape.
     pub fn new(view: &WeightView<'_>) -> Result<Self, PackError> {
         view.check()?;
-        Ok(Self { cols: view.cols, source: view.source, bytes: view.bytes.to_vec() })
+        Ok(Self {
+            cols: view.cols,
+            source: view.source,
+            bytes: view.bytes.to_vec(),
+        })
     }
 
     /// Number of rows.
     pub fn rows(&self) -> usize {
-        self.bytes.len().checked_div(self.cols * self.source.bytes()).unwrap_or(0)
+        self.bytes
+            .len()
+            .checked_div(self.cols * self.source.bytes())
+            .unwrap_or(0)
     }
 
     /// Values per row.
@@ -51,7 +61,8 @@ impl Embedding {
     pub fn row(&self, index: usize, out: &mut [f32]) {
         assert_eq!(out.len(), self.cols, "embedding width");
         let width = self.cols * self.source.bytes();
-        self.source.widen(&self.bytes[index * width..][..width], out);
+        self.source
+            .widen(&self.bytes[index * width..][..width], out);
     }
 }
 
@@ -79,7 +90,8 @@ impl Cpu {
     /// without values.
     pub fn argmax(&self, row: &[f32]) -> usize {
         let largest = dispatch(self.isa, Largest(row));
-        row.iter().position(|x| *x == largest).unwrap_or(0)
+        // Equal, not near: the maximum is one of the values.
+        row.iter().position(|x| *x >= largest).unwrap_or(0)
     }
 }
 
@@ -90,7 +102,13 @@ impl Cpu {
 #[inline(always)]
 unsafe fn load<S: Simd>(from: *const f32, lanes: usize) -> S::F {
     // SAFETY: the caller's contract.
-    unsafe { if lanes == LANES { S::load(from) } else { S::load_some(from, lanes) } }
+    unsafe {
+        if lanes == LANES {
+            S::load(from)
+        } else {
+            S::load_some(from, lanes)
+        }
+    }
 }
 
 /// Stores a vector or part of one.
@@ -100,7 +118,13 @@ unsafe fn load<S: Simd>(from: *const f32, lanes: usize) -> S::F {
 #[inline(always)]
 unsafe fn store<S: Simd>(to: *mut f32, lanes: usize, x: S::F) {
     // SAFETY: the caller's contract.
-    unsafe { if lanes == LANES { S::store(to, x) } else { S::store_some(to, lanes, x) } }
+    unsafe {
+        if lanes == LANES {
+            S::store(to, x);
+        } else {
+            S::store_some(to, lanes, x);
+        }
+    }
 }
 
 struct Add<'a> {

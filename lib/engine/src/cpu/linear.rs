@@ -17,7 +17,10 @@
 //! | bf16 | AVX512-BF16, AMX | activations rounded to bf16, products summed in f32 |
 //! | int8 | all | both sides in groups of 128 inputs with an f32 scale each, exact sums in i32 |
 
-#![allow(unsafe_code, reason = "tiles write disjoint parts of one output from several threads")]
+#![allow(
+    unsafe_code,
+    reason = "tiles write disjoint parts of one output from several threads"
+)]
 
 pub(super) mod amx;
 mod dot;
@@ -138,8 +141,19 @@ impl WeightView<'_> {
     /// If they differ.
     pub fn check(&self) -> Result<(), PackError> {
         let (rows, cols, found) = (self.rows, self.cols, self.bytes.len());
-        let wanted = rows.saturating_mul(cols).saturating_mul(self.source.bytes());
-        if wanted == found { Ok(()) } else { Err(PackError::Length { rows, cols, wanted, found }) }
+        let wanted = rows
+            .saturating_mul(cols)
+            .saturating_mul(self.source.bytes());
+        if wanted == found {
+            Ok(())
+        } else {
+            Err(PackError::Length {
+                rows,
+                cols,
+                wanted,
+                found,
+            })
+        }
     }
 }
 
@@ -265,13 +279,22 @@ impl Cpu {
     /// # Panics
     /// If the shapes do not fit, or `w` was packed for another path.
     pub fn linear(&self, w: &PackedLinear, x: &mut Activations, y: &mut [f32]) {
-        assert_eq!(w.isa, self.isa, "weights packed for another instruction path");
+        assert_eq!(
+            w.isa, self.isa,
+            "weights packed for another instruction path"
+        );
         assert_eq!(x.cols(), w.inputs, "inputs of a linear layer");
         assert_eq!(y.len(), x.rows() * w.outputs, "outputs of a linear layer");
         match w.format {
             Format::F32 | Format::Wide => {}
             Format::Dot | Format::Amx => dispatch(self.isa, dot::Round(x)),
-            Format::Int8 => dispatch(self.isa, int8::Quantise { x, unsigned: int8::unsigned(self.isa) }),
+            Format::Int8 => dispatch(
+                self.isa,
+                int8::Quantise {
+                    x,
+                    unsigned: int8::unsigned(self.isa),
+                },
+            ),
         }
         let panels = w.panels();
         let shared = x.rows() * w.inputs * w.outputs >= WORTH_SHARING;
@@ -282,7 +305,11 @@ impl Cpu {
             1
         };
         let groups = panels.div_ceil(tile::GROUP);
-        let job = Job { w, x, y: y.as_mut_ptr() };
+        let job = Job {
+            w,
+            x,
+            y: y.as_mut_ptr(),
+        };
         self.pool.run(tasks, &|task| {
             let edge = |task: usize| (groups * task / tasks * tile::GROUP).min(panels);
             let job = &job;

@@ -1,6 +1,9 @@
 //! Zeroed buffers aligned for vector loads and, when large, for huge pages.
 
-#![allow(unsafe_code, reason = "alignment beyond that of the element type needs the raw allocator")]
+#![allow(
+    unsafe_code,
+    reason = "alignment beyond that of the element type needs the raw allocator"
+)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
@@ -44,11 +47,16 @@ impl<T: Plain> Buffer<T> {
     /// A buffer of `len` zeros. Large ones ask the system for huge pages.
     pub fn zeroed(len: usize) -> Self {
         let Some(layout) = layout_of::<T>(len) else {
-            return Self { data: NonNull::dangling(), len: 0 };
+            return Self {
+                data: NonNull::dangling(),
+                len: 0,
+            };
         };
         // SAFETY: `layout_of` never returns a layout of size 0.
         let raw = unsafe { alloc_zeroed(layout) };
-        let Some(data) = NonNull::new(raw.cast::<T>()) else { handle_alloc_error(layout) };
+        let Some(data) = NonNull::new(raw.cast::<T>()) else {
+            handle_alloc_error(layout)
+        };
         #[cfg(target_os = "linux")]
         if layout.align() == HUGE {
             // SAFETY: the range is ours; the advice changes no contents, and may be refused.

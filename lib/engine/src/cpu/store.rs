@@ -182,9 +182,17 @@ impl KvStore {
 
     /// Index of the first value of a (layer, page, head).
     pub(super) fn block_at(&self, layer: usize, page: PageIndex, head: usize) -> usize {
-        let KvShape { layers, pages, kv_heads, .. } = self.shape;
+        let KvShape {
+            layers,
+            pages,
+            kv_heads,
+            ..
+        } = self.shape;
         let page = page.0 as usize;
-        assert!(layer < layers && page < pages && head < kv_heads, "KV block out of range");
+        assert!(
+            layer < layers && page < pages && head < kv_heads,
+            "KV block out of range"
+        );
         ((layer * pages + page) * kv_heads + head) * self.shape.block()
     }
 
@@ -213,7 +221,10 @@ fn move_within<T: Plain>(
     for group in 0..dim / interleave {
         let column = group * PAGE_TOKENS * interleave;
         let source = from.0 + column + from.1 * interleave;
-        data.copy_within(source..source + interleave, to.0 + column + to.1 * interleave);
+        data.copy_within(
+            source..source + interleave,
+            to.0 + column + to.1 * interleave,
+        );
     }
     let (values, padded) = (PAGE_TOKENS * dim, dim.next_multiple_of(LANES));
     let source = from.0 + values + from.1 * padded;
@@ -224,7 +235,12 @@ fn move_within<T: Plain>(
 mod tests {
     use super::*;
 
-    const SHAPE: KvShape = KvShape { layers: 2, pages: 4, kv_heads: 3, head_dim: 24 };
+    const SHAPE: KvShape = KvShape {
+        layers: 2,
+        pages: 4,
+        kv_heads: 3,
+        head_dim: 24,
+    };
 
     /// Keys and values of a slot, all layers and heads, as stored.
     fn read(store: &KvStore, page: u32, slot: usize) -> Vec<f32> {
@@ -284,10 +300,18 @@ mod tests {
         for kind in [KvType::F32, KvType::Bf16] {
             let before = filled(kind);
             let mut after = filled(kind);
-            after.copy_pages(&[PageCopy { from: PageIndex(0), to: PageIndex(3), slots: 5 }]);
+            after.copy_pages(&[PageCopy {
+                from: PageIndex(0),
+                to: PageIndex(3),
+                slots: 5,
+            }]);
             for slot in 0..PAGE_TOKENS {
                 let source = if slot < 5 { 0 } else { 3 };
-                assert_eq!(read(&after, 3, slot), read(&before, source, slot), "slot {slot}");
+                assert_eq!(
+                    read(&after, 3, slot),
+                    read(&before, source, slot),
+                    "slot {slot}"
+                );
             }
         }
     }
@@ -295,7 +319,9 @@ mod tests {
     #[test]
     fn a_page_takes_the_bytes_that_the_shape_says() {
         let store = KvStore::new(SHAPE, KvType::Bf16);
-        let KvData::Bf16(data) = &store.data else { panic!("bf16 asked for") };
+        let KvData::Bf16(data) = &store.data else {
+            panic!("bf16 asked for")
+        };
         assert_eq!(data.len() * 2, SHAPE.pages * SHAPE.page_bytes(KvType::Bf16));
     }
 }

@@ -8,7 +8,10 @@
 //! Invariant: a job's closure is only touched by a thread that has claimed one of its tasks, and
 //! [`Pool::run`] returns only when every task is done.
 
-#![allow(unsafe_code, reason = "a job borrows from the caller's stack while workers run it")]
+#![allow(
+    unsafe_code,
+    reason = "a job borrows from the caller's stack while workers run it"
+)]
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -90,7 +93,11 @@ impl Pool {
             wake: Condvar::new(),
             panic: Mutex::new(None),
         });
-        let mut pool = Self { shared, turn: Mutex::new(()), workers: Vec::new() };
+        let mut pool = Self {
+            shared,
+            turn: Mutex::new(()),
+            workers: Vec::new(),
+        };
         for worker in 1..threads {
             let core = cores.get(worker % cores.len().max(1)).copied();
             pool.start(worker, core)?;
@@ -236,7 +243,10 @@ impl Shared {
         // sleepers: one of the two sees the other.
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         while !self.has_work() && !self.stop.load(Ordering::SeqCst) {
-            guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
+            guard = self
+                .wake
+                .wait(guard)
+                .unwrap_or_else(PoisonError::into_inner);
         }
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
@@ -292,7 +302,10 @@ pub fn pin_current_thread(core: usize) -> Result<(), PoolError> {
     if status == 0 {
         Ok(())
     } else {
-        Err(PoolError::Pin { core, source: io::Error::last_os_error() })
+        Err(PoolError::Pin {
+            core,
+            source: io::Error::last_os_error(),
+        })
     }
 }
 
@@ -302,7 +315,10 @@ pub fn pin_current_thread(core: usize) -> Result<(), PoolError> {
 /// Always.
 #[cfg(not(target_os = "linux"))]
 pub fn pin_current_thread(core: usize) -> Result<(), PoolError> {
-    Err(PoolError::Pin { core, source: io::ErrorKind::Unsupported.into() })
+    Err(PoolError::Pin {
+        core,
+        source: io::ErrorKind::Unsupported.into(),
+    })
 }
 
 #[cfg(test)]
@@ -320,7 +336,11 @@ mod tests {
                         counts[task].fetch_add(1, Ordering::Relaxed);
                     });
                 }
-                assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 20));
+                assert!(
+                    counts
+                        .iter()
+                        .all(|count| count.load(Ordering::Relaxed) == 20)
+                );
             }
         }
     }

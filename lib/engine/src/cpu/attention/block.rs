@@ -4,7 +4,10 @@
 //! of its tail brought into order, softmax; then all queries' sums over the values that all of
 //! them see, and each query's own rest. A query's sums run over positions in order throughout.
 
-#![allow(unsafe_code, reason = "kernels over raw pages, entered behind run-time detection")]
+#![allow(
+    unsafe_code,
+    reason = "kernels over raw pages, entered behind run-time detection"
+)]
 
 use std::cell::RefCell;
 
@@ -140,7 +143,12 @@ pub(super) unsafe fn attend<S: Simd, K: Stored>(run: &Run<'_>, data: &[K]) {
             let scores = memory.scores.as_mut_ptr();
             score::<S, K>(run, &memory.query, &keys[..count], (scores, CHUNK));
             for i in 0..run.task.queries {
-                weigh::<S>(&mut memory, i, chunk, (base, run.args.kv.shape().padded_dim()));
+                weigh::<S>(
+                    &mut memory,
+                    i,
+                    chunk,
+                    (base, run.args.kv.shape().padded_dim()),
+                );
             }
             add_values::<S, K>(run, data, &mut memory, (chunk, &keys));
         }
@@ -159,7 +167,9 @@ fn prepare(run: &Run<'_>, memory: &mut Memory) {
         let (row, head) = run.place(i);
         let at = row * run.args.stride + run.args.query + head * dim;
         let query = &run.args.rows[at..][..dim];
-        memory.query.extend(query.iter().map(|x| x * run.args.scale));
+        memory
+            .query
+            .extend(query.iter().map(|x| x * run.args.scale));
         memory.visible.push(run.visible(i));
     }
     memory.scores.resize(n * CHUNK, 0.0);
@@ -201,7 +211,11 @@ fn trunk_pages<K>(
     visible: &[Visible],
     chunk: usize,
 ) -> [*const K; PAGES] {
-    let end = visible.iter().map(|v| v.count.min(v.trunk)).max().unwrap_or(0);
+    let end = visible
+        .iter()
+        .map(|v| v.count.min(v.trunk))
+        .max()
+        .unwrap_or(0);
     let mut pages = [std::ptr::null(); PAGES];
     for (i, page) in pages.iter_mut().enumerate() {
         let first = chunk + i * PAGE_TOKENS;

@@ -28,7 +28,15 @@ struct Model {
 impl Model {
     fn store(&self, pages: usize, kind: KvType) -> KvStore {
         let (kv_heads, head_dim) = (self.kv_heads, self.dim);
-        KvStore::new(KvShape { layers: 2, pages, kv_heads, head_dim }, kind)
+        KvStore::new(
+            KvShape {
+                layers: 2,
+                pages,
+                kv_heads,
+                head_dim,
+            },
+            kind,
+        )
     }
 
     /// Key and value of a token, all KV heads.
@@ -39,11 +47,17 @@ impl Model {
 
     /// Query of a row, all heads.
     fn query(&self, token: u32) -> Vec<f32> {
-        noise(1_000_003 + token, self.heads * self.dim).iter().map(|x| x * 4.0).collect()
+        noise(1_000_003 + token, self.heads * self.dim)
+            .iter()
+            .map(|x| x * 4.0)
+            .collect()
     }
 
     fn run(&self, cpu: &Cpu, plan: &StepPlan, kv: &KvStore, queries: &[u32]) -> Vec<f32> {
-        let rows: Vec<f32> = queries.iter().flat_map(|token| self.query(*token)).collect();
+        let rows: Vec<f32> = queries
+            .iter()
+            .flat_map(|token| self.query(*token))
+            .collect();
         let mut out = vec![f32::NAN; rows.len()];
         let args = AttentionArgs {
             plan,
@@ -66,8 +80,13 @@ impl Model {
             KvType::F32 => f64::from(x),
             KvType::Bf16 => bf16::from_f32(x).to_f64(),
         };
-        let seen = self.window.map_or(0, |window| tokens.len().saturating_sub(window));
-        let kv: Vec<_> = tokens[seen..].iter().map(|token| self.token(*token)).collect();
+        let seen = self
+            .window
+            .map_or(0, |window| tokens.len().saturating_sub(window));
+        let kv: Vec<_> = tokens[seen..]
+            .iter()
+            .map(|token| self.token(*token))
+            .collect();
         let query = self.query(query);
         let mut out = Vec::new();
         for head in 0..self.heads {
@@ -103,12 +122,20 @@ fn write(model: &Model, kv: &mut KvStore, pages: &[PageIndex], first: usize, tok
 }
 
 fn sequence(rows: usize, first_slot: usize, pages: std::ops::Range<usize>) -> SequenceRows {
-    SequenceRows { rows: rows as u32, first_slot: first_slot as u32, pages, tail: Tail::Causal }
+    SequenceRows {
+        rows: rows as u32,
+        first_slot: first_slot as u32,
+        pages,
+        tail: Tail::Causal,
+    }
 }
 
 fn near(got: &[f32], exact: &[f64], context: &str) {
     for (got, exact) in got.iter().zip(exact) {
-        assert!((f64::from(*got) - exact).abs() < 3e-6, "{context}: {got} {exact}");
+        assert!(
+            (f64::from(*got) - exact).abs() < 3e-6,
+            "{context}: {got} {exact}"
+        );
     }
 }
 
@@ -117,11 +144,36 @@ fn same_bits(a: &[f32], b: &[f32]) -> bool {
 }
 
 const MODELS: [Model; 5] = [
-    Model { heads: 5, kv_heads: 1, dim: 64, window: None },
-    Model { heads: 4, kv_heads: 2, dim: 24, window: Some(37) },
-    Model { heads: 3, kv_heads: 3, dim: 128, window: None },
-    Model { heads: 14, kv_heads: 2, dim: 80, window: Some(150) },
-    Model { heads: 2, kv_heads: 1, dim: 8, window: Some(1) },
+    Model {
+        heads: 5,
+        kv_heads: 1,
+        dim: 64,
+        window: None,
+    },
+    Model {
+        heads: 4,
+        kv_heads: 2,
+        dim: 24,
+        window: Some(37),
+    },
+    Model {
+        heads: 3,
+        kv_heads: 3,
+        dim: 128,
+        window: None,
+    },
+    Model {
+        heads: 14,
+        kv_heads: 2,
+        dim: 80,
+        window: Some(150),
+    },
+    Model {
+        heads: 2,
+        kv_heads: 1,
+        dim: 8,
+        window: Some(1),
+    },
 ];
 
 const KINDS: [KvType; 2] = [KvType::F32, KvType::Bf16];
@@ -173,18 +225,31 @@ fn a_row_has_the_same_bits_alone_in_blocks_and_beside_other_sequences() {
                 let mut alone = Vec::new();
                 for slot in 240..290 {
                     let sequences = vec![sequence(1, slot, 0..20)];
-                    let plan = StepPlan { sequences, pages: table.clone(), ..StepPlan::default() };
+                    let plan = StepPlan {
+                        sequences,
+                        pages: table.clone(),
+                        ..StepPlan::default()
+                    };
                     alone.extend(model.run(&cpus[0], &plan, &kv, &tokens[slot..=slot]));
                 }
                 for (rows, cpu) in [(2, 0), (8, 0), (8, 1), (50, 0), (50, 1)] {
-                    let sequences =
-                        vec![sequence(3, 7, 20..40), sequence(rows, 240, 20..40), sequence(1, 0, 0..20)];
-                    let plan = StepPlan { sequences, pages: table.clone(), ..StepPlan::default() };
-                    let queries =
-                        [&tokens[7..10], &tokens[240..240 + rows], &tokens[..1]].concat();
+                    let sequences = vec![
+                        sequence(3, 7, 20..40),
+                        sequence(rows, 240, 20..40),
+                        sequence(1, 0, 0..20),
+                    ];
+                    let plan = StepPlan {
+                        sequences,
+                        pages: table.clone(),
+                        ..StepPlan::default()
+                    };
+                    let queries = [&tokens[7..10], &tokens[240..240 + rows], &tokens[..1]].concat();
                     let out = model.run(&cpus[cpu], &plan, &kv, &queries);
                     let block = &out[3 * width..][..rows * width];
-                    assert!(same_bits(block, &alone[..rows * width]), "{isa} {kind:?} {rows} rows");
+                    assert!(
+                        same_bits(block, &alone[..rows * width]),
+                        "{isa} {kind:?} {rows} rows"
+                    );
                 }
             }
         }
@@ -229,13 +294,26 @@ fn a_branch_of_a_tree_has_the_bits_of_the_same_tokens_in_a_row() {
                     write(&model, &mut kv, &pages, 0, &tokens);
                     write(&model, &mut kv, &pages, trunk, &tail);
                     // The last five nodes run in this step, the others ran before.
-                    let bits = |i| path(i).into_iter().fold(0_u64, |mask, node| mask | 1 << node);
+                    let bits = |i| {
+                        path(i)
+                            .into_iter()
+                            .fold(0_u64, |mask, node| mask | 1 << node)
+                    };
                     let mut rows = sequence(5, trunk + 4, 0..12);
-                    rows.tail = Tail::Tree { trunk_len: trunk as u32, masks: 0..5 };
+                    rows.tail = Tail::Tree {
+                        trunk_len: trunk as u32,
+                        masks: 0..5,
+                    };
                     // Whether a row's own bit is set makes no difference.
-                    let ancestors = (4..9).map(|i| bits(i) & !(u64::from(i == 6) << i)).collect();
-                    let plan =
-                        StepPlan { sequences: vec![rows], pages: pages.clone(), ancestors, ..StepPlan::default() };
+                    let ancestors = (4..9)
+                        .map(|i| bits(i) & !(u64::from(i == 6) << i))
+                        .collect();
+                    let plan = StepPlan {
+                        sequences: vec![rows],
+                        pages: pages.clone(),
+                        ancestors,
+                        ..StepPlan::default()
+                    };
                     let out = model.run(&cpu, &plan, &kv, &tail[4..]);
                     for (i, out) in (4..9).zip(out.chunks_exact(width)) {
                         let branch: Vec<u32> = path(i).into_iter().map(|node| tail[node]).collect();
@@ -243,9 +321,16 @@ fn a_branch_of_a_tree_has_the_bits_of_the_same_tokens_in_a_row() {
                         write(&model, &mut straight, &pages, 0, &tokens);
                         write(&model, &mut straight, &pages, trunk, &branch);
                         let sequences = vec![sequence(1, trunk + branch.len() - 1, 0..12)];
-                        let plan = StepPlan { sequences, pages: pages.clone(), ..StepPlan::default() };
+                        let plan = StepPlan {
+                            sequences,
+                            pages: pages.clone(),
+                            ..StepPlan::default()
+                        };
                         let chain = model.run(&cpu, &plan, &straight, &tail[i..=i]);
-                        assert!(same_bits(out, &chain), "{isa} {kind:?} trunk {trunk} node {i}");
+                        assert!(
+                            same_bits(out, &chain),
+                            "{isa} {kind:?} trunk {trunk} node {i}"
+                        );
                         let seen = [&tokens[..], &branch].concat();
                         near(out, &model.naive(tail[i], &seen, kind), "tree");
                     }
@@ -273,6 +358,9 @@ fn invisible_slots_may_hold_anything() {
         for slot in 20..32 {
             kv.write(1, (pages[1], slot % 16), &poison, &poison);
         }
-        assert!(same_bits(&model.run(&cpu, &plan(19), &kv, &[19]), &clean), "{isa}");
+        assert!(
+            same_bits(&model.run(&cpu, &plan(19), &kv, &[19]), &clean),
+            "{isa}"
+        );
     }
 }

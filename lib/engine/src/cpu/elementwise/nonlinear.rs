@@ -1,6 +1,9 @@
 //! Nonlinearities of feed-forward layers.
 
-#![allow(unsafe_code, reason = "vector kernels that stay within the checked slices")]
+#![allow(
+    unsafe_code,
+    reason = "vector kernels that stay within the checked slices"
+)]
 
 use super::super::Cpu;
 use super::super::simd::{Kernel, LANES, Simd, dispatch};
@@ -29,13 +32,29 @@ impl Cpu {
         assert_eq!(gate_up.len(), 2 * out.len(), "gates and ups");
         for (row, out) in gate_up.chunks_exact(2 * n).zip(out.chunks_exact_mut(n)) {
             let (gate, up) = (row.as_ptr(), Some(row[n..].as_ptr()));
-            dispatch(self.isa, Apply { activation, x: gate, times: up, out });
+            dispatch(
+                self.isa,
+                Apply {
+                    activation,
+                    x: gate,
+                    times: up,
+                    out,
+                },
+            );
         }
     }
 
     /// Applies the nonlinearity in place.
     pub fn activate(&self, activation: Activation, x: &mut [f32]) {
-        dispatch(self.isa, Apply { activation, x: x.as_ptr(), times: None, out: x });
+        dispatch(
+            self.isa,
+            Apply {
+                activation,
+                x: x.as_ptr(),
+                times: None,
+                out: x,
+            },
+        );
     }
 }
 
@@ -98,7 +117,7 @@ unsafe fn gelu_tanh<S: Simd>(x: S::F) -> S::F {
     unsafe {
         // x/2 (1 + tanh y) = x / (1 + e^-2y), y = sqrt(2/pi) (x + 0.044715 x^3).
         let cubic = S::fma(S::mul(x, x), S::splat(0.044_715), S::splat(1.0));
-        let e = S::exp(S::mul(S::mul(x, cubic), S::splat(-1.595_769_1)));
+        let e = S::exp(S::mul(S::mul(x, cubic), S::splat(-1.595_769)));
         S::div(x, S::add(S::splat(1.0), e))
     }
 }
@@ -110,7 +129,10 @@ unsafe fn gelu<S: Simd>(x: S::F) -> S::F {
         // erf by Abramowitz and Stegun 7.1.26, absolute error below 1.5e-7.
         let z = S::mul(x, S::splat(std::f32::consts::FRAC_1_SQRT_2));
         let size = S::max(z, S::sub(S::splat(0.0), z));
-        let t = S::div(S::splat(1.0), S::fma(size, S::splat(0.327_591_1), S::splat(1.0)));
+        let t = S::div(
+            S::splat(1.0),
+            S::fma(size, S::splat(0.327_591_1), S::splat(1.0)),
+        );
         let mut p = S::splat(1.061_405_4);
         for c in [-1.453_152, 1.421_413_7, -0.284_496_74, 0.254_829_6] {
             p = S::fma(p, t, S::splat(c));
@@ -118,7 +140,10 @@ unsafe fn gelu<S: Simd>(x: S::F) -> S::F {
         let square = S::mul(size, S::sub(S::splat(0.0), size));
         // 1 - |erf z|, which is also how far the unit is from its asymptote.
         let rest = S::mul(S::mul(p, t), S::exp(square));
-        let half = S::mul(S::mul(S::splat(0.5), size), S::splat(std::f32::consts::SQRT_2));
+        let half = S::mul(
+            S::mul(S::splat(0.5), size),
+            S::splat(std::f32::consts::SQRT_2),
+        );
         // x >= 0: x - |x|/2 rest; x < 0: -|x|/2 rest.
         S::sub(S::max(S::splat(0.0), x), S::mul(half, rest))
     }

@@ -1,6 +1,9 @@
 //! Root-mean-square norm and layer norm.
 
-#![allow(unsafe_code, reason = "vector kernels that stay within the checked slices")]
+#![allow(
+    unsafe_code,
+    reason = "vector kernels that stay within the checked slices"
+)]
 
 use super::super::Cpu;
 use super::super::simd::{Kernel, LANES, Simd, dispatch};
@@ -14,8 +17,23 @@ impl Cpu {
     /// If `x` and `out` differ in length or are not whole rows.
     pub fn rms_norm(&self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
         check(x.len(), weight.len(), out.len());
-        let (x, out) = (x.as_ptr(), Rows { to: out.as_mut_ptr(), len: out.len() });
-        dispatch(self.isa, Rms { x, add_to: None, weight, eps, out });
+        let (x, out) = (
+            x.as_ptr(),
+            Rows {
+                to: out.as_mut_ptr(),
+                len: out.len(),
+            },
+        );
+        dispatch(
+            self.isa,
+            Rms {
+                x,
+                add_to: None,
+                weight,
+                eps,
+                out,
+            },
+        );
     }
 
     /// `residual += delta`, then the norm of the sum into `out`.
@@ -32,9 +50,21 @@ impl Cpu {
     ) {
         check(residual.len(), weight.len(), out.len());
         assert_eq!(residual.len(), delta.len(), "summands");
-        let out = Rows { to: out.as_mut_ptr(), len: out.len() };
+        let out = Rows {
+            to: out.as_mut_ptr(),
+            len: out.len(),
+        };
         let add_to = Some(residual.as_mut_ptr());
-        dispatch(self.isa, Rms { x: delta.as_ptr(), add_to, weight, eps, out });
+        dispatch(
+            self.isa,
+            Rms {
+                x: delta.as_ptr(),
+                add_to,
+                weight,
+                eps,
+                out,
+            },
+        );
     }
 
     /// `out = (x - mean) / deviation * weight + bias` for each row (Ba et al. 2016).
@@ -44,7 +74,16 @@ impl Cpu {
     pub fn layer_norm(&self, x: &[f32], weight: &[f32], bias: &[f32], eps: f32, out: &mut [f32]) {
         check(x.len(), weight.len(), out.len());
         assert_eq!(weight.len(), bias.len(), "norm bias");
-        dispatch(self.isa, Layer { x, weight, bias, eps, out });
+        dispatch(
+            self.isa,
+            Layer {
+                x,
+                weight,
+                bias,
+                eps,
+                out,
+            },
+        );
     }
 
     /// Root-mean-square norm of each head in place (the q/k norm of Qwen3); `weight` has one
@@ -58,13 +97,25 @@ impl Cpu {
             let all = &mut row[heads.first..][..heads.count * heads.dim];
             let (to, len) = (all.as_mut_ptr(), all.len());
             let out = Rows { to, len };
-            dispatch(self.isa, Rms { x: to, add_to: None, weight, eps, out });
+            dispatch(
+                self.isa,
+                Rms {
+                    x: to,
+                    add_to: None,
+                    weight,
+                    eps,
+                    out,
+                },
+            );
         }
     }
 }
 
 fn check(x: usize, weight: usize, out: usize) {
-    assert!(weight > 0 && x == out && x.is_multiple_of(weight), "norm of {x} values");
+    assert!(
+        weight > 0 && x == out && x.is_multiple_of(weight),
+        "norm of {x} values"
+    );
 }
 
 /// Where rows are written; may be where they are read.

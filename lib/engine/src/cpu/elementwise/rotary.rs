@@ -1,6 +1,9 @@
 //! Rotary position embedding (Su et al. 2021).
 
-#![allow(unsafe_code, reason = "vector kernels that stay within the checked slices")]
+#![allow(
+    unsafe_code,
+    reason = "vector kernels that stay within the checked slices"
+)]
 
 use super::super::Cpu;
 use super::super::simd::{Kernel, LANES, Simd, dispatch};
@@ -32,8 +35,7 @@ impl RopeTable {
     /// the reference implementation does, both functions times `scale` (yarn's attention factor,
     /// 1 elsewhere).
     pub fn new(frequencies: &[f32], positions: usize, scale: f32) -> Self {
-        let angles =
-            || (0..positions).flat_map(|p| frequencies.iter().map(move |f| p as f32 * f));
+        let angles = || (0..positions).flat_map(|p| frequencies.iter().map(move |f| p as f32 * f));
         Self {
             half: frequencies.len(),
             cos: angles().map(|a| a.cos() * scale).collect(),
@@ -54,8 +56,19 @@ impl Cpu {
     /// # Panics
     /// If a position is past the table or a row is too short for its heads.
     pub fn rope(&self, rows: &mut [f32], heads: Heads, positions: &[u32], table: &RopeTable) {
-        assert!(2 * table.half <= heads.dim, "rotary dimensions exceed the head");
-        dispatch(self.isa, Rotate { rows, heads, positions, table });
+        assert!(
+            2 * table.half <= heads.dim,
+            "rotary dimensions exceed the head"
+        );
+        dispatch(
+            self.isa,
+            Rotate {
+                rows,
+                heads,
+                positions,
+                table,
+            },
+        );
     }
 }
 
@@ -71,7 +84,12 @@ impl Kernel for Rotate<'_> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Heads { stride, first, count, dim } = self.heads;
+        let Heads {
+            stride,
+            first,
+            count,
+            dim,
+        } = self.heads;
         let half = self.table.half;
         for (row, position) in self.rows.chunks_mut(stride).zip(self.positions) {
             let at = *position as usize * half;

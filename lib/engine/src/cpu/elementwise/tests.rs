@@ -4,7 +4,9 @@ use crate::isa::Isa;
 const LENGTHS: [usize; 6] = [1, 7, 16, 40, 64, 321];
 
 fn wave(n: usize, step: f32) -> Vec<f32> {
-    (0..n).map(|i| (i as f32 * step).sin() * 3.0 + (i % 5) as f32 - 1.5).collect()
+    (0..n)
+        .map(|i| (i as f32 * step).sin() * 3.0 + (i % 5) as f32 - 1.5)
+        .collect()
 }
 
 fn near(got: &[f32], exact: impl IntoIterator<Item = f64>, limit: f64, context: &str) {
@@ -25,7 +27,11 @@ fn rms(x: &[f32], w: &[f32]) -> Vec<f64> {
     for x in x.chunks_exact(w.len()) {
         let squares: f64 = x.iter().map(|x| f64::from(*x).powi(2)).sum();
         let scale = 1.0 / (squares / w.len() as f64 + 1e-5).sqrt();
-        out.extend(x.iter().zip(w).map(|(x, w)| f64::from(*x) * scale * f64::from(*w)));
+        out.extend(
+            x.iter()
+                .zip(w)
+                .map(|(x, w)| f64::from(*x) * scale * f64::from(*w)),
+        );
     }
     out
 }
@@ -83,7 +89,12 @@ fn layer_norms_agree_with_f64() {
 
 #[test]
 fn head_norm_and_rope_touch_only_their_heads() {
-    let heads = Heads { stride: 100, first: 10, count: 2, dim: 40 };
+    let heads = Heads {
+        stride: 100,
+        first: 10,
+        count: 2,
+        dim: 40,
+    };
     each_path(|cpu| {
         let before = wave(200, 0.4);
         let w = wave(40, 0.8);
@@ -99,7 +110,12 @@ fn head_norm_and_rope_touch_only_their_heads() {
             }
             for head in 0..2 {
                 let at = row * 100 + 10 + head * 40;
-                near(&normed[at..][..40], rms(&before[at..][..40], &w), 1e-6, "head");
+                near(
+                    &normed[at..][..40],
+                    rms(&before[at..][..40], &w),
+                    1e-6,
+                    "head",
+                );
                 let position = f64::from([49_u8, 3][row]);
                 let exact = (0..40).map(|i| {
                     let x = |i: usize| f64::from(before[at + i]);
@@ -147,7 +163,12 @@ fn nonlinearities_agree_with_f64() {
             let mut y = x.clone();
             cpu.activate(activation, &mut y);
             let exact: Vec<f64> = x.iter().map(|x| exact(activation, f64::from(*x))).collect();
-            near(&y, exact.clone(), 1e-6, &format!("{} {activation:?}", cpu.isa()));
+            near(
+                &y,
+                exact.clone(),
+                1e-6,
+                &format!("{} {activation:?}", cpu.isa()),
+            );
             let mut gated = vec![0.0; 1000];
             let gate_up = [&x[..500], &x[500..1000], &x[1000..1500], &x[1500..]].concat();
             cpu.gated(activation, &gate_up, 500, &mut gated);
@@ -192,8 +213,15 @@ fn sums_and_embeddings_are_exact() {
             assert_eq!(x, sum);
         }
     });
-    let bytes: Vec<u8> = (0..12_u8).flat_map(|i| half::f16::from(i).to_le_bytes()).collect();
-    let view = WeightView { source: SourceType::F16, bytes: &bytes, rows: 4, cols: 3 };
+    let bytes: Vec<u8> = (0..12_u8)
+        .flat_map(|i| half::f16::from(i).to_le_bytes())
+        .collect();
+    let view = WeightView {
+        source: SourceType::F16,
+        bytes: &bytes,
+        rows: 4,
+        cols: 3,
+    };
     let table = Embedding::new(&view).unwrap();
     let mut row = [0.0; 3];
     table.row(2, &mut row);

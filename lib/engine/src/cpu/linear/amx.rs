@@ -9,7 +9,7 @@
 //! (Intel's architecture extensions reference), so that packing, addresses and edges are checked
 //! on machines without the unit. What only such a machine checks is the instructions themselves.
 
-#![allow(unsafe_code, reason = "tile instructions behind run-time detection")]
+#![expect(unsafe_code, reason = "tile instructions behind run-time detection")]
 
 use std::ops::Range;
 
@@ -69,7 +69,11 @@ unsafe fn walk<U: Unit>(unit: &mut U, job: &Job<'_>, panels: Range<usize>) {
 fn operands(job: &Job<'_>, panel: usize, row: usize) -> (*const u8, *const u8, usize) {
     let stride = job.x.padded_cols() * 2;
     let weights = job.w.data[panel * job.w.panel_bytes..].as_ptr();
-    (weights, job.x.bf16[row * stride / 2..].as_ptr().cast(), stride)
+    (
+        weights,
+        job.x.bf16[row * stride / 2..].as_ptr().cast(),
+        stride,
+    )
 }
 
 /// Up to 16 rows with two panels.
@@ -161,7 +165,11 @@ unsafe fn put<U: Unit, const T: usize>(unit: &mut U, job: &Job<'_>, vector: usiz
     // SAFETY: `sums` holds a tile; rows and outputs are in range.
     unsafe {
         unit.store::<T>(sums.as_mut_ptr());
-        for (r, sums) in sums.chunks_exact_mut(SIDE).take(job.x.rows() - row).enumerate() {
+        for (r, sums) in sums
+            .chunks_exact_mut(SIDE)
+            .take(job.x.rows() - row)
+            .enumerate()
+        {
             if let Some(bias) = job.w.bias.get(first..first + SIDE) {
                 for (sum, bias) in sums.iter_mut().zip(bias) {
                     *sum += bias;

@@ -1,6 +1,9 @@
 //! bf16 panels against activations rounded to bf16, by `vdpbf16ps`.
 
-#![allow(unsafe_code, reason = "AVX512-BF16 instructions behind run-time detection")]
+#![allow(
+    unsafe_code,
+    reason = "AVX512-BF16 instructions behind run-time detection"
+)]
 
 use std::ops::Range;
 
@@ -68,6 +71,11 @@ pub(super) unsafe fn run(_job: &Job<'_>, _panels: Range<usize>) {}
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
+    #![cfg_attr(
+        not(test),
+        expect(clippy::wildcard_imports, reason = "dozens of intrinsics")
+    )]
+
     use std::arch::x86_64::*;
     use std::ops::Range;
 
@@ -98,7 +106,7 @@ mod x86 {
             // values for each pair of inputs, and the bf16 form has zeros after an odd last one.
             unsafe {
                 let panels = job.w.data.as_ptr().add(panel * bytes);
-                let x = job.x.bf16.as_ptr().cast::<i32>().add(row * stride);
+                let x = job.x.bf16.as_ptr().add(row * stride * 2);
                 let mut sums = [[_mm512_setzero_ps(); W]; R];
                 for i in 0..job.w.inputs.div_ceil(2) {
                     let mut w = [_mm512_setzero_si512(); W];
@@ -108,7 +116,7 @@ mod x86 {
                         w[j] = _mm512_loadu_si512(at.cast());
                     }
                     for r in 0..R {
-                        let x = _mm512_set1_epi32(*x.add(r * stride + i));
+                        let x = pair(x.add((r * stride + i) * 2));
                         for j in 0..W {
                             sums[r][j] = dot(sums[r][j], x, w[j]);
                         }
@@ -119,12 +127,23 @@ mod x86 {
         }
     }
 
+    /// A pair of bf16 in all lanes.
+    #[inline(always)]
+    unsafe fn pair(at: *const u16) -> __m512i {
+        // SAFETY: AVX-512 by contract; the caller names two values.
+        unsafe {
+            let pair = at.cast::<[u8; 4]>().read();
+            _mm512_set1_epi32(i32::from_ne_bytes(pair))
+        }
+    }
+
     /// Adds the products of 16 pairs of bf16.
     #[inline(always)]
     unsafe fn dot(sum: __m512, x: __m512i, w: __m512i) -> __m512 {
         // SAFETY: AVX512-BF16 by contract; the types differ in name only.
         unsafe {
-            let (x, w) = (std::mem::transmute::<__m512i, __m512bh>(x), std::mem::transmute(w));
+            let x = std::mem::transmute::<__m512i, __m512bh>(x);
+            let w = std::mem::transmute::<__m512i, __m512bh>(w);
             _mm512_dpbf16_ps(sum, x, w)
         }
     }
@@ -136,7 +155,14 @@ mod tests {
 
     #[test]
     fn rounding_agrees_with_the_reference() {
-        let specials = [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::MIN_POSITIVE / 4.0, 1e38];
+        let specials = [
+            0.0,
+            -0.0,
+            f32::INFINITY,
+            f32::NEG_INFINITY,
+            f32::MIN_POSITIVE / 4.0,
+            1e38,
+        ];
         let many = (0..200_000_u32).map(|i| f32::from_bits(i.wrapping_mul(0x9e37_79b9)));
         for x in many.chain(specials).filter(|x| !x.is_nan()) {
             assert_eq!(round(x), half::bf16::from_f32(x).to_bits(), "{x}");

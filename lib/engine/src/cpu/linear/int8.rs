@@ -9,7 +9,10 @@
 //! VNNI multiplies unsigned by signed bytes, so its activations are shifted by 128 and the sums
 //! start at -128 times the sum of the group's weights.
 
-#![allow(unsafe_code, reason = "kernels over raw panels, entered behind run-time detection")]
+#![allow(
+    unsafe_code,
+    reason = "kernels over raw panels, entered behind run-time detection"
+)]
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -233,6 +236,11 @@ unsafe impl Dot8 for Portable {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
+    #![cfg_attr(
+        not(test),
+        expect(clippy::wildcard_imports, reason = "dozens of intrinsics")
+    )]
+
     use std::arch::x86_64::*;
     use std::marker::PhantomData;
     use std::ops::Range;
@@ -302,7 +310,12 @@ mod x86 {
         #[inline(always)]
         unsafe fn weights(from: *const u8) -> Self::W {
             // SAFETY: the caller names 64 weights.
-            unsafe { [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())] }
+            unsafe {
+                [
+                    _mm256_loadu_si256(from.cast()),
+                    _mm256_loadu_si256(from.add(32).cast()),
+                ]
+            }
         }
 
         #[inline(always)]

@@ -35,7 +35,10 @@ pub(super) fn pack(
         return Err(PackError::Empty);
     }
     if let Some(found) = bias.map(<[f32]>::len).filter(|found| *found != outputs) {
-        return Err(PackError::Bias { wanted: outputs, found });
+        return Err(PackError::Bias {
+            wanted: outputs,
+            found,
+        });
     }
     let panel = panel_outputs(isa, format);
     let panel_bytes = panel_bytes(format, panel, inputs);
@@ -44,7 +47,9 @@ pub(super) fn pack(
     let mut row = vec![0.0; inputs];
     let all = parts.iter().flat_map(|part| {
         let width = part.cols * part.source.bytes();
-        part.bytes.chunks_exact(width).map(|bytes| (part.source, bytes))
+        part.bytes
+            .chunks_exact(width)
+            .map(|bytes| (part.source, bytes))
     });
     for (output, (source, bytes)) in all.enumerate() {
         source.widen(bytes, &mut row);
@@ -59,7 +64,16 @@ pub(super) fn pack(
     if let Some(bias) = bias {
         padded_bias[..outputs].copy_from_slice(bias);
     }
-    Ok(PackedLinear { isa, format, outputs, inputs, panel, panel_bytes, data, bias: padded_bias })
+    Ok(PackedLinear {
+        isa,
+        format,
+        outputs,
+        inputs,
+        panel,
+        panel_bytes,
+        data,
+        bias: padded_bias,
+    })
 }
 
 /// Outputs of a panel: two vectors where there are 32 registers, one elsewhere.
@@ -75,9 +89,7 @@ fn panel_bytes(format: Format, panel: usize, inputs: usize) -> usize {
         Format::F32 => inputs * panel * 4,
         Format::Wide | Format::Dot => inputs.next_multiple_of(2) * panel * 2,
         Format::Amx => inputs.next_multiple_of(32) * panel * 2,
-        Format::Int8 => {
-            inputs.div_ceil(GROUP) * panel * 8 + inputs.next_multiple_of(QUAD) * panel
-        }
+        Format::Int8 => inputs.div_ceil(GROUP) * panel * 8 + inputs.next_multiple_of(QUAD) * panel,
     }
 }
 

@@ -22,13 +22,34 @@ fn bytes(values: &[f32], source: SourceType) -> Vec<u8> {
     values.iter().flat_map(put).collect()
 }
 
-fn packed(isa: Isa, kind: WeightType, w: &[f32], shape: (usize, usize), bias: bool) -> PackedLinear {
-    let source = if kind == WeightType::Bf16 { SourceType::Bf16 } else { SourceType::F32 };
+fn packed(
+    isa: Isa,
+    kind: WeightType,
+    w: &[f32],
+    shape: (usize, usize),
+    bias: bool,
+) -> PackedLinear {
+    let source = if kind == WeightType::Bf16 {
+        SourceType::Bf16
+    } else {
+        SourceType::F32
+    };
     let raw = bytes(w, source);
     let (rows, cols) = shape;
     let bias = bias.then(|| noise(77, rows));
-    let view = WeightView { source, bytes: &raw, rows, cols };
+    let view = WeightView {
+        source,
+        bytes: &raw,
+        rows,
+        cols,
+    };
     PackedLinear::pack(isa, kind, &[view], bias.as_deref()).unwrap()
+}
+
+fn round(w: &mut [f32]) {
+    for w in w {
+        *w = bf16::from_f32(*w).to_f32();
+    }
 }
 
 fn filled(x: &[f32], rows: usize, cols: usize) -> Activations {
@@ -44,7 +65,10 @@ fn naive(w: &[f32], x: &[f32], cols: usize, bias: &[f32]) -> Vec<(f64, f64)> {
         for (n, w) in w.chunks_exact(cols).enumerate() {
             let products = || w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x));
             let bias = bias.get(n).copied().map_or(0.0, f64::from);
-            out.push((products().sum::<f64>() + bias, products().map(f64::abs).sum()));
+            out.push((
+                products().sum::<f64>() + bias,
+                products().map(f64::abs).sum(),
+            ));
         }
     }
     out
@@ -52,8 +76,15 @@ fn naive(w: &[f32], x: &[f32], cols: usize, bias: &[f32]) -> Vec<(f64, f64)> {
 
 const KINDS: [WeightType; 3] = [WeightType::F32, WeightType::Bf16, WeightType::Int8];
 
-const SHAPES: [(usize, usize); 7] =
-    [(1, 1), (5, 3), (32, 64), (33, 130), (100, 257), (448, 320), (130, 31)];
+const SHAPES: [(usize, usize); 7] = [
+    (1, 1),
+    (5, 3),
+    (32, 64),
+    (33, 130),
+    (100, 257),
+    (448, 320),
+    (130, 31),
+];
 
 fn tolerance(isa: Isa, kind: WeightType) -> f64 {
     match kind {
@@ -71,7 +102,7 @@ fn products_agree_with_f64_on_every_path() {
             for (rows, cols) in SHAPES {
                 let mut w = noise(1, rows * cols);
                 if kind == WeightType::Bf16 {
-                    w.iter_mut().for_each(|w| *w = bf16::from_f32(*w).to_f32());
+                    round(&mut w);
                 }
                 for (m, bias) in [(1, false), (1, true), (2, true), (3, false), (13, true)] {
                     let x = noise(2, m * cols);
@@ -84,7 +115,10 @@ fn products_agree_with_f64_on_every_path() {
                     {
                         let error = (f64::from(*y) - exact).abs() / (size + 1.0);
                         let limit = tolerance(isa, kind);
-                        assert!(error < limit, "{isa} {kind:?} {rows}x{cols} m={m} at {i}: {error}");
+                        assert!(
+                            error < limit,
+                            "{isa} {kind:?} {rows}x{cols} m={m} at {i}: {error}"
+                        );
                     }
                 }
             }
@@ -110,8 +144,15 @@ fn a_row_has_the_same_bits_among_any_number_of_rows_and_threads() {
                 for cpu in [&one, &three] {
                     let mut y = vec![0.0; m * rows];
                     cpu.linear(&layer, &mut filled(&x[..m * cols], m, cols), &mut y);
-                    let equal = y.iter().zip(&alone).all(|(a, b)| a.to_bits() == b.to_bits());
-                    assert!(equal, "{isa} {kind:?} m={m}, {} threads", cpu.pool().threads());
+                    let equal = y
+                        .iter()
+                        .zip(&alone)
+                        .all(|(a, b)| a.to_bits() == b.to_bits());
+                    assert!(
+                        equal,
+                        "{isa} {kind:?} m={m}, {} threads",
+                        cpu.pool().threads()
+                    );
                 }
             }
         }
@@ -139,15 +180,27 @@ fn a_reduced_form_is_remade_for_new_rows() {
 
 #[test]
 fn fused_parts_equal_the_parts_one_by_one() {
-    let parts = [(noise(8, 20 * 48), 20), (noise(9, 7 * 48), 7), (noise(10, 40 * 48), 40)];
+    let parts = [
+        (noise(8, 20 * 48), 20),
+        (noise(9, 7 * 48), 7),
+        (noise(10, 40 * 48), 40),
+    ];
     let x = noise(11, 3 * 48);
     for isa in Isa::available() {
         let cpu = Cpu::new(isa, 1, &[]).unwrap();
         for kind in KINDS {
-            let raw: Vec<_> = parts.iter().map(|(w, n)| (bytes(w, SourceType::F16), *n)).collect();
+            let raw: Vec<_> = parts
+                .iter()
+                .map(|(w, n)| (bytes(w, SourceType::F16), *n))
+                .collect();
             let views: Vec<_> = raw
                 .iter()
-                .map(|(b, n)| WeightView { source: SourceType::F16, bytes: b, rows: *n, cols: 48 })
+                .map(|(b, n)| WeightView {
+                    source: SourceType::F16,
+                    bytes: b,
+                    rows: *n,
+                    cols: 48,
+                })
                 .collect();
             let fused = PackedLinear::pack(isa, kind, &views, None).unwrap();
             let mut y = vec![0.0; 3 * 67];
@@ -181,7 +234,9 @@ fn int8_keeps_the_precision_of_inputs_beside_an_outlier() {
         let (mut a, mut b) = (vec![0.0; 8], vec![0.0; 8]);
         cpu.linear(&layer, &mut filled(&x, 1, cols), &mut a);
         cpu.linear(&layer, &mut filled(&changed, 1, cols), &mut b);
-        let exact = naive(&w, &x, cols, &[]).into_iter().zip(naive(&w, &changed, cols, &[]));
+        let exact = naive(&w, &x, cols, &[])
+            .into_iter()
+            .zip(naive(&w, &changed, cols, &[]));
         for ((a, b), (p, q)) in a.iter().zip(&b).zip(exact) {
             let error = (f64::from(a - b) - (p.0 - q.0)).abs();
             assert!(error < 0.3, "{isa}: {error}");
@@ -193,7 +248,7 @@ fn int8_keeps_the_precision_of_inputs_beside_an_outlier() {
 fn amx_packing_and_walk_are_right_on_emulated_tiles() {
     for (rows, cols) in SHAPES {
         let mut w = noise(14, rows * cols);
-        w.iter_mut().for_each(|w| *w = bf16::from_f32(*w).to_f32());
+        round(&mut w);
         let layer = packed(Isa::Amx, WeightType::Bf16, &w, (rows, cols), true);
         let x = noise(15, 40 * cols);
         let mut alone = vec![0.0; 40 * rows];
@@ -203,19 +258,29 @@ fn amx_packing_and_walk_are_right_on_emulated_tiles() {
         for m in [2, 15, 16, 17, 32, 33, 40] {
             let mut y = vec![f32::NAN; m * rows];
             emulate(&layer, &mut filled(&x[..m * cols], m, cols), &mut y);
-            let equal = y.iter().zip(&alone).all(|(a, b)| a.to_bits() == b.to_bits());
+            let equal = y
+                .iter()
+                .zip(&alone)
+                .all(|(a, b)| a.to_bits() == b.to_bits());
             assert!(equal, "{rows}x{cols} m={m}");
         }
         for (y, (exact, size)) in alone.iter().zip(naive(&w, &x, cols, &noise(77, rows))) {
             let error = (f64::from(*y) - exact).abs() / (size + 1.0);
-            assert!(error < tolerance(Isa::Amx, WeightType::Bf16), "{rows}x{cols}: {error}");
+            assert!(
+                error < tolerance(Isa::Amx, WeightType::Bf16),
+                "{rows}x{cols}: {error}"
+            );
         }
     }
 }
 
 fn emulate(w: &PackedLinear, x: &mut Activations, y: &mut [f32]) {
     dispatch(Isa::Portable, dot::Round(x));
-    let job = Job { w, x, y: y.as_mut_ptr() };
+    let job = Job {
+        w,
+        x,
+        y: y.as_mut_ptr(),
+    };
     // SAFETY: `y` has all rows, the bf16 form is made, and the emulation runs anywhere.
     unsafe { amx::emulated::run(&job, 0..w.panels()) }
 }
@@ -223,17 +288,37 @@ fn emulate(w: &PackedLinear, x: &mut Activations, y: &mut [f32]) {
 #[test]
 fn wrong_shapes_are_refused_with_the_numbers() {
     let raw = [0; 24];
-    let view = WeightView { source: SourceType::F32, bytes: &raw, rows: 2, cols: 3 };
+    let view = WeightView {
+        source: SourceType::F32,
+        bytes: &raw,
+        rows: 2,
+        cols: 3,
+    };
     let pack = |parts: &[WeightView<'_>], bias: Option<&[f32]>| {
         PackedLinear::pack(Isa::Portable, WeightType::F32, parts, bias).unwrap_err()
     };
     let short = WeightView { rows: 3, ..view };
     assert_eq!(
         pack(&[short], None),
-        PackError::Length { rows: 3, cols: 3, wanted: 36, found: 24 }
+        PackError::Length {
+            rows: 3,
+            cols: 3,
+            wanted: 36,
+            found: 24
+        }
     );
-    let wide = WeightView { rows: 1, cols: 6, ..view };
+    let wide = WeightView {
+        rows: 1,
+        cols: 6,
+        ..view
+    };
     assert_eq!(pack(&[view, wide], None), PackError::Inputs(3, 6));
-    assert_eq!(pack(&[view], Some(&[0.0])), PackError::Bias { wanted: 2, found: 1 });
+    assert_eq!(
+        pack(&[view], Some(&[0.0])),
+        PackError::Bias {
+            wanted: 2,
+            found: 1
+        }
+    );
     assert_eq!(pack(&[], None), PackError::Empty);
 }

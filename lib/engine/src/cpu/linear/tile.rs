@@ -1,9 +1,12 @@
 //! The walk over panels and rows, and the tiles of f32 arithmetic.
 //!
-//! Few rows take several panels at once, which keeps enough loads in flight to reach memory
-//! bandwidth; many rows are cut into tiles that find the panel in the cache.
+//! Panels follow each other in memory, so one row streams through them; many rows are cut into
+//! tiles that find the panel in the cache.
 
-#![allow(unsafe_code, reason = "kernels over raw panels, entered behind run-time detection")]
+#![allow(
+    unsafe_code,
+    reason = "kernels over raw panels, entered behind run-time detection"
+)]
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -12,10 +15,10 @@ use super::super::simd::{Kernel, LANES, Simd};
 use super::Job;
 
 /// Most panels taken at once; tasks are cut at multiples of it.
-pub(super) const GROUP: usize = 4;
+pub(super) const GROUP: usize = 2;
 
 /// Distance of software prefetch: hardware does not look past a page's end.
-pub(super) const AHEAD: usize = 1024;
+pub(super) const AHEAD: usize = 2048;
 
 /// A register tile: some rows times some panels.
 pub(super) trait Tile: Copy {
@@ -41,43 +44,32 @@ pub(super) unsafe fn walk<T: Tile>(t: T, rows: usize, panels: Range<usize>) {
     let tiles = rows.div_ceil(most).max(1);
     let mut panel = panels.start;
     while panel < panels.end {
-        let left = panels.end - panel;
-        let together = match rows {
-            1 if left >= 4 => 4,
-            1..=3 if left >= 2 => 2,
-            _ => 1,
-        };
+        // A single chain per register waits for itself where panels are narrow.
+        if T::VECTORS == 1 && rows <= 2 && panels.end - panel >= 2 {
+            // SAFETY: the rows and panels exist; the rest is the caller's contract.
+            unsafe {
+                if rows == 1 {
+                    t.tile::<1, 2>(panel, 0);
+                } else {
+                    t.tile::<2, 2>(panel, 0);
+                }
+            }
+            panel += 2;
+            continue;
+        }
         for i in 0..tiles {
             let row = rows * i / tiles;
-            // SAFETY: the rows and panels exist; the rest is the caller's contract.
-            unsafe { step(t, panel, row, (rows * (i + 1) / tiles - row, together)) };
-        }
-        panel += together;
-    }
-}
-
-/// Enters the tile for a number of rows and panels.
-#[inline(always)]
-unsafe fn step<T: Tile>(t: T, panel: usize, row: usize, (rows, panels): (usize, usize)) {
-    // SAFETY: the caller's contract.
-    unsafe {
-        if T::VECTORS == 2 {
-            match (rows, panels) {
-                (1, 4) => t.tile::<1, 8>(panel, row),
-                (1, 2) => t.tile::<1, 4>(panel, row),
-                (2, 2) => t.tile::<2, 4>(panel, row),
-                (3, 2) => t.tile::<3, 4>(panel, row),
-                _ => rows_of::<T, 2>(t, panel, row, rows),
-            }
-        } else {
-            match (rows, panels) {
-                (1, 4) => t.tile::<1, 4>(panel, row),
-                (1, 2) => t.tile::<1, 2>(panel, row),
-                (2, 2) => t.tile::<2, 2>(panel, row),
-                (3, 2) => t.tile::<3, 2>(panel, row),
-                _ => rows_of::<T, 1>(t, panel, row, rows),
+            let count = rows * (i + 1) / tiles - row;
+            // SAFETY: as above.
+            unsafe {
+                if T::VECTORS == 2 {
+                    rows_of::<T, 2>(t, panel, row, count);
+                } else {
+                    rows_of::<T, 1>(t, panel, row, count);
+                }
             }
         }
+        panel += 1;
     }
 }
 
@@ -226,7 +218,7 @@ impl<S> Copy for WideTile<'_, S> {}
 
 impl<S: Simd> Tile for WideTile<'_, S> {
     const VECTORS: usize = S::PANEL_VECTORS;
-    const ACCUMULATORS: usize = if S::PANEL_VECTORS == 2 { 24 } else { 6 };
+    const ACCUMULATORS: usize = if S::PANEL_VECTORS == 2 { 20 } else { 6 };
 
     #[inline(always)]
     unsafe fn tile<const R: usize, const W: usize>(self, panel: usize, row: usize) {

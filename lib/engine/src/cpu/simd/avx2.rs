@@ -1,6 +1,10 @@
 //! Lanes as two AVX2 registers.
 
-#![allow(unsafe_code, reason = "AVX2 instructions behind run-time detection")]
+#![expect(unsafe_code, reason = "AVX2 instructions behind run-time detection")]
+#![cfg_attr(
+    not(test),
+    expect(clippy::wildcard_imports, reason = "dozens of intrinsics")
+)]
 
 use std::arch::x86_64::*;
 
@@ -68,7 +72,10 @@ unsafe impl Simd for Avx2 {
         // SAFETY: as above; masked lanes are not touched.
         unsafe {
             let low = _mm256_maskload_ps(from, mask(n.min(8)));
-            [low, _mm256_maskload_ps(from.wrapping_add(8), mask(n.saturating_sub(8)))]
+            [
+                low,
+                _mm256_maskload_ps(from.wrapping_add(8), mask(n.saturating_sub(8))),
+            ]
         }
     }
 
@@ -77,7 +84,10 @@ unsafe impl Simd for Avx2 {
         // SAFETY: as above.
         unsafe {
             let raw = _mm256_loadu_si256(from.cast());
-            [widen(_mm256_castsi256_si128(raw)), widen(_mm256_extracti128_si256::<1>(raw))]
+            [
+                widen(_mm256_castsi256_si128(raw)),
+                widen(_mm256_extracti128_si256::<1>(raw)),
+            ]
         }
     }
 
@@ -139,7 +149,12 @@ unsafe impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn fma(a: Two, b: Two, c: Two) -> Two {
         // SAFETY: FMA by contract.
-        unsafe { [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])] }
+        unsafe {
+            [
+                _mm256_fmadd_ps(a[0], b[0], c[0]),
+                _mm256_fmadd_ps(a[1], b[1], c[1]),
+            ]
+        }
     }
 
     #[inline(always)]
@@ -159,7 +174,10 @@ unsafe impl Simd for Avx2 {
         // SAFETY: AVX2 by contract.
         unsafe {
             const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-            [_mm256_round_ps::<NEAREST>(x[0]), _mm256_round_ps::<NEAREST>(x[1])]
+            [
+                _mm256_round_ps::<NEAREST>(x[0]),
+                _mm256_round_ps::<NEAREST>(x[1]),
+            ]
         }
     }
 
@@ -170,7 +188,10 @@ unsafe impl Simd for Avx2 {
             let bias = _mm256_set1_epi32(127);
             let a = _mm256_add_epi32(_mm256_cvtps_epi32(n[0]), bias);
             let b = _mm256_add_epi32(_mm256_cvtps_epi32(n[1]), bias);
-            Self::mul(x, floats([_mm256_slli_epi32::<23>(a), _mm256_slli_epi32::<23>(b)]))
+            Self::mul(
+                x,
+                floats([_mm256_slli_epi32::<23>(a), _mm256_slli_epi32::<23>(b)]),
+            )
         }
     }
 

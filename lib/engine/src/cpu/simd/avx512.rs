@@ -1,6 +1,10 @@
 //! Lanes as one AVX-512 register.
 
-#![allow(unsafe_code, reason = "AVX-512 instructions behind run-time detection")]
+#![expect(unsafe_code, reason = "AVX-512 instructions behind run-time detection")]
+#![cfg_attr(
+    not(test),
+    expect(clippy::wildcard_imports, reason = "dozens of intrinsics")
+)]
 
 use std::arch::x86_64::*;
 
@@ -65,7 +69,10 @@ unsafe impl Simd for Avx512 {
         unsafe {
             let raw = _mm512_loadu_si512(from.cast());
             let high = _mm512_and_si512(raw, _mm512_set1_epi32(0xffff_0000_u32 as i32));
-            (_mm512_castsi512_ps(_mm512_slli_epi32::<16>(raw)), _mm512_castsi512_ps(high))
+            (
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(raw)),
+                _mm512_castsi512_ps(high),
+            )
         }
     }
 

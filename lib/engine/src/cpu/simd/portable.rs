@@ -1,6 +1,6 @@
 //! Lanes as an array: any processor, and what other architectures vectorise by themselves.
 
-#![allow(unsafe_code, reason = "implements the unsafe trait over raw pointers")]
+#![expect(unsafe_code, reason = "implements the unsafe trait over raw pointers")]
 
 use half::bf16;
 
