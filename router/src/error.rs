@@ -110,6 +110,11 @@ impl ApiError {
         }
     }
 
+    /// The router is at fault.
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+    }
+
     fn kind(&self) -> &'static str {
         match self.status.as_u16() {
             401 => "authentication_error",

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use axum::{
     Router,
-    body::Body,
+    body::{Body, Bytes},
     extract::{Request, State},
     http::{HeaderMap, HeaderName, HeaderValue, Method, header},
     middleware::{self, Next},
@@ -25,6 +25,8 @@ use crate::{
 
 /// The header that names a request, in and out.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Bodies from this size on are not worked on between two chunks of a stream.
+const LARGE_BODY: usize = 16 << 10;
 /// Longest id taken over from a client.
 const LONGEST_ID: usize = 128;
 
@@ -141,22 +143,35 @@ fn request_id(headers: &HeaderMap) -> String {
     }
 }
 
-/// The body of a request as a JSON object.
-async fn json_body(shared: &Shared, body: Body) -> Result<Map<String, Value>, ApiError> {
+/// The bytes of a request's body.
+async fn body_bytes(shared: &Shared, body: Body) -> Result<Bytes, ApiError> {
     let limit = shared.config.max_body_bytes;
-    let bytes = match axum::body::to_bytes(body, limit).await {
-        Ok(bytes) => bytes,
-        Err(error) => {
-            let too_large = std::error::Error::source(&error)
-                .is_some_and(|source| source.to_string().contains("length limit"));
-            return Err(if too_large {
-                ApiError::body_too_large(limit)
-            } else {
-                ApiError::invalid(format!("the request body cannot be read: {error}"))
-            });
+    axum::body::to_bytes(body, limit).await.map_err(|error| {
+        let too_large = std::error::Error::source(&error)
+            .is_some_and(|source| source.to_string().contains("length limit"));
+        if too_large {
+            ApiError::body_too_large(limit)
+        } else {
+            ApiError::invalid(format!("the request body cannot be read: {error}"))
         }
-    };
-    parse_body(&bytes)
+    })
+}
+
+/// Reads a request's body and works on it. Large bodies take long to tokenize; they get a thread
+/// of their own, so that streams are not held up.
+async fn with_body<T: Send + 'static>(
+    shared: Arc<Shared>,
+    body: Body,
+    work: impl FnOnce(&Shared, &Map<String, Value>) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let bytes = body_bytes(&shared, body).await?;
+    let large = bytes.len() > LARGE_BODY;
+    let work = move || work(&shared, &parse_body(&bytes)?);
+    if !large {
+        return work();
+    }
+    let failed = |_| ApiError::internal("reading the request failed");
+    tokio::task::spawn_blocking(work).await.map_err(failed)?
 }
 
 /// The model that a body names.

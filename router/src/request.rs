@@ -122,3 +122,6 @@ impl Job {
         self.stop_token_ids.contains(&token) || (!self.ignore_eos && self.model.is_eos(token))
     }
 }
+
+#[cfg(test)]
+mod tests;

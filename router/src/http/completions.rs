@@ -19,7 +19,7 @@ use futures::{
 };
 use tokio::time::Instant;
 
-use super::{RequestId, json_body, max_positions, named_model};
+use super::{RequestId, max_positions, named_model, with_body};
 use crate::{
     choice::{Update, updates},
     error::ApiError,
@@ -54,18 +54,18 @@ async fn answer(
     body: Body,
 ) -> Result<Response, ApiError> {
     let arrived = Instant::now();
-    let body = json_body(&shared, body).await?;
-    let model = named_model(&shared, &body)?;
-    let limits = Limits {
-        max_choices: shared.config.max_choices,
-        max_positions: max_positions(&shared, &model),
-    };
-    let job = match shape {
-        Shape::Chat => request::chat::job(&body, model, limits),
-        Shape::Completion => request::completion::job(&body, model, limits),
-    }?;
-    drop(body);
-    let job = Arc::new(job);
+    let job = with_body(Arc::clone(&shared), body, move |shared, body| {
+        let model = named_model(shared, body)?;
+        let limits = Limits {
+            max_choices: shared.config.max_choices,
+            max_positions: max_positions(shared, &model),
+        };
+        match shape {
+            Shape::Chat => request::chat::job(body, model, limits),
+            Shape::Completion => request::completion::job(body, model, limits),
+        }
+    });
+    let job = Arc::new(job.await?);
     let created = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |d| d.as_secs());

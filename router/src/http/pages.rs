@@ -9,13 +9,16 @@ use axum::{
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::{find_model, json_body, max_positions, named_model};
+use super::{find_model, max_positions, named_model, with_body};
 use crate::{
     error::ApiError,
     model::Model,
-    request::{chat, completion, fields::Fields},
+    request::{
+        chat, completion,
+        fields::{Fields, token_list},
+    },
     response::logprobs::shown,
     service::Shared,
 };
@@ -56,11 +59,14 @@ pub(super) async fn tokenize(
     State(shared): State<Arc<Shared>>,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
-    let body = json_body(&shared, body).await?;
-    let model = named_model(&shared, &body)?;
-    let fields = Fields::new(&body);
+    with_body(shared, body, tokenized).await.map(Json)
+}
+
+fn tokenized(shared: &Shared, body: &Map<String, Value>) -> Result<Value, ApiError> {
+    let model = named_model(shared, body)?;
+    let fields = Fields::new(body);
     let prompt = if fields.get("messages").is_some() {
-        chat::prompt(&body, &model)?
+        chat::prompt(body, &model)?
     } else {
         let text = fields.text("prompt")?.ok_or_else(|| {
             ApiError::field(
@@ -84,13 +90,13 @@ pub(super) async fn tokenize(
             .map(|&token| shown(&model.tokenizer, token))
             .collect()
     });
-    let length = max_positions(&shared, &model);
-    Ok(Json(json!({
+    let length = max_positions(shared, &model);
+    Ok(json!({
         "count": ids.len(),
         "max_model_len": (length != u32::MAX).then_some(length),
         "tokens": ids,
         "token_strs": strings,
-    })))
+    }))
 }
 
 /// `POST /detokenize`: the text of ids.
@@ -98,18 +104,15 @@ pub(super) async fn detokenize(
     State(shared): State<Arc<Shared>>,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
-    let body = json_body(&shared, body).await?;
-    let model = named_model(&shared, &body)?;
-    let fields = Fields::new(&body);
-    let tokens = fields
+    with_body(shared, body, detokenized).await.map(Json)
+}
+
+fn detokenized(shared: &Shared, body: &Map<String, Value>) -> Result<Value, ApiError> {
+    let model = named_model(shared, body)?;
+    let tokens = Fields::new(body)
         .tokens("tokens", model.vocab_size())?
-        .ok_or_else(|| {
-            let allowed = crate::request::fields::token_list(model.vocab_size());
-            ApiError::field("tokens", &Value::Null, &allowed)
-        })?;
-    Ok(Json(
-        json!({"prompt": model.tokenizer.decode(&tokens, false)}),
-    ))
+        .ok_or_else(|| ApiError::field("tokens", &Value::Null, &token_list(model.vocab_size())))?;
+    Ok(json!({"prompt": model.tokenizer.decode(&tokens, false)}))
 }
 
 /// `GET /live`: the process runs.

@@ -148,23 +148,23 @@ impl Chunks {
             self.offsets[index] = logprobs.offset();
             logprobs.take()
         });
-        let (shape, output) = (self.job.shape, self.job.output.clone());
+        let job = Arc::clone(&self.job);
         self.chunk(out, |out| {
             // Writing to a Vec cannot fail.
             let _ = write!(out, "{{\"index\":{index},");
-            out.extend_from_slice(match shape {
+            out.extend_from_slice(match job.shape {
                 Shape::Chat => b"\"delta\":{\"content\":",
                 Shape::Completion => b"\"text\":",
             });
             write_json(out, &piece.text);
-            if shape == Shape::Chat {
+            if job.shape == Shape::Chat {
                 out.push(b'}');
             }
             out.extend_from_slice(b",\"logprobs\":");
             write_json(out, &logprobs);
             for (wanted, name) in [
-                (output.return_token_ids, "token_ids"),
-                (output.return_tokens, "tokens"),
+                (job.output.return_token_ids, "token_ids"),
+                (job.output.return_tokens, "tokens"),
             ] {
                 if wanted {
                     let _ = write!(out, ",\"{name}\":");

@@ -1,16 +1,14 @@
 //! What requests ask for reaches the target, and what it says reaches the user.
 
-use foretoken_artifacts::Tokenizer;
 use foretoken_speculation::{Seed, TokenId};
 use serde_json::{Value, json};
 
-use crate::{Script, model_folder, start, target::EOS};
+use crate::{
+    Script, start,
+    target::{EOS, tokenizer},
+};
 
 const TEXT: &str = " The answer is 42.\n\nQuestion: why?";
-
-fn tokenizer() -> Tokenizer {
-    Tokenizer::load(&model_folder()).expect("loads")
-}
 
 fn with(mut base: Value, extra: Value) -> Value {
     let Value::Object(extra) = extra else {

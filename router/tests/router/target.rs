@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
@@ -23,6 +23,12 @@ use crate::model_folder;
 
 /// End of text of the shipped tokenizer.
 pub(crate) const EOS: TokenId = TokenId(1);
+
+/// The shipped tokenizer, loaded once.
+pub(crate) fn tokenizer() -> &'static Tokenizer {
+    static ONCE: OnceLock<Tokenizer> = OnceLock::new();
+    ONCE.get_or_init(|| Tokenizer::load(&model_folder()).expect("loads"))
+}
 
 /// What a target does.
 #[derive(Clone, Debug)]
@@ -45,8 +51,7 @@ pub(crate) struct Script {
 impl Script {
     /// Says `text`, then end of text, three tokens a round.
     pub(crate) fn says(text: &str) -> Self {
-        let tokenizer = Tokenizer::load(&model_folder()).expect("loads");
-        let mut output = tokenizer.encode(text, false).expect("encodes");
+        let mut output = tokenizer().encode(text, false).expect("encodes");
         output.push(EOS);
         Self {
             output,
