@@ -80,7 +80,7 @@ impl Logits {
 
     /// Number of rows.
     pub fn rows(&self) -> usize {
-        if self.vocab_size == 0 { 0 } else { self.values.len() / self.vocab_size }
+        self.values.len().checked_div(self.vocab_size).unwrap_or(0)
     }
 }
 
