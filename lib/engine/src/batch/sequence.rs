@@ -52,6 +52,7 @@ impl Sequence {
     pub(super) fn publish(&mut self, pool: &mut PagePool) {
         let Some(root) = self.root else { return };
         let full = self.tokens.as_chunks().0;
+        debug_assert!(self.published <= full.len(), "truncation takes pages back");
         for (i, tokens) in full.iter().enumerate().skip(self.published) {
             let parent = if i == 0 {
                 Some(root)
@@ -207,7 +208,6 @@ impl Slab {
         entry.open = true;
         entry.sequence.root = None;
         entry.sequence.cached = 0;
-        entry.sequence.published = 0;
         (
             SeqId {
                 index,

@@ -176,6 +176,19 @@ fn a_fork_shares_pages_until_one_side_writes() {
 }
 
 #[test]
+fn what_a_fork_adds_is_cached_like_the_rest() {
+    let mut engine = engine();
+    let seq = with_text(&mut engine, 40);
+    engine.open(&[], SHARED); // publishes
+    let fork = engine.fork(seq, 20).unwrap();
+    let mut tokens = text(40);
+    tokens[20] = TokenId(63);
+    engine.step(&[feed(fork, &tokens[20..])]).unwrap();
+    let again = engine.open(&tokens, SHARED);
+    assert_eq!(engine.cached_len(again).unwrap(), 32);
+}
+
+#[test]
 fn a_closed_sequences_id_is_never_anothers() {
     let mut engine = engine();
     let old = with_text(&mut engine, 5);

@@ -125,6 +125,9 @@ impl Division {
     /// youngest first. Preempts nobody if that would not help.
     fn make_room(&mut self, i: usize) -> bool {
         let needed = self.shares[i].pages(1);
+        if self.pages >= needed {
+            return true;
+        }
         let younger = i + 1..self.shares.len();
         let held = |share: &Share| share.state.owned_pages + share.pages(share.rows);
         let held = self.shares[younger.clone()]

@@ -31,7 +31,7 @@ fn simulated(pages: usize) -> Box<dyn ModelRunner> {
     Box::new(SimRunner::new(options))
 }
 
-fn on_cpu(pages: usize) -> Box<dyn ModelRunner> {
+fn on_cpu(model: &str, pages: usize) -> Box<dyn ModelRunner> {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
     let options = CpuOptions {
         threads: Some(1),
@@ -39,7 +39,7 @@ fn on_cpu(pages: usize) -> Box<dyn ModelRunner> {
         max_rows: 256,
         ..CpuOptions::default()
     };
-    Box::new(CpuRunner::load(&fixtures.join("llama-gqa-tied"), &options).unwrap())
+    Box::new(CpuRunner::load(&fixtures.join(model), &options).unwrap())
 }
 
 proptest! {
@@ -55,13 +55,14 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 12, max_shrink_iters: 50, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 16, max_shrink_iters: 50, ..ProptestConfig::default() })]
 
     #[test]
     fn any_program_over_sequences_gives_the_logits_of_naive_decoding_on_the_cpu(
         ops in ops(),
+        model in prop::sample::select(vec!["llama-gqa-tied", "mistral-swa", "qwen3", "opt"]),
         pages in 8..40_usize,
     ) {
-        Trial::new(on_cpu(pages), on_cpu(16)).run(&ops);
+        Trial::new(on_cpu(model, pages), on_cpu(model, 16)).run(&ops);
     }
 }
