@@ -26,7 +26,8 @@ pub struct Feed<'a> {
     /// Without a tree the tokens extend the trunk. With one, token i becomes the next node of the
     /// sequence's tail and `tree[i]` is its parent: the index of an earlier node of the tail (those
     /// of earlier steps count), or `None` for a child of the trunk's last token. The tail holds
-    /// up to 64 nodes; it ends with [`Engine::accept_path`] or [`Engine::truncate`].
+    /// up to 64 nodes; it ends with [`accept_path`](super::Engine::accept_path) or
+    /// [`truncate`](super::Engine::truncate).
     pub tree: Option<&'a [Option<u32>]>,
     /// Rows that need logits.
     pub logits: Wants,
