@@ -206,8 +206,11 @@ impl Row {
                     tell(Input::Received(message));
                 }
             }
-            LinkEvent::Malformed(malformed) => unreachable!("{malformed:?}"),
-            LinkEvent::Load(_) | LinkEvent::Suspect(_) | LinkEvent::Incompatible(_) => {}
+            // A window that cannot be read is a window that does not come.
+            LinkEvent::Malformed(_)
+            | LinkEvent::Load(_)
+            | LinkEvent::Suspect(_)
+            | LinkEvent::Incompatible(_) => {}
         }
     }
 }
@@ -239,7 +242,14 @@ pub(crate) fn run_draft(
             }
             Ok(ServerEvent::Down { link, .. }) => sessions.retain(|(of, _), _| *of != link),
             Ok(ServerEvent::Up { .. }) | Err(RecvTimeoutError::Timeout) => {}
-            Ok(ServerEvent::Malformed { malformed, .. }) => unreachable!("{malformed:?}"),
+            // Its session has lost its thread, and no other.
+            Ok(ServerEvent::Malformed { link, malformed }) => {
+                let session = malformed
+                    .session
+                    .and_then(|id| sessions.remove(&(link, id)));
+                let refusal = session.and_then(|mut session| session.evict(&malformed.reason));
+                answers.entry(link).or_default().extend(refusal);
+            }
             Err(RecvTimeoutError::Disconnected) => return,
         }
         idle = true;
