@@ -11,12 +11,13 @@
 //! All queries of a KV head, of all rows, go through its keys and values together, so a page is
 //! read once for rows times query heads.
 
-#![allow(
+#![expect(
     unsafe_code,
     reason = "tasks write disjoint parts of one output from several threads"
 )]
 
 mod block;
+mod stored;
 
 use super::Cpu;
 use super::simd::{Kernel, Simd, dispatch};

@@ -3,7 +3,7 @@
 //! They run on the calling thread: a step's rows fit the level-1 cache, and waking another thread
 //! costs more than the work.
 
-#![allow(
+#![expect(
     unsafe_code,
     reason = "enters vector kernels, which bound their accesses by the slices"
 )]

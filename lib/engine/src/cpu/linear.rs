@@ -17,7 +17,7 @@
 //! | bf16 | AVX512-BF16, AMX | activations rounded to bf16, products summed in f32 |
 //! | int8 | all | both sides in groups of 128 inputs with an f32 scale each, exact sums in i32 |
 
-#![allow(
+#![expect(
     unsafe_code,
     reason = "tiles write disjoint parts of one output from several threads"
 )]

@@ -1,6 +1,6 @@
 //! Zeroed buffers aligned for vector loads and, when large, for huge pages.
 
-#![allow(
+#![expect(
     unsafe_code,
     reason = "alignment beyond that of the element type needs the raw allocator"
 )]

@@ -8,7 +8,7 @@
 //! Invariant: a job's closure is only touched by a thread that has claimed one of its tasks, and
 //! [`Pool::run`] returns only when every task is done.
 
-#![allow(
+#![expect(
     unsafe_code,
     reason = "a job borrows from the caller's stack while workers run it"
 )]

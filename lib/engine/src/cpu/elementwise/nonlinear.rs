@@ -1,6 +1,6 @@
 //! Nonlinearities of feed-forward layers.
 
-#![allow(
+#![expect(
     unsafe_code,
     reason = "vector kernels that stay within the checked slices"
 )]

@@ -1,6 +1,6 @@
 //! Root-mean-square norm and layer norm.
 
-#![allow(
+#![expect(
     unsafe_code,
     reason = "vector kernels that stay within the checked slices"
 )]

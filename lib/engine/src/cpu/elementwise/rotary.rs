@@ -1,6 +1,6 @@
 //! Rotary position embedding (Su et al. 2021).
 
-#![allow(
+#![expect(
     unsafe_code,
     reason = "vector kernels that stay within the checked slices"
 )]

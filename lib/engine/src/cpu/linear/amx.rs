@@ -11,6 +11,11 @@
 
 #![expect(unsafe_code, reason = "tile instructions behind run-time detection")]
 
+#![cfg_attr(
+    not(any(test, target_arch = "x86_64")),
+    expect(dead_code, reason = "other processors have no such unit")
+)]
+
 use std::ops::Range;
 
 use super::Job;

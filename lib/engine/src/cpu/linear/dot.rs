@@ -1,6 +1,6 @@
 //! bf16 panels against activations rounded to bf16, by `vdpbf16ps`.
 
-#![allow(
+#![expect(
     unsafe_code,
     reason = "AVX512-BF16 instructions behind run-time detection"
 )]

@@ -3,7 +3,7 @@
 //! Panels follow each other in memory, so one row streams through them; many rows are cut into
 //! tiles that find the panel in the cache.
 
-#![allow(
+#![expect(
     unsafe_code,
     reason = "kernels over raw panels, entered behind run-time detection"
 )]
