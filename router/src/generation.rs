@@ -318,7 +318,7 @@ impl Generation {
     fn found(&self, lease: &Lease, error: &GenerateError) {
         match error {
             GenerateError::Invalid(_) => {}
-            GenerateError::Busy { .. } => self.shared.targets.busy(lease.target()),
+            GenerateError::Busy { .. } => lease.target().set_busy(),
             GenerateError::Lost { .. } => self.shared.targets.lost(lease.target()),
         }
     }
@@ -351,7 +351,8 @@ impl Generation {
             .shared
             .targets
             .lost_within(&self.job.model.name, replay);
-        if !began && !(expected && why == NoTarget::NoneReady) {
+        let hopeful = began || (expected && why == NoTarget::NoneReady);
+        if !hopeful {
             return Err(refusal(&self.job.model.name, why));
         }
         let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + replay);

@@ -134,13 +134,11 @@ fn request_id(headers: &HeaderMap) -> String {
     let given = headers
         .get(REQUEST_ID)
         .and_then(|value| value.to_str().ok());
-    match given.filter(|id| (1..=LONGEST_ID).contains(&id.len())) {
-        Some(id) => id.to_owned(),
-        None => {
-            let word = || RandomState::new().hash_one(0_u64);
-            format!("{:016x}{:016x}", word(), word())
-        }
+    if let Some(id) = given.filter(|id| (1..=LONGEST_ID).contains(&id.len())) {
+        return id.to_owned();
     }
+    let word = || RandomState::new().hash_one(0_u64);
+    format!("{:016x}{:016x}", word(), word())
 }
 
 /// The bytes of a request's body.

@@ -101,11 +101,13 @@ impl Metrics {
             targets_ready: Gauge::default(),
             targets_listed: Gauge::default(),
         };
-        this.register();
+        this.register_known();
+        this.register_own();
         this
     }
 
-    fn register(&mut self) {
+    /// Metrics whose name and meaning are vLLM's. Counters get their `_total` on encoding.
+    fn register_known(&mut self) {
         let to = &mut self.registry;
         to.register(
             "vllm:num_requests_running",
@@ -162,6 +164,11 @@ impl Metrics {
             "From request to last token",
             self.latency.clone(),
         );
+    }
+
+    /// Metrics that only a router in front of targets has.
+    fn register_own(&mut self) {
+        let to = &mut self.registry;
         to.register(
             "foretoken_replays",
             "Streams moved after a target was lost",

@@ -33,6 +33,9 @@ use self::affinity::Affinity;
 /// A target that answers later than this is not ready.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// How long a target that was full is passed over.
+const BUSY_PAUSE: Duration = Duration::from_millis(100);
+
 /// One target.
 pub(crate) struct Target {
     pub(crate) entry: TargetEntry,
@@ -73,6 +76,11 @@ impl Target {
     /// What the target said of itself last.
     pub(crate) fn info(&self) -> Option<Arc<TargetInfo>> {
         self.state().info.clone()
+    }
+
+    /// A request found the target full: others go first for a moment.
+    pub(crate) fn set_busy(&self) {
+        self.state().busy_until = Some(Instant::now() + BUSY_PAUSE);
     }
 
     fn load(&self, state: &State) -> u32 {
@@ -209,17 +217,14 @@ impl Targets {
         let answer = tokio::time::timeout(PROBE_TIMEOUT, target.client.info()).await;
         let mut state = target.state();
         let was = state.ready;
-        match answer {
-            Ok(Ok(info)) => {
-                state.ready = true;
-                state.info = Some(Arc::new(info));
-                self.ever_ready.store(true, Ordering::Relaxed);
-            }
-            Ok(Err(_)) | Err(_) => {
-                state.ready = false;
-                if was {
-                    state.lost_at = Some(Instant::now());
-                }
+        if let Ok(Ok(info)) = answer {
+            state.ready = true;
+            state.info = Some(Arc::new(info));
+            self.ever_ready.store(true, Ordering::Relaxed);
+        } else {
+            state.ready = false;
+            if was {
+                state.lost_at = Some(Instant::now());
             }
         }
         if was != state.ready {
@@ -297,11 +302,6 @@ impl Targets {
         state.lost_at = Some(Instant::now());
         drop(state);
         self.probe_now.notify_one();
-    }
-
-    /// A request found the target full: others go first for a moment.
-    pub(crate) fn busy(&self, target: &Target) {
-        target.state().busy_until = Some(Instant::now() + Duration::from_millis(100));
     }
 
     /// Whether a target of `model` was there within the last `span`, so that waiting makes sense.

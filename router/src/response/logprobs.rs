@@ -22,9 +22,9 @@ pub(crate) struct Logprobs<'a> {
     content: Vec<Value>,
     /// Completions: parallel lists.
     tokens: Vec<String>,
-    token_logprobs: Vec<Option<f32>>,
-    top_logprobs: Vec<Value>,
-    text_offset: Vec<usize>,
+    own: Vec<Option<f32>>,
+    top: Vec<Value>,
+    offsets: Vec<usize>,
 }
 
 impl<'a> Logprobs<'a> {
@@ -39,9 +39,9 @@ impl<'a> Logprobs<'a> {
             offset,
             content: Vec::new(),
             tokens: Vec::new(),
-            token_logprobs: Vec::new(),
-            top_logprobs: Vec::new(),
-            text_offset: Vec::new(),
+            own: Vec::new(),
+            top: Vec::new(),
+            offsets: Vec::new(),
         }
     }
 
@@ -88,12 +88,11 @@ impl<'a> Logprobs<'a> {
     fn push_completion(&mut self, token: TokenId, logprobs: Option<&TokenLogprobs>) {
         let tokenizer = &self.job.model.tokenizer;
         let text = shown(tokenizer, token);
-        self.text_offset.push(self.offset);
+        self.offsets.push(self.offset);
         self.offset += text.chars().count();
-        self.token_logprobs
-            .push(logprobs.map(|l| finite(l.logprob)));
+        self.own.push(logprobs.map(|l| finite(l.logprob)));
         let most = self.job.output.logprobs.unwrap_or(0) as usize;
-        self.top_logprobs.push(match logprobs {
+        self.top.push(match logprobs {
             None => Value::Null,
             Some(l) => {
                 let mut map: Map<String, Value> = Map::new();
@@ -117,9 +116,9 @@ impl<'a> Logprobs<'a> {
             }
             Shape::Completion => json!({
                 "tokens": std::mem::take(&mut self.tokens),
-                "token_logprobs": std::mem::take(&mut self.token_logprobs),
-                "top_logprobs": std::mem::take(&mut self.top_logprobs),
-                "text_offset": std::mem::take(&mut self.text_offset),
+                "token_logprobs": std::mem::take(&mut self.own),
+                "top_logprobs": std::mem::take(&mut self.top),
+                "text_offset": std::mem::take(&mut self.offsets),
             }),
         }
     }

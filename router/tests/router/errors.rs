@@ -18,6 +18,7 @@ fn chat(field: &str, value: Value) -> (&'static str, Value) {
     ("/v1/chat/completions", body)
 }
 
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 #[tokio::test]
 async fn wrong_types_and_ranges_name_field_value_and_what_is_allowed() {
     let setup = start(Script::says(" ok")).await;

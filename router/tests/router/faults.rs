@@ -110,7 +110,7 @@ async fn a_target_that_is_killed_and_comes_back_at_its_address_is_gone_on_with()
     let first = {
         let stop = stop.clone();
         runtime
-            .spawn(async move { Target::start("target", first, stop).await })
+            .spawn(async move { Target::start("target", first, stop) })
             .await
             .unwrap()
     };
@@ -144,7 +144,7 @@ async fn restart(address: Address, script: Script, stop: CancellationToken) -> A
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    Target::start_at("target", script, address, stop).await
+    Target::start_at("target", script, &address, stop)
 }
 
 #[tokio::test]
@@ -289,7 +289,7 @@ async fn prompts_with_one_beginning_go_to_one_target() {
 #[tokio::test]
 async fn targets_come_and_go_with_the_registry_file() {
     let stop = CancellationToken::new();
-    let target = Target::start("late", Script::says(" ok"), stop.clone()).await;
+    let target = Target::start("late", Script::says(" ok"), stop.clone());
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("directory.json");
     let mut directory = foretoken_registry::Directory::default();

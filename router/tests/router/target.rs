@@ -85,17 +85,17 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    pub(crate) async fn start(name: &str, script: Script, stop: CancellationToken) -> Arc<Self> {
-        Self::start_at(name, script, Address::loopback(0), stop).await
+    pub(crate) fn start(name: &str, script: Script, stop: CancellationToken) -> Arc<Self> {
+        Self::start_at(name, script, &Address::loopback(0), stop)
     }
 
-    pub(crate) async fn start_at(
+    pub(crate) fn start_at(
         name: &str,
         script: Script,
-        address: Address,
+        address: &Address,
         stop: CancellationToken,
     ) -> Arc<Self> {
-        let listener = Listener::bind(&address).expect("binds");
+        let listener = Listener::bind(address).expect("binds");
         let target = Arc::new(Self {
             address: listener.address().clone(),
             name: name.to_owned(),

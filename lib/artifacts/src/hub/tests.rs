@@ -90,7 +90,9 @@ async fn file(
     }
     let mut sent = bytes.clone();
     if mirror.lies {
-        sent.iter_mut().for_each(|byte| *byte ^= 1);
+        for byte in &mut sent {
+            *byte ^= 1;
+        }
     }
     let mut status = StatusCode::OK;
     if let Some(range) = headers
