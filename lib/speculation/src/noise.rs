@@ -1,7 +1,7 @@
 //! Counter-based noise: a pure function of (seed, domain, position, token).
 //!
 //! Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) is keyed
-//! by the request's seed; its counter is `[token / 4, position, domain, 0]` and the token's word is
+//! by the request's seed; its counter is `[token / 4, position, domain, round]` and the token's word is
 //! `token % 4` of the block. `position` is the index of the token in the whole sequence, so prefix
 //! reuse, migration and retries keep it. A word `w` stands for `u = (w + 1/2) / 2^32`, which lies in
 //! (0, 1), and for the Gumbel(0, 1) variate `G = -ln(-ln u)` in `f64`. Whoever knows the seed can
@@ -21,7 +21,7 @@ pub const GUMBEL_MAX: f64 = 22.874;
 pub enum Domain {
     /// Gumbel noise by (position, token), shared by target and draft (coupled verification).
     Coupled,
-    /// Coins of rejection verification by (round, draw), private to the target.
+    /// Coins of rejection verification by (round, position, draw), private to the target.
     Verify,
     /// What a draft samples its proposals with in rejection mode.
     Propose,
@@ -43,22 +43,28 @@ pub struct Noise {
     key: [u32; 2],
     domain: Domain,
     position: u32,
+    round: u32,
 }
 
 impl Noise {
-    /// Noise for the token at index `position` of the sequence (in [`Domain::Verify`]: for the
-    /// round of that number).
+    /// Noise for the token at index `position` of the sequence, whatever round it is decided in.
     pub fn new(seed: Seed, domain: Domain, position: u32) -> Self {
+        Self::of_round(seed, domain, position, 0)
+    }
+
+    /// Noise of one round only.
+    pub fn of_round(seed: Seed, domain: Domain, position: u32, round: u32) -> Self {
         Self {
             key: [seed.0 as u32, (seed.0 >> 32) as u32],
             domain,
             position,
+            round,
         }
     }
 
     /// The 32 random bits that belong to `token`.
     pub fn word(&self, token: TokenId) -> u32 {
-        let counter = [token.0 / 4, self.position, self.domain.word(), 0];
+        let counter = [token.0 / 4, self.position, self.domain.word(), self.round];
         philox(counter, self.key)[(token.0 % 4) as usize]
     }
 
@@ -69,7 +75,10 @@ impl Noise {
 
     /// The `draw`-th uniform number in (0, 1), of 52 random bits.
     pub fn uniform(&self, draw: u32) -> f64 {
-        let block = philox([draw, self.position, self.domain.word(), 0], self.key);
+        let block = philox(
+            [draw, self.position, self.domain.word(), self.round],
+            self.key,
+        );
         let bits = (u64::from(block[0]) << 32 | u64::from(block[1])) >> 12;
         (bits as f64 + 0.5) * (1.0 / (1_u64 << 52) as f64)
     }
@@ -82,7 +91,7 @@ impl Noise {
             [0; LANES],
             [self.position; LANES],
             [self.domain.word(); LANES],
-            [0; LANES],
+            [self.round; LANES],
         ];
         for (lane, word) in counter[0].iter_mut().enumerate() {
             *word = first_block.wrapping_add(lane as u32);

@@ -1,7 +1,31 @@
 //! What becomes of proposals: how many are accepted, and the token that is decided after them.
+//!
+//! [`coupled_chain`] and [`coupled_tree`] compare proposals with the target's own choices under
+//! shared noise (Daliri, Musco and Suresh 2024, arXiv 2408.07978): what is emitted depends on the
+//! target alone, whatever was proposed. Greedy verification is the same at temperature 0.
+//!
+//! [`rejection`], [`block`] and [`traversal`] accept by the ratio of target and draft
+//! probabilities. They emit samples of the target's law if the proposals were drawn from the `q`
+//! that comes with them and the [`Coins`] are independent of the draft's noise.
 
+mod block;
+mod coins;
+mod rejection;
+mod traversal;
+mod tree;
+
+use alloc::vec::Vec;
+
+pub use self::{
+    block::block,
+    coins::{Coins, RoundCoins},
+    rejection::rejection,
+    traversal::traversal,
+    tree::{TokenTree, TreeError, TreeVerdict, coupled_tree},
+};
 use crate::{
     TokenId,
+    message::SparseDistribution,
     sampling::{Sampler, Scratch},
 };
 
@@ -14,14 +38,10 @@ pub struct Verdict {
     pub decided: TokenId,
 }
 
-/// Coupled verification of a chain (architecture of the crate's `noise`): position by position, the
-/// target's own choice is compared with the proposal. `row(i)` are the logits after `window[..i]`,
-/// for i from 0 to `window.len()`; rows past the first mismatch are never asked for. The accepted
-/// tokens and the decided one are pushed to `sampler`. Greedy verification is the same at
-/// temperature 0.
-///
-/// Exact for any proposals from any source: what is emitted depends on the rows and the sampler
-/// alone.
+/// Coupled verification of a chain: position by position, the target's own choice is compared with
+/// the proposal. `row(i)` are the logits after `window[..i]`, for i from 0 to `window.len()`; rows
+/// past the first mismatch are never asked for. The accepted tokens and the decided one are pushed
+/// to `sampler`.
 pub fn coupled_chain<'a>(
     sampler: &mut Sampler,
     scratch: &mut Scratch,
@@ -38,3 +58,75 @@ pub fn coupled_chain<'a>(
         accepted += 1;
     }
 }
+
+/// How to verify a chain whose proposals come with their distributions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RatioRule {
+    /// Token by token: [`rejection`].
+    Token,
+    /// All positions together: [`block`].
+    Block,
+}
+
+/// Verification of a chain by [`rejection`] or [`block`], with the target's distributions made from
+/// its logits: `row(i)` are those after `window[..i]`. The accepted tokens and the decided one are
+/// pushed to `sampler`.
+pub fn ratio_chain<'a>(
+    rule: RatioRule,
+    sampler: &mut Sampler,
+    window: &[TokenId],
+    q: &[SparseDistribution],
+    row: impl Fn(usize) -> &'a [f32],
+    coins: &mut impl Coins,
+) -> Verdict {
+    let mut scratch = Scratch::new();
+    let base = sampler.history().len();
+    let target = |i: usize, p: &mut Vec<f64>| {
+        if let Some(last) = i.checked_sub(1) {
+            sampler.push(window[last]);
+        }
+        sampler.distribution(row(i), &mut scratch, p);
+    };
+    let verdict = match rule {
+        RatioRule::Token => rejection(window, q, target, coins),
+        RatioRule::Block => block(window, q, target, coins),
+    };
+    sampler.truncate(base + verdict.accepted);
+    sampler.push(verdict.decided);
+    verdict
+}
+
+/// The distribution that `token` was drawn from: `q`, or all mass on it if `q` does not have it (a
+/// deterministic source).
+fn proposal_law<'a>(
+    q: Option<&'a SparseDistribution>,
+    point: &'a [(TokenId, f32); 1],
+) -> (&'a [(TokenId, f32)], f64) {
+    let token = point[0].0;
+    let found = q.and_then(|q| {
+        let (_, probability) = q.entries.iter().find(|entry| entry.0 == token)?;
+        (*probability > 0.0).then_some((&q.entries[..], f64::from(*probability)))
+    });
+    found.unwrap_or((point, 1.0))
+}
+
+/// Turns `p` into `max(scale * p - q, 0)`, not normalised; returns its sum.
+fn subtract(p: &mut [f64], scale: f64, q: &[(TokenId, f32)]) -> f64 {
+    for p in p.iter_mut() {
+        *p *= scale;
+    }
+    for &(token, probability) in q {
+        if let Some(p) = p.get_mut(token.index()) {
+            *p = (*p - f64::from(probability)).max(0.0);
+        }
+    }
+    p.iter().sum()
+}
+
+/// Probability of `token`; 0 outside the vocabulary.
+fn probability(p: &[f64], token: TokenId) -> f64 {
+    p.get(token.index()).copied().unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests;

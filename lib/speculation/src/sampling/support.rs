@@ -19,6 +19,8 @@ const REACHES: [f32; 4] = [-4.0, -8.0, -16.0, f32::NEG_INFINITY];
 const BUCKETS: usize = 257;
 /// A power of two, so that distances times this are exact.
 const BUCKETS_PER_NAT: f32 = 16.0;
+/// Weights of tokens this much less likely than the likeliest, in nats, round to zero.
+const WEIGHTLESS: f32 = -26.0;
 /// Tokens per step of a scan.
 const BLOCK: usize = 32;
 /// Supports up to this size are best evaluated token by token.
@@ -125,17 +127,28 @@ pub(super) struct Support {
 /// The nucleus of the tokens at `floor` or above. One pass adds up weights by distance from the
 /// likeliest; only the tokens at the distance where the sum gets there have to be sorted.
 fn nucleus(logits: &[f32], top_p: f64, scale: Scale, floor: f32, keys: &mut Vec<u64>) -> Support {
+    let in_reach = |logit| {
+        let scaled = scale.of(logit);
+        if scaled >= floor {
+            scaled
+        } else {
+            f32::NEG_INFINITY
+        }
+    };
     let mut buckets = [Bucket::default(); BUCKETS];
-    let mut weights = [0.0; BLOCK];
+    let (mut weights, mut indices) = ([0.0; BLOCK], [0; BLOCK]);
     for block in logits.chunks(BLOCK) {
-        weight::weights(block, |logit| scale.of(logit), &mut weights);
-        for (&logit, &weight) in block.iter().zip(&weights) {
-            let scaled = scale.of(logit);
-            if scaled >= floor {
-                let bucket = &mut buckets[bucket_of(scaled)];
-                bucket.weight += weight;
-                bucket.count += 1;
-            }
+        if scale.of(argmax::maximum(block)) < WEIGHTLESS {
+            continue;
+        }
+        weight::weights(block, in_reach, &mut weights);
+        for (index, &logit) in indices.iter_mut().zip(block) {
+            *index = bucket_of(in_reach(logit));
+        }
+        for (&index, &weight) in indices.iter().zip(&weights).take(block.len()) {
+            let bucket = &mut buckets[index as usize];
+            bucket.weight += weight;
+            bucket.count += 1;
         }
     }
     let needed = top_p * buckets.iter().map(|bucket| bucket.weight).sum::<f64>();
@@ -157,7 +170,7 @@ fn nucleus(logits: &[f32], top_p: f64, scale: Scale, floor: f32, keys: &mut Vec<
         f32::NEG_INFINITY
     };
     collect(logits, scale, farthest, keys, |scaled| {
-        scaled >= floor && (first..=last).contains(&bucket_of(scaled))
+        scaled >= floor && (first..=last).contains(&(bucket_of(scaled) as usize))
     });
     keep_nucleus(keys, before.weight, needed, scale);
     Support {
@@ -173,10 +186,15 @@ struct Bucket {
     count: u32,
 }
 
-/// The bucket of a log-weight; likelier tokens are in earlier ones.
+/// The bucket of a log-weight; likelier tokens are in earlier ones. Rounded by an addition that
+/// leaves the integer in the low bits, since conversions would cost more than all else.
 #[inline]
-fn bucket_of(scaled: f32) -> usize {
-    ((scaled * -BUCKETS_PER_NAT) as u32).min(BUCKETS as u32 - 1) as usize
+fn bucket_of(scaled: f32) -> u32 {
+    const TO_INTEGER: f32 = 8_388_608.0;
+    const LAST: f32 = (BUCKETS - 1) as f32;
+    let distance = scaled * -BUCKETS_PER_NAT;
+    let distance = if distance < LAST { distance } else { LAST };
+    (distance + TO_INTEGER).to_bits() - TO_INTEGER.to_bits()
 }
 
 /// The keys of the `n` likeliest tokens (all, if there are fewer), likeliest first.
