@@ -19,6 +19,7 @@ use foretoken_protocol::{
     Address, Listener,
     link::{Limits, LinkOptions, LinkServer, Transport, TransportOptions, Welcome},
 };
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -125,31 +126,14 @@ impl DraftService {
             listeners,
             observation,
         } = self;
-        let info = runner.info().clone();
-        let (metrics, registry) = Metrics::new(&config.instance, &info);
+        let (metrics, registry) = Metrics::new(&config.instance, runner.info());
         let (sender, inbox) = Inbox::new(config.spin);
-        let _stop_thread = StopOnDrop(sender.clone());
+        let sender = StopOnDrop(sender);
         let transport =
             Transport::start(TransportOptions { spin: config.spin }).map_err(RunError::Thread)?;
-        let welcome = welcome(&config, &info);
         let links = CancellationToken::new();
-        let mut servers: Vec<LinkServer> = Vec::new();
-        for (index, listener) in listeners.into_iter().enumerate() {
-            let address = listener.address().clone();
-            let sender = sender.clone();
-            let on_event = move |event| {
-                // Without an engine thread nobody cares.
-                let _ = sender.send(Message::Link(index, event));
-            };
-            let served = transport.serve(
-                listener,
-                welcome.clone(),
-                LinkOptions::default(),
-                &links,
-                on_event,
-            );
-            servers.push(served.map_err(|source| RunError::Serve { address, source })?);
-        }
+        let welcome = welcome(&config, runner.info());
+        let servers = serve(listeners, &transport, &welcome, &links, &sender.0)?;
 
         let ended = CancellationToken::new();
         let end = ended.clone().drop_guard();
@@ -157,49 +141,64 @@ impl DraftService {
             .name("foretoken-draft".into())
             .spawn(move || {
                 let _end = end;
-                let worker = Worker::new(Engine::new(runner), servers, &config, metrics);
-                worker.run(&inbox);
+                Worker::new(Engine::new(runner), servers, &config, metrics).run(&inbox);
             })
             .map_err(RunError::Thread)?;
 
         let ready = Arc::new(AtomicBool::new(true));
-        let observed = Observed {
-            registry: Arc::new(registry),
-            ready: Arc::clone(&ready),
-        };
-        let observing = CancellationToken::new();
-        let observe = {
-            let observing = observing.clone();
-            async move {
-                match observation {
-                    Some(observation) => observation.serve(observed, observing).await,
-                    None => {
-                        observing.cancelled().await;
-                        Ok(())
-                    }
-                }
-            }
-        };
-        let mut observe = tokio::spawn(observe);
+        let mut tasks = JoinSet::new();
+        if let Some(observation) = observation {
+            let observed = Observed {
+                registry: Arc::new(registry),
+                ready: Arc::clone(&ready),
+            };
+            tasks.spawn(observation.serve(observed, links.clone()));
+        }
         let result = tokio::select! {
             () = stop.cancelled() => Ok(()),
             () = ended.cancelled() => Err(RunError::Engine),
-            done = &mut observe => match done {
-                Ok(Err(error)) => Err(RunError::Metrics(error)),
-                Ok(Ok(())) | Err(_) => Ok(()),
-            },
+            Some(done) = tasks.join_next() => {
+                done.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(RunError::Metrics)
+            }
         };
         ready.store(false, Ordering::Relaxed);
         links.cancel();
-        // The engine thread may be gone already.
-        let _ = sender.send(Message::Stop);
+        drop(sender);
         ended.cancelled().await;
         if thread.join().is_err() {
             tracing::error!("the engine thread panicked");
         }
-        observing.cancel();
+        while tasks.join_next().await.is_some() {}
         result
     }
+}
+
+/// Lets targets in on all listeners.
+fn serve(
+    listeners: Vec<Listener>,
+    transport: &Transport,
+    welcome: &Welcome,
+    links: &CancellationToken,
+    inbox: &Sender<Message>,
+) -> Result<Vec<LinkServer>, RunError> {
+    let listen = |(index, listener): (usize, Listener)| {
+        let address = listener.address().clone();
+        let inbox = inbox.clone();
+        let on_event = move |event| {
+            // Without an engine thread nobody cares.
+            let _ = inbox.send(Message::Link(index, event));
+        };
+        transport
+            .serve(
+                listener,
+                welcome.clone(),
+                LinkOptions::default(),
+                links,
+                on_event,
+            )
+            .map_err(|source| RunError::Serve { address, source })
+    };
+    listeners.into_iter().enumerate().map(listen).collect()
 }
 
 /// Ends the engine thread when the service's future ends or is dropped, in whatever way.

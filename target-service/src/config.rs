@@ -29,8 +29,9 @@ pub struct TargetConfig {
     pub policy: PolicyName,
     /// Lookahead of requests that name none. Default adaptive up to 12.
     pub lookahead: LookaheadConfig,
-    /// Longest that a request waits for a window, whatever is expected; then it goes on without.
-    /// Default 20 ms.
+    /// Longest that a request waits for a window, whatever was learned of the endpoint; then it
+    /// goes on without. Usually it waits for little more than the slowest of recent answers.
+    /// Default 500 ms.
     #[serde(rename = "patience_seconds", with = "seconds")]
     pub patience: Duration,
     /// Most requests that decode at once. Default 64.
@@ -71,7 +72,7 @@ impl Default for TargetConfig {
             eos: Vec::new(),
             policy: PolicyName::Speculative,
             lookahead: LookaheadConfig::Adaptive { max: 12 },
-            patience: Duration::from_millis(20),
+            patience: Duration::from_millis(500),
             max_running: 64,
             max_waiting: 1024,
             max_step_rows: 0,

@@ -24,9 +24,8 @@ pub(crate) struct Arrival {
 pub(crate) enum Message {
     /// Serve this.
     Generate(Box<Arrival>),
-    /// A link to an endpoint has news. The number tells a link from an earlier one to the same
-    /// endpoint.
-    Link(LinkKey, LinkEvent),
+    /// A link to an endpoint has news, since this time: the engine may have been in a step.
+    Link(LinkKey, LinkEvent, Instant),
     /// These are the endpoints now, best first.
     Endpoints(Vec<(String, Address)>),
     /// End once nothing runs any more.

@@ -17,6 +17,8 @@
 
 mod check;
 pub mod config;
+mod dial;
+mod directory;
 mod gather;
 mod http;
 mod inbox;

@@ -22,21 +22,22 @@ use foretoken_protocol::{
         EventSender, GenerateError, GenerateRequest, GenerateService, ServeError, TargetInfo,
         serve_generate,
     },
-    link::{Hello, Link, LinkOptions, Transport, TransportOptions},
 };
-use foretoken_registry::{Directory, Registry as _, RegistryError, StaticRegistry};
-use foretoken_speculation::{control::StepCost, message::ToDraft};
+use foretoken_registry::RegistryError;
+use foretoken_speculation::control::StepCost;
 use tokio::{sync::oneshot, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     check,
     config::{ConfigError, TargetConfig},
+    dial::Dialer,
+    directory::EndpointList,
     http::{Observation, Observed},
-    inbox::{Arrival, Inbox, LinkKey, Message},
+    inbox::{Arrival, Inbox, Message},
     metrics::Metrics,
     warmup,
-    worker::{Dial, Gauges, Outlet, Worker},
+    worker::{Gauges, Worker},
 };
 
 /// Why a target cannot start.
@@ -126,99 +127,137 @@ impl TargetService {
 
     /// Serves until `stop`; then takes nothing new in, finishes what runs within the grace, and
     /// returns. Needs a tokio runtime, on whose threads nothing heavy happens.
-    pub async fn run(self, stop: CancellationToken) -> Result<(), RunError> {
-        let Self {
+    pub async fn run(mut self, stop: CancellationToken) -> Result<(), RunError> {
+        let listeners = std::mem::take(&mut self.listeners);
+        let (mut serving, is_up) = Serving::start(self)?;
+        // Nobody should be told to come before the model is warm.
+        if is_up.await.is_err() {
+            return Err(RunError::Engine);
+        }
+        serving.open(listeners);
+        let ended = serving.until(&stop).await;
+        serving.drain().await;
+        ended
+    }
+}
+
+/// A target that serves.
+struct Serving {
+    front: Arc<Front>,
+    ready: Arc<AtomicBool>,
+    engine: EngineHandle,
+    /// The observation port and the list of endpoints.
+    tasks: JoinSet<Result<(), RunError>>,
+    end: CancellationToken,
+    /// What routers talk to.
+    servers: JoinSet<Result<(), ServeError>>,
+    draining: CancellationToken,
+    inbox: StopOnDrop,
+}
+
+impl Serving {
+    /// Starts the engine thread and everything that does not serve requests. The receiver tells
+    /// when the engine is warm.
+    fn start(service: TargetService) -> Result<(Self, oneshot::Receiver<()>), RunError> {
+        let TargetService {
             config,
             runner,
-            listeners,
             observation,
-        } = self;
+            ..
+        } = service;
         let info = runner.info().clone();
         let (metrics, registry) = Metrics::new(&config.instance, &info);
         let gauges = Arc::new(Gauges::default());
         let ready = Arc::new(AtomicBool::new(false));
         let (sender, inbox) = Inbox::new(config.spin);
-        let _stop_thread = StopOnDrop(sender.clone());
         let dialer = Dialer::start(&config, &info, sender.clone()).map_err(RunError::Thread)?;
-        let directory = Endpoints::watch(&config)?;
+        let directory = EndpointList::watch(&config)?;
 
+        let mut tasks = JoinSet::new();
+        let end = CancellationToken::new();
+        if let Some(observation) = observation {
+            let (registry, ready) = (Arc::new(registry), Arc::clone(&ready));
+            let served = observation.serve(Observed { registry, ready }, end.clone());
+            tasks.spawn(async { served.await.map_err(RunError::Metrics) });
+        }
+        let following = directory.follow(sender.clone(), end.clone());
+        tasks.spawn(async {
+            following.await;
+            Ok(())
+        });
+
+        let front = Arc::new(Front {
+            config,
+            info,
+            gauges,
+            inbox: sender.clone(),
+        });
         let (started, is_up) = oneshot::channel();
         let engine = EngineThread {
-            config: config.clone(),
             runner,
             dialer,
             metrics,
             inbox,
         };
-        let engine = engine
-            .spawn(Arc::clone(&gauges), started)
-            .map_err(RunError::Thread)?;
-
-        let mut tasks = JoinSet::new();
-        let end = CancellationToken::new();
-        if let Some(observation) = observation {
-            let observed = Observed {
-                registry: Arc::new(registry),
-                ready: Arc::clone(&ready),
-            };
-            let end = end.clone();
-            tasks.spawn(async move {
-                observation
-                    .serve(observed, end)
-                    .await
-                    .map_err(RunError::Metrics)
-            });
-        }
-        tasks.spawn(directory.follow(sender.clone(), end.clone()));
-        // Nobody should be told to come before the model is warm.
-        if is_up.await.is_err() {
-            return Err(RunError::Engine);
-        }
-        ready.store(true, Ordering::Relaxed);
-        let service = Arc::new(Front {
-            config: config.clone(),
-            info,
-            gauges: Arc::clone(&gauges),
-            inbox: sender.clone(),
-        });
-        let draining = CancellationToken::new();
-        let mut servers = JoinSet::new();
-        for listener in listeners {
-            servers.spawn(serve_generate(
-                listener,
-                Arc::clone(&service),
-                draining.clone(),
-            ));
-        }
-
-        let ended = tokio::select! {
-            () = stop.cancelled() => Ok(()),
-            Some(ended) = tasks.join_next() => flatten(ended),
-            Some(ended) = servers.join_next() => flatten(ended.map(|done| done.map_err(RunError::from))),
-            () = engine.ended.cancelled() => Err(RunError::Engine),
+        let engine = engine.spawn(&front, started).map_err(RunError::Thread)?;
+        let serving = Self {
+            front,
+            ready,
+            engine,
+            tasks,
+            end,
+            servers: JoinSet::new(),
+            draining: CancellationToken::new(),
+            inbox: StopOnDrop(sender),
         };
-        ready.store(false, Ordering::Relaxed);
-        gauges.draining.store(true, Ordering::Relaxed);
-        draining.cancel();
+        Ok((serving, is_up))
+    }
+
+    /// Lets routers in.
+    fn open(&mut self, listeners: Vec<Listener>) {
+        for listener in listeners {
+            let served = serve_generate(listener, Arc::clone(&self.front), self.draining.clone());
+            self.servers.spawn(served);
+        }
+        self.ready.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits for `stop`, or for the end of something that should not end.
+    async fn until(&mut self, stop: &CancellationToken) -> Result<(), RunError> {
+        tokio::select! {
+            () = stop.cancelled() => Ok(()),
+            Some(ended) = self.tasks.join_next() => flatten(ended),
+            Some(ended) = self.servers.join_next() => {
+                flatten(ended.map(|served| served.map_err(RunError::from)))
+            }
+            () = self.engine.ended.cancelled() => Err(RunError::Engine),
+        }
+    }
+
+    /// Finishes what runs, or gives it up once the grace is over.
+    async fn drain(mut self) {
+        self.ready.store(false, Ordering::Relaxed);
+        self.front.gauges.draining.store(true, Ordering::Relaxed);
+        self.draining.cancel();
         // The engine thread may be gone; then there is nothing to drain.
-        let _ = sender.send(Message::Drain);
-        if tokio::time::timeout(config.grace, engine.ended.cancelled())
+        let _ = self.inbox.0.send(Message::Drain);
+        let (grace, ended) = (self.front.config.grace, &self.engine.ended);
+        if tokio::time::timeout(grace, ended.cancelled())
             .await
             .is_err()
         {
             tracing::warn!("the grace is over; requests that still run are given up");
-            let _ = sender.send(Message::Stop);
-            engine.ended.cancelled().await;
+            let _ = self.inbox.0.send(Message::Stop);
+            ended.cancelled().await;
         }
-        if engine.thread.join().is_err() {
+        if self.engine.thread.join().is_err() {
             tracing::error!("the engine thread panicked");
         }
-        let farewell = async { while servers.join_next().await.is_some() {} };
         // Streams have ended with the engine; what is left is flushing them.
+        let farewell = async { while self.servers.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(FAREWELL, farewell).await;
-        end.cancel();
-        while tasks.join_next().await.is_some() {}
-        ended
+        self.end.cancel();
+        while self.tasks.join_next().await.is_some() {}
     }
 }
 
@@ -283,7 +322,6 @@ impl GenerateService for Front {
 
 /// What the engine thread starts with.
 struct EngineThread {
-    config: TargetConfig,
     runner: Box<dyn ModelRunner>,
     dialer: Dialer,
     metrics: Metrics,
@@ -299,15 +337,15 @@ struct EngineHandle {
 
 impl EngineThread {
     /// Starts the thread; `started` is told when it is warm.
-    fn spawn(self, gauges: Arc<Gauges>, started: oneshot::Sender<()>) -> io::Result<EngineHandle> {
+    fn spawn(self, front: &Front, started: oneshot::Sender<()>) -> io::Result<EngineHandle> {
         let ended = CancellationToken::new();
         let end = ended.clone().drop_guard();
+        let (config, gauges) = (front.config.clone(), Arc::clone(&front.gauges));
         let thread = thread::Builder::new()
             .name("foretoken-target".into())
             .spawn(move || {
                 let _end = end;
                 let Self {
-                    config,
                     runner,
                     dialer,
                     metrics,
@@ -326,116 +364,4 @@ impl EngineThread {
             })?;
         Ok(EngineHandle { ended, thread })
     }
-}
-
-/// Dials endpoints over the network.
-struct Dialer {
-    transport: Transport,
-    hello: Hello,
-    inbox: Sender<Message>,
-    stop: CancellationToken,
-}
-
-impl Dialer {
-    fn start(config: &TargetConfig, info: &RunnerInfo, inbox: Sender<Message>) -> io::Result<Self> {
-        let transport = Transport::start(TransportOptions { spin: config.spin })?;
-        let hello = Hello {
-            instance: config.instance.clone(),
-            model_digest: info.model_digest.clone(),
-            tokenizer_digest: config.tokenizer_digest.clone(),
-            vocab_size: info.vocab_size as u32,
-            path: info.path.clone(),
-        };
-        Ok(Self {
-            transport,
-            hello,
-            inbox,
-            stop: CancellationToken::new(),
-        })
-    }
-}
-
-impl Dial for Dialer {
-    fn dial(&self, link: LinkKey, address: &Address) -> Box<dyn Outlet> {
-        let inbox = self.inbox.clone();
-        let options = LinkOptions::default();
-        let on_event = move |event| {
-            // Without an engine thread nobody cares.
-            let _ = inbox.send(Message::Link(link, event));
-        };
-        let hello = self.hello.clone();
-        Box::new(
-            self.transport
-                .dial(address.clone(), hello, options, &self.stop, on_event),
-        )
-    }
-}
-
-impl Outlet for Link {
-    fn send(&self, messages: Vec<ToDraft>) {
-        // A lost link reports itself; sessions that missed messages are opened anew.
-        if let Err(error) = Link::send(self, messages) {
-            tracing::debug!(address = %self.address(), %error, "messages were not sent");
-        }
-    }
-}
-
-/// Where the list of endpoints comes from.
-struct Endpoints {
-    fixed: Vec<(String, Address)>,
-    registry: Option<StaticRegistry>,
-}
-
-impl Endpoints {
-    fn watch(config: &TargetConfig) -> Result<Self, RegistryError> {
-        let fixed = config
-            .endpoints
-            .iter()
-            .map(|e| (e.name.clone(), e.address.clone()))
-            .collect();
-        let registry = config
-            .registry
-            .as_ref()
-            .map(StaticRegistry::open)
-            .transpose()?;
-        Ok(Self { fixed, registry })
-    }
-
-    /// Tells the engine thread of the endpoints now, and of every change until `end`.
-    async fn follow(self, inbox: Sender<Message>, end: CancellationToken) -> Result<(), RunError> {
-        let Some(registry) = self.registry else {
-            let _ = inbox.send(Message::Endpoints(self.fixed));
-            end.cancelled().await;
-            return Ok(());
-        };
-        let mut directory = registry.watch();
-        loop {
-            let list = merge(&self.fixed, &directory.borrow_and_update());
-            if inbox.send(Message::Endpoints(list)).is_err() {
-                return Ok(());
-            }
-            tokio::select! {
-                () = end.cancelled() => return Ok(()),
-                changed = directory.changed() => if changed.is_err() {
-                    end.cancelled().await;
-                    return Ok(());
-                },
-            }
-        }
-    }
-}
-
-/// The fixed endpoints, then those of the directory by descending weight; one of weight 0 or of a
-/// known name is left out.
-fn merge(fixed: &[(String, Address)], directory: &Directory) -> Vec<(String, Address)> {
-    let mut found: Vec<_> = directory
-        .endpoints
-        .iter()
-        .filter(|entry| entry.weight > 0 && fixed.iter().all(|(name, _)| *name != entry.name))
-        .collect();
-    found.sort_by(|a, b| b.weight.cmp(&a.weight).then_with(|| a.name.cmp(&b.name)));
-    let found = found
-        .into_iter()
-        .map(|entry| (entry.name.clone(), entry.address.clone()));
-    fixed.iter().cloned().chain(found).collect()
 }

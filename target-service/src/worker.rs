@@ -197,7 +197,7 @@ impl Worker {
         self.now = Instant::now();
         match message {
             Message::Generate(arrival) => self.arrive(*arrival),
-            Message::Link(link, event) => self.link_event(link, event),
+            Message::Link(link, event, at) => self.link_event(link, event, at),
             Message::Endpoints(list) => self.set_endpoints(list),
             Message::Drain => self.gauges.draining.store(true, Ordering::Relaxed),
             Message::Stop => {

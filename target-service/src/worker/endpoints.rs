@@ -3,7 +3,7 @@
 //! An endpoint that is down, full, draining or refuses is passed over; a request that finds none
 //! decodes plainly. When a link comes up, requests that run without an endpoint are bound to it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use foretoken_protocol::{
     Address,
@@ -32,6 +32,8 @@ const PATIENCE_FACTOR: f64 = 1.5;
 /// Least wait for a window: less would be a scheduling hiccup.
 const PATIENCE_FLOOR: Duration = Duration::from_millis(2);
 
+/// Wait for a window before anything is known of the endpoint.
+const PATIENCE_FIRST: Duration = Duration::from_millis(50);
 /// Most messages that wait for an urgent one.
 const HELD: usize = 64;
 
@@ -98,7 +100,8 @@ impl Endpoints {
     /// What a new session starts with.
     pub(super) fn patience(&self, ceiling: Duration) -> Patience {
         let floor = PATIENCE_FLOOR.min(ceiling);
-        let fresh = || Patience::new(PATIENCE_FACTOR, floor, ceiling, ceiling);
+        let first = PATIENCE_FIRST.min(ceiling);
+        let fresh = || Patience::new(PATIENCE_FACTOR, floor, ceiling, first);
         self.patience.clone().unwrap_or_else(fresh)
     }
 
@@ -252,13 +255,13 @@ impl Worker {
         }
     }
 
-    /// Takes in what a link says.
-    pub(super) fn link_event(&mut self, link: LinkKey, event: LinkEvent) {
+    /// Takes in what a link said at that time.
+    pub(super) fn link_event(&mut self, link: LinkKey, event: LinkEvent, at: Instant) {
         match event {
             LinkEvent::Up(welcome) => self.link_up(link, &welcome),
             LinkEvent::Messages(messages) => {
                 for message in &messages {
-                    self.receive(link, message);
+                    self.receive(link, message, at);
                 }
             }
             LinkEvent::Load(load) => {
@@ -360,13 +363,13 @@ impl Worker {
         }
     }
 
-    fn receive(&mut self, link: LinkKey, message: &ToTarget) {
+    fn receive(&mut self, link: LinkKey, message: &ToTarget, at: Instant) {
         let session = match message {
             ToTarget::Opened { session, .. } | ToTarget::Refused { session, .. } => session,
             ToTarget::Window(window) => &window.session,
             ToTarget::Resync(resync) => &resync.session,
         };
-        let now = self.clock();
+        let now = at.saturating_duration_since(self.started);
         let Some(request) = bound(&mut self.requests, link, session.0) else {
             return;
         };

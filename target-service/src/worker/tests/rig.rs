@@ -208,7 +208,8 @@ impl Rig {
     }
 
     pub(super) fn link(&mut self, event: LinkEvent) {
-        self.worker.take(Message::Link(LinkKey(1), event));
+        self.worker
+            .take(Message::Link(LinkKey(1), event, Instant::now()));
     }
 
     pub(super) fn ask(&mut self, request: GenerateRequest) -> Output {
