@@ -165,10 +165,10 @@ fn every_mistake_names_field_value_and_what_is_allowed() {
         (json!({"vocab_size": 0}), ["`vocab_size` is 0", "from 1 to"]),
         (
             json!({"vocab_size": 1e30}),
-            ["`vocab_size` is 1e+30", "from 1 to"],
+            ["`vocab_size` is 1e", "from 1 to"],
         ),
         (
-            json!({"num_attention_heads": 5}),
+            json!({"num_attention_heads": 5, "num_key_value_heads": 5}),
             ["`num_attention_heads` is 5", "divisor"],
         ),
         (
