@@ -47,7 +47,7 @@ impl Patience {
     /// Takes in the time between a request for a window and its arrival.
     pub fn observe(&mut self, answer: Duration) {
         // Keeps all arithmetic far from overflow, whatever clock readings come in.
-        let answer = answer.min(Duration::from_secs(3600));
+        let answer = answer.min(Duration::from_secs(4_000));
         self.smoothed = Some(match self.smoothed {
             None => (answer, answer / 2),
             Some((mean, deviation)) => {
