@@ -245,6 +245,25 @@ fn int8_keeps_the_precision_of_inputs_beside_an_outlier() {
 }
 
 #[test]
+fn int8_sums_are_the_same_integers_on_every_path() {
+    let (rows, cols) = (100, 322);
+    let (w, x) = (noise(16, rows * cols), noise(17, 5 * cols));
+    let product = |isa| {
+        let cpu = Cpu::new(isa, 1, &[]).unwrap();
+        let layer = packed(isa, WeightType::Int8, &w, (rows, cols), false);
+        let mut y = vec![0.0; 5 * rows];
+        cpu.linear(&layer, &mut filled(&x, 5, cols), &mut y);
+        y
+    };
+    let reference = product(Isa::Portable);
+    for isa in Isa::available() {
+        for (y, reference) in product(isa).iter().zip(&reference) {
+            assert!((y - reference).abs() < 1e-4, "{isa}: {y} {reference}");
+        }
+    }
+}
+
+#[test]
 fn amx_packing_and_walk_are_right_on_emulated_tiles() {
     for (rows, cols) in SHAPES {
         let mut w = noise(14, rows * cols);
