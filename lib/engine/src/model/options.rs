@@ -40,7 +40,9 @@ pub struct CpuOptions {
     /// Threads that compute, the caller's included; `None` is one per core of `cores`, or of the
     /// machine.
     pub threads: Option<usize>,
-    /// Cores the worker threads are bound to, in order; empty binds none.
+    /// Cores the threads are bound to, in order; empty binds none. The first is meant for the
+    /// thread that calls `forward`, which binds itself with
+    /// [`crate::cpu::threads::pin_current_thread`].
     pub cores: Vec<usize>,
     /// Instruction path; `None` is what `FORETOKEN_ISA` names, or the best the machine has.
     pub isa: Option<Isa>,
