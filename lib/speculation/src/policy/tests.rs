@@ -596,6 +596,30 @@ fn proposals_beyond_the_emitted_tokens_are_proposed_again_without_drafting() {
 }
 
 #[test]
+fn after_a_correction_a_draft_proposes_what_a_fresh_one_does() {
+    let warm = |tokens: &[u32]| match open(1, tokens) {
+        ToDraft::Open(mut open) => {
+            open.sampling.temperature = 4.0;
+            ToDraft::Open(open)
+        }
+        other => other,
+    };
+    let mut scratch = Scratch::new();
+    let mut old = DraftSession::new(SessionId(3), VOCAB, 64);
+    old.handle(&warm(&[1, 2]));
+    old.handle(&outcome(1, 0, 2, &[3], 6));
+    settle(&mut old, &mut scratch);
+    let correction = (old.tokens()[3].0 + 1) % VOCAB;
+    old.handle(&outcome(1, 1, 3, &[correction], 6));
+    settle(&mut old, &mut scratch);
+    let mut fresh = DraftSession::new(SessionId(3), VOCAB, 64);
+    fresh.handle(&warm(&[1, 2, 3]));
+    fresh.handle(&outcome(1, 0, 3, &[correction], 6));
+    settle(&mut fresh, &mut scratch);
+    assert_eq!(old.tokens(), fresh.tokens());
+}
+
+#[test]
 fn a_gap_asks_for_a_resync_and_a_new_epoch_heals_it() {
     let (mut draft, mut scratch) = (DraftSession::new(SessionId(3), VOCAB, 64), Scratch::new());
     let resync = |epoch, have_len| {
