@@ -187,4 +187,19 @@ mod tests {
         assert!(Isa::available().contains(&Isa::Portable));
         assert!(Isa::best().require().is_ok());
     }
+
+    #[test]
+    fn a_path_that_the_machine_lacks_is_refused_with_those_it_has() {
+        let available = Isa::available();
+        for isa in Isa::ALL {
+            match isa.require() {
+                Ok(granted) => assert!(granted == isa && available.contains(&isa)),
+                Err(error) => {
+                    let message = error.to_string();
+                    assert!(!available.contains(&isa));
+                    assert!(message.contains(isa.name()) && message.contains("portable"));
+                }
+            }
+        }
+    }
 }
