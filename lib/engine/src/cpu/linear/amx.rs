@@ -206,7 +206,7 @@ pub(super) unsafe fn run(job: &Job<'_>, panels: Range<usize>) {
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) unsafe fn run(_job: &Job<'_>, _panels: Range<usize>) {}
 
-/// Whether the processor has AMX for bf16 and int8 and the system lets this process use it.
+/// Whether the processor has AMX for bf16 and the system lets this process use it.
 #[cfg(target_arch = "x86_64")]
 pub(in crate::cpu) fn is_granted() -> bool {
     use std::sync::OnceLock;
@@ -224,8 +224,8 @@ mod x86 {
     use super::super::Job;
     use super::{Unit, walk};
 
-    /// Bits of CPUID leaf 7, EDX: AMX-BF16, AMX-TILE, AMX-INT8.
-    const FEATURES: u32 = 1 << 22 | 1 << 24 | 1 << 25;
+    /// Bits of CPUID leaf 7, EDX: AMX-BF16, AMX-TILE.
+    const FEATURES: u32 = 1 << 22 | 1 << 24;
 
     /// Asks the system for the tile registers, which it saves only for processes that asked.
     #[cfg(target_os = "linux")]
