@@ -10,7 +10,7 @@ CARGO_TARGET_DIR ?= target
 export CARGO_TARGET_DIR
 VENV := $(CARGO_TARGET_DIR)/venv
 
-.PHONY: up test format lint doc rust-test client-test fuzz bench bench-peers
+.PHONY: up test format lint doc rust-build rust-test client-test fuzz bench bench-peers
 
 up:
 	cargo build --release --locked -p foretoken
@@ -28,19 +28,21 @@ lint:
 doc:
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
-# The executable is built first, because the end-to-end tests run it.
-rust-test:
-	cargo build --locked -p foretoken
-	cargo test --workspace --locked
+# One build for everything, so that all of it shares its dependencies.
+rust-build:
+	cargo build --workspace --all-targets --locked
 
-# The official Python client against `foretoken up`.
-client-test: $(VENV)/openai
-	cargo build --locked -p foretoken
-	$(VENV)/bin/python tests/client/openai_client.py $(CARGO_TARGET_DIR)/debug/foretoken
+rust-test: rust-build
+	FORETOKEN_EXECUTABLE=$(abspath $(CARGO_TARGET_DIR))/debug/foretoken cargo test --workspace --locked
 
-$(VENV)/openai: tests/client/requirements.txt
+# The official OpenAI client against `foretoken up`.
+client-test: rust-build $(VENV)/clients
+	$(VENV)/bin/python tests/clients/with_server.py $(CARGO_TARGET_DIR)/debug/foretoken \
+		$(VENV)/bin/python tests/clients/openai_client.py
+
+$(VENV)/clients: tests/clients/requirements.txt
 	python3 -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/client/requirements.txt
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	touch $@
 
 fuzz:

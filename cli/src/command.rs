@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{check, draft, failure, generate, logging, router, target, up};
+use crate::{chat, check, draft, failure, generate, logging, router, target, up};
 
 /// Speculative decoding whose draft and target are separate services.
 #[derive(Debug, Parser)]
@@ -20,6 +20,8 @@ enum Command {
     Up(up::Args),
     /// Check a file of objects and print every mistake with its line
     Check(check::Args),
+    /// Talk to a server in the terminal
+    Chat(chat::Args),
     /// Complete one prompt in this process, without services
     Generate(Box<generate::Args>),
     /// Run a target: the model that decides every token
@@ -62,6 +64,7 @@ impl Cli {
                 logging::init("info");
                 draft::run(*args)
             }
+            Command::Chat(args) => chat::run(&args),
             Command::Generate(args) => {
                 logging::init("warn");
                 generate::run(&args)

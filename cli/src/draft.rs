@@ -1,11 +1,12 @@
 //! `foretoken draft`: a speculation endpoint.
 
-use foretoken_draft::{DraftConfig, DraftService};
+use foretoken_draft::{BindError, DraftConfig, DraftService};
 use foretoken_protocol::Address;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     child::{self, ServiceArgs},
+    failure::usage,
     model::{Loaded, ModelConfig},
 };
 
@@ -62,7 +63,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         config.tokenizer_digest = tokenizer_digest;
     }
     let _context = runtime.enter();
-    let service = DraftService::bind(config, runner)?;
+    let service = DraftService::bind(config, runner).map_err(|error| match error {
+        BindError::Config(problem) => usage(problem.to_string()),
+        BindError::Listen(_) | BindError::Metrics { .. } => error.into(),
+    })?;
     reporter.ready(service.addresses().map(ToString::to_string).collect());
     child::run(&runtime, &stop, service.run(stop.clone()))
 }

@@ -17,6 +17,7 @@ use foretoken_speculation::{
     policy::{Lookahead, Policy},
     sampling::SamplingParams,
 };
+use foretoken_target::MAX_LOOKAHEAD;
 use serde::Serialize;
 
 mod decode;
@@ -45,6 +46,7 @@ pub(crate) struct Args {
     policy: Option<PolicyName>,
     /// Tokens the draft proposes per round
     #[arg(long, value_name = "K", default_value_t = LOOKAHEAD)]
+    #[arg(value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_LOOKAHEAD)))]
     lookahead: u32,
     /// Prompt text; standard input if neither this nor --ids is given
     #[arg(conflicts_with = "ids")]

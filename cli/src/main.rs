@@ -4,6 +4,7 @@
     reason = "docs of arguments are help texts, shown as they are"
 )]
 
+mod chat;
 mod check;
 mod child;
 mod command;

@@ -2,10 +2,13 @@
 
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
-use anyhow::Context as _;
-use foretoken_artifacts::{GenerationConfig, ModelUri, Tokenizer, hub::HubOptions, progress::Bar};
+use foretoken_artifacts::{
+    GenerationConfig, ModelUri, Tokenizer,
+    hub::{HubError, HubOptions},
+    progress::Bar,
+};
 use foretoken_engine::{
-    model::{CpuOptions, CpuRunner, KvSize, KvType, WeightType},
+    model::{CpuOptions, CpuRunner, KvSize, KvType, LoadError, WeightType},
     runner::ModelRunner,
     sim::{Latency, Role, SimOptions, SimRunner},
 };
@@ -188,8 +191,10 @@ impl ModelConfig {
         };
         let folder = runtime.block_on(resolve(uri))?;
         let options = self.cpu_options(reporter, uri)?;
-        let runner = CpuRunner::load(&folder, &options)
-            .with_context(|| format!("cannot load model {uri}"))?;
+        let runner = CpuRunner::load(&folder, &options).map_err(|error| match error {
+            LoadError::Option { .. } => usage(error.to_string()),
+            error => anyhow::Error::new(error).context(format!("cannot load model {uri}")),
+        })?;
         let generation = GenerationConfig::load(&folder)?;
         let tokenizer_digest = if folder.join("tokenizer.json").exists() {
             Tokenizer::load(&folder)?.digest().to_owned()
@@ -269,9 +274,13 @@ impl Simulated {
 /// The folder of a model, downloaded first if it lies on the hub.
 pub(crate) async fn resolve(uri: &str) -> anyhow::Result<PathBuf> {
     let parsed: ModelUri = uri.parse().map_err(|error| usage(format!("{error}")))?;
-    Ok(parsed
+    let folder = parsed
         .resolve(&HubOptions::default(), &Bar::default())
-        .await?)
+        .await;
+    folder.map_err(|error| match error {
+        HubError::NoFolder { .. } => usage(error.to_string()),
+        error => error.into(),
+    })
 }
 
 #[cfg(test)]

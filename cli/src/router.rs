@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use foretoken_protocol::Address;
 use foretoken_registry::TargetEntry;
-use foretoken_router::{ModelConfig, Router, RouterConfig};
+use foretoken_router::{BindError, ModelConfig, Router, RouterConfig};
 
 use crate::{
     child::{self, ServiceArgs},
+    failure::usage,
     model::resolve,
 };
 
@@ -40,7 +41,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let stop = args.service.stop_token()?;
     let runtime = tokio::runtime::Runtime::new().context("cannot start the runtime")?;
     let config = runtime.block_on(args.into_config())?;
-    let router = runtime.block_on(Router::bind(config))?;
+    let router = runtime
+        .block_on(Router::bind(config))
+        .map_err(|error| match error {
+            BindError::Config(_) => usage(error.to_string()),
+            BindError::Model(_) | BindError::Registry(_) | BindError::Listen { .. } => error.into(),
+        })?;
     reporter.ready(vec![format!("http://{}", router.address())]);
     child::run(&runtime, &stop, router.run(stop.clone()))
 }

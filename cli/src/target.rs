@@ -1,11 +1,14 @@
 //! `foretoken target`: the model that decides every token.
 
 use foretoken_protocol::Address;
-use foretoken_target::{EndpointConfig, LookaheadConfig, PolicyName, TargetConfig, TargetService};
+use foretoken_target::{
+    BindError, EndpointConfig, LookaheadConfig, PolicyName, TargetConfig, TargetService,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     child::{self, ServiceArgs},
+    failure::usage,
     model::{Loaded, ModelConfig},
 };
 
@@ -71,7 +74,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         config.tokenizer_digest = tokenizer_digest;
     }
     let _context = runtime.enter();
-    let service = TargetService::bind(config, runner)?;
+    let service = TargetService::bind(config, runner).map_err(|error| match error {
+        BindError::Config(problem) => usage(problem.to_string()),
+        BindError::Listen(_) | BindError::Metrics { .. } => error.into(),
+    })?;
     reporter.ready(service.addresses().map(ToString::to_string).collect());
     child::run(&runtime, &stop, service.run(stop.clone()))
 }

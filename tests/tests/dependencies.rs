@@ -178,6 +178,7 @@ fn unsafe_lines(file: &Path, text: &str) -> Vec<String> {
     text.lines()
         .enumerate()
         .filter(|(_, line)| {
+            let line = line.replace("\\\"", "");
             let code = line.split("//").next().unwrap_or_default();
             has_word(code.split('"').step_by(2).collect::<String>().as_str())
         })

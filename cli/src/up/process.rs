@@ -58,8 +58,8 @@ pub(super) enum News {
     Failed { status: ExitStatus },
     /// It could not be started.
     Unstartable(std::io::Error),
-    /// It ended as it was told to.
-    Ended,
+    /// It ended after it was told to; no status if it did not run at that time.
+    Ended { status: Option<ExitStatus> },
 }
 
 /// Where a process's news go.
@@ -114,7 +114,11 @@ pub(super) async fn keep_running(
         };
         let is_told = *orders.borrow() > Order::Run;
         if is_told {
-            return outlet.tell(News::Ended).await;
+            return outlet
+                .tell(News::Ended {
+                    status: Some(status),
+                })
+                .await;
         }
         // Without a code it was killed, which says nothing about its configuration.
         if !has_served && status.code().is_some() {
@@ -126,7 +130,7 @@ pub(super) async fn keep_running(
         outlet.tell(News::Died { status, pause }).await;
         tokio::select! {
             () = sleep(pause) => {}
-            () = stopped(&mut orders) => return outlet.tell(News::Ended).await,
+            () = stopped(&mut orders) => return outlet.tell(News::Ended { status: None }).await,
         }
         pause = (pause * 2).min(LONGEST_PAUSE);
     }

@@ -76,7 +76,7 @@ pub(super) async fn supervise(
         tokio::select! {
             event = news.recv() => match event {
                 Some(Event { index, news }) => {
-                    if fleet.is_router(index) && matches!(news, News::Ended) {
+                    if fleet.is_router(index) && matches!(news, News::Ended { .. }) {
                         others.send_if_modified(|order| raise(order, Order::Drain));
                     }
                     fleet.note(index, news);
@@ -195,7 +195,10 @@ impl Fleet<'_> {
                 console.log(index, &format!("could not be run: {error}"));
                 is_fatal = true;
             }
-            News::Ended => {
+            News::Ended { status } => {
+                if let Some(status) = status.filter(|status| !status.success()) {
+                    console.log(index, &format!("ended ({status})"));
+                }
                 *service = ServiceState {
                     pid: None,
                     ready: false,

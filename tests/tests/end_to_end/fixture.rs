@@ -19,10 +19,13 @@ const POLL: Duration = Duration::from_millis(20);
 /// Holds the machine: systems under test one at a time, or they starve each other.
 static MACHINE: Mutex<()> = Mutex::new(());
 
-/// The executable of the profile under test, built if need be.
+/// The executable: `FORETOKEN_EXECUTABLE`, or that of the profile under test, built if need be.
 pub(crate) fn executable() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
+        if let Some(path) = env::var_os("FORETOKEN_EXECUTABLE") {
+            return path.into();
+        }
         let this = env::current_exe().unwrap();
         let folder = this.ancestors().nth(2).unwrap();
         let mut build = Command::new(env!("CARGO"));

@@ -41,7 +41,7 @@ fn speculation_changes_no_byte_under_any_sampling_options() {
                 request["foretoken"] = json!({"policy": "Speculative", "lookahead": 5});
                 let drafted = up.complete(&request).await;
                 assert_eq!(drafted["choices"], plain["choices"], "{option}");
-                assert_eq!(plain["usage"]["foretoken"]["drafted"], 0, "{plain}");
+                assert_eq!(plain["usage"]["foretoken"]["accepted"], 0, "{plain}");
                 accepted += drafted["usage"]["foretoken"]["accepted"].as_u64().unwrap();
                 if option.get("n").is_none() {
                     let streamed = up.stream(&request).await.finish().await;

@@ -1,0 +1,207 @@
+//! `foretoken chat`: a conversation in the terminal, over HTTP.
+//!
+//! Tokens that a draft had proposed are green: what is green came for free.
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+use anyhow::{Context as _, bail};
+use reqwest::Client;
+use rustyline::{DefaultEditor, error::ReadlineError};
+use serde_json::{Value, json};
+
+mod answer;
+mod events;
+
+use self::answer::{Answer, Piece};
+use crate::{child, failure::usage};
+
+const GREEN: &str = "\x1b[32m";
+const DIM: &str = "\x1b[2m";
+const PLAIN: &str = "\x1b[0m";
+
+/// Arguments of `foretoken chat`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Address of the HTTP API
+    #[arg(long, default_value = "http://127.0.0.1:8000")]
+    url: String,
+    /// Model [default: the first that the server has]
+    #[arg(long)]
+    model: Option<String>,
+    /// Instruction that comes before the conversation
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// Most tokens of an answer
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    max_tokens: u32,
+    /// Randomness: 0 takes the likeliest token [default: the model's]
+    #[arg(long, value_name = "T")]
+    temperature: Option<f32>,
+    /// Policy, Autoregressive or Speculative [default: the deployment's]
+    #[arg(long)]
+    policy: Option<String>,
+    /// Tokens the draft proposes per round [default: the deployment's]
+    #[arg(long, value_name = "K")]
+    lookahead: Option<u32>,
+    /// No colours
+    #[arg(long)]
+    plain: bool,
+}
+
+/// Talks until the end of the input (Ctrl-D). Ctrl-C stops an answer.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let runtime = child::small_runtime()?;
+    let client = Client::new();
+    let model = runtime.block_on(choose_model(&client, args))?;
+    let mut chat = Chat {
+        client,
+        url: format!("{}/v1/chat/completions", args.url.trim_end_matches('/')),
+        request: request(args, &model),
+        messages: args
+            .system
+            .iter()
+            .map(|text| message("system", text))
+            .collect(),
+        colours: !args.plain && io::stdout().is_terminal(),
+    };
+    let mut editor = DefaultEditor::new().context("cannot use the terminal")?;
+    eprintln!("{model}; Ctrl-C stops an answer, Ctrl-D ends");
+    loop {
+        match editor.readline("> ") {
+            Ok(line) if line.trim().is_empty() => {}
+            Ok(line) => {
+                // A history that is not kept is no reason to stop.
+                let _ = editor.add_history_entry(&line);
+                if let Err(error) = runtime.block_on(chat.say(&line)) {
+                    eprintln!("error: {error:#}");
+                }
+            }
+            Err(ReadlineError::Interrupted) => {}
+            Err(ReadlineError::Eof) => return Ok(()),
+            Err(error) => return Err(error).context("cannot read the terminal"),
+        }
+    }
+}
+
+/// A conversation.
+struct Chat {
+    client: Client,
+    url: String,
+    /// What every request has.
+    request: Value,
+    messages: Vec<Value>,
+    colours: bool,
+}
+
+impl Chat {
+    /// Sends a message and shows the answer as it comes.
+    async fn say(&mut self, text: &str) -> anyhow::Result<()> {
+        self.messages.push(message("user", text));
+        let mut request = self.request.clone();
+        request["messages"] = self.messages.clone().into();
+        let sent = self.client.post(&self.url).json(&request).send().await;
+        let mut answer = match Answer::begin(sent).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                self.messages.pop();
+                return Err(error);
+            }
+        };
+        let outcome = self.show(&mut answer).await;
+        // What was said is said, even if the rest is missing.
+        self.messages.push(message("assistant", answer.text()));
+        outcome?;
+        let summary = answer.summary();
+        let (dim, plain) = if self.colours { (DIM, PLAIN) } else { ("", "") };
+        print(&format!("\n{dim}{summary}{plain}\n"))
+    }
+
+    /// Shows pieces until the answer ends or Ctrl-C stops it; dropping the stream tells the server.
+    async fn show(&self, answer: &mut Answer) -> anyhow::Result<()> {
+        loop {
+            let pieces = tokio::select! {
+                pieces = answer.next() => pieces?,
+                interrupt = tokio::signal::ctrl_c() => {
+                    interrupt.context("cannot watch for Ctrl-C")?;
+                    None
+                }
+            };
+            let Some(pieces) = pieces else { return Ok(()) };
+            let mut shown = String::new();
+            for Piece { text, is_accepted } in pieces {
+                if self.colours && is_accepted {
+                    shown.extend([GREEN, text.as_str(), PLAIN]);
+                } else {
+                    shown.push_str(&text);
+                }
+            }
+            print(&shown)?;
+        }
+    }
+}
+
+async fn choose_model(client: &Client, args: &Args) -> anyhow::Result<String> {
+    let url = format!("{}/v1/models", args.url.trim_end_matches('/'));
+    let hint = || {
+        format!(
+            "no server answers at {}: start one with `foretoken up`",
+            args.url
+        )
+    };
+    let answer = client.get(&url).send().await.with_context(hint)?;
+    let list: Value = answer
+        .error_for_status()?
+        .json()
+        .await
+        .context("not an OpenAI server")?;
+    let empty = Vec::new();
+    let models = list["data"].as_array().unwrap_or(&empty);
+    let mut names = models.iter().filter_map(|model| model["id"].as_str());
+    match &args.model {
+        None => match names.next() {
+            Some(name) => Ok(name.to_owned()),
+            None => bail!("the server at {} has no model", args.url),
+        },
+        Some(wanted) if names.clone().any(|name| name == wanted) => Ok(wanted.clone()),
+        Some(wanted) => {
+            let known: Vec<&str> = names.collect();
+            Err(usage(format!(
+                "--model is {wanted}; the server has {}",
+                known.join(", ")
+            )))
+        }
+    }
+}
+
+fn request(args: &Args, model: &str) -> Value {
+    let mut request = json!({
+        "model": model,
+        "max_tokens": args.max_tokens,
+        "stream": true,
+        "stream_options": {"include_usage": true},
+        // For the text of each token.
+        "logprobs": true,
+        "foretoken": {},
+    });
+    if let Some(temperature) = args.temperature {
+        request["temperature"] = temperature.into();
+    }
+    if let Some(policy) = &args.policy {
+        request["foretoken"]["policy"] = policy.as_str().into();
+    }
+    if let Some(lookahead) = args.lookahead {
+        request["foretoken"]["lookahead"] = lookahead.into();
+    }
+    request
+}
+
+fn message(role: &str, text: &str) -> Value {
+    json!({"role": role, "content": text})
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .context("cannot write the answer")
+}
