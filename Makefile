@@ -10,14 +10,15 @@ CARGO_TARGET_DIR ?= target
 export CARGO_TARGET_DIR
 VENV := $(CARGO_TARGET_DIR)/venv
 
+.NOTPARALLEL:
 .PHONY: up test format lint doc rust-build rust-test client-test fuzz bench bench-peers
 
 up:
 	cargo build --release --locked -p foretoken
 	exec $(CARGO_TARGET_DIR)/release/foretoken up -f $(MODEL) --port $(PORT)
 
-test: format lint doc rust-test client-test
-	@echo "all checks and tests passed"
+# Ends with the closing lines of the Rust tests.
+test: format lint doc client-test rust-test
 
 format:
 	cargo fmt --all --check
