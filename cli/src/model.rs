@@ -20,7 +20,7 @@ use crate::{failure::usage, report::Reporter};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ModelConfig {
-    /// Model: a folder, file:///path or hf://owner/name[@revision]
+    /// Model: a folder, file:///path, hf://owner/name or hf://owner/name@revision
     #[arg(long, value_name = "URI")]
     pub(crate) model: Option<String>,
     /// How weights are kept [default: bf16]

@@ -1,4 +1,5 @@
 //! A target and its endpoints, as services over real sockets.
+#![expect(clippy::panic, reason = "helpers of tests may fail them")]
 
 use std::{path::Path, time::Duration};
 

@@ -17,9 +17,7 @@ use foretoken_protocol::link::{
 use foretoken_router::{ModelConfig, Router, RouterConfig};
 use foretoken_speculation::{
     Epoch, Round, Seed, SessionId, TokenId,
-    message::{
-        Open, Outcome, Resync, SparseDistribution, ToDraft, ToTarget, Window,
-    },
+    message::{Open, Outcome, Resync, SparseDistribution, ToDraft, ToTarget, Window},
     sampling::SamplingParams,
 };
 use mutate::Fuzzer;
@@ -40,7 +38,10 @@ fn any_bytes_are_a_target_frame_or_an_error() {
         ToDraft::Open(Open {
             session,
             epoch: Epoch(1),
-            sampling: SamplingParams { logit_bias: vec![(TokenId(5), 1.5)], ..Default::default() },
+            sampling: SamplingParams {
+                logit_bias: vec![(TokenId(5), 1.5)],
+                ..Default::default()
+            },
             seed: Seed(9),
             prompt_len: 20,
             tokens: tokens(24),
@@ -53,11 +54,20 @@ fn any_bytes_are_a_target_frame_or_an_error() {
             tokens: tokens(4),
             lookahead: 7,
         }),
-        ToDraft::Close { session, epoch: Epoch(1) },
+        ToDraft::Close {
+            session,
+            epoch: Epoch(1),
+        },
     ];
     let frame = TargetFrame {
         messages,
-        hello: Some((1, Hello { vocab_size: 4096, ..Hello::default() })),
+        hello: Some((
+            1,
+            Hello {
+                vocab_size: 4096,
+                ..Hello::default()
+            },
+        )),
         beat: Some(3),
         credit: 12,
         ..TargetFrame::default()
@@ -80,20 +90,40 @@ fn any_bytes_are_a_draft_frame_or_an_error() {
     let (session, epoch) = (SessionId(7), Epoch(2));
     let messages = vec![
         ToTarget::Opened { session, epoch },
-        ToTarget::Refused { session, epoch, reason: "no slot".into(), retry: true },
+        ToTarget::Refused {
+            session,
+            epoch,
+            reason: "no slot".into(),
+            retry: true,
+        },
         ToTarget::Window(Window {
             session,
             epoch,
             round: Round(4),
             base_len: 28,
             tokens: tokens(2),
-            q: vec![SparseDistribution { entries: vec![(TokenId(0), 0.25), (TokenId(37), 0.75)] }; 2],
+            q: vec![
+                SparseDistribution {
+                    entries: vec![(TokenId(0), 0.25), (TokenId(37), 0.75)]
+                };
+                2
+            ],
         }),
-        ToTarget::Resync(Resync { session, epoch, have_len: 5 }),
+        ToTarget::Resync(Resync {
+            session,
+            epoch,
+            have_len: 5,
+        }),
     ];
     let frame = DraftFrame {
         messages,
-        welcome: Some((1, Welcome { vocab_size: 4096, ..Welcome::default() })),
+        welcome: Some((
+            1,
+            Welcome {
+                vocab_size: 4096,
+                ..Welcome::default()
+            },
+        )),
         beat: Some(3),
         ..DraftFrame::default()
     };
@@ -138,7 +168,9 @@ fn any_file_is_weights_or_an_error() {
     let path = folder.path().join("model.safetensors");
     Fuzzer::from_environment("safetensors").run(&[sample.to_vec()], |bytes| {
         fs::write(&path, [bytes, data].concat()).expect("room for a small file");
-        let Ok(weights) = Weights::open(folder.path()) else { return };
+        let Ok(weights) = Weights::open(folder.path()) else {
+            return;
+        };
         for name in weights.names().map(str::to_owned).collect::<Vec<_>>() {
             let _ = weights.tensor(&name, &[32]);
         }
@@ -157,7 +189,10 @@ fn any_text_is_a_manifest_or_an_error() {
 async fn any_body_gets_an_answer_in_the_form_of_the_api() {
     let config = RouterConfig {
         listen: "127.0.0.1:0".into(),
-        models: vec![ModelConfig { name: "m".into(), folder: repository().join("models/target") }],
+        models: vec![ModelConfig {
+            name: "m".into(),
+            folder: repository().join("models/target"),
+        }],
         ..RouterConfig::default()
     };
     let router = Router::bind(config).await.expect("a free port");
@@ -172,16 +207,27 @@ async fn any_body_gets_an_answer_in_the_form_of_the_api() {
     let http = reqwest::Client::new();
     let fuzzer = Fuzzer::from_environment("HTTP body");
     let samples: Vec<Vec<u8>> = samples.iter().map(|s| s.as_bytes().to_vec()).collect();
-    let paths = ["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"];
+    let paths = [
+        "/v1/completions",
+        "/v1/chat/completions",
+        "/tokenize",
+        "/detokenize",
+    ];
     for (i, body) in fuzzer.inputs(&samples).enumerate() {
         let url = format!("{base}{}", paths[i % paths.len()]);
-        let request = http.post(url).header("content-type", "application/json").body(body.clone());
+        let request = http
+            .post(url)
+            .header("content-type", "application/json")
+            .body(body.clone());
         let answer = request.send().await.expect("an answer");
         let status = answer.status().as_u16();
         let text = answer.text().await.expect("a body");
         let shown = String::from_utf8_lossy(&body);
         // No target is there, so a valid request is answered 503 and an invalid one 4xx.
-        assert!(status == 200 || status == 503 || (400..500).contains(&status), "{status} for {shown}");
+        assert!(
+            status == 200 || status == 503 || (400..500).contains(&status),
+            "{status} for {shown}"
+        );
         if status != 200 {
             let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
             assert!(json["error"]["message"].is_string(), "{text} for {shown}");

@@ -15,15 +15,40 @@ pub(crate) struct Fuzzer {
 
 /// Bytes that tend to hurt: structure of JSON and YAML, borders of integers.
 const SPICE: &[&[u8]] = &[
-    b"{", b"}", b"[", b"]", b"\"", b":", b",", b"null", b"-1", b"1e999", b"0", b"9223372036854775808",
-    b"18446744073709551616", b"\xff\xff\xff\xff\xff\xff\xff\xff\x7f", b"\x00", b"\xff", b"\n  - ", b"&a *a",
-    b"\\u0000", b"\xf0\x9f", b"[[[[[[[[", b"NaN", b"true", b"\"\"",
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b"\"",
+    b":",
+    b",",
+    b"null",
+    b"-1",
+    b"1e999",
+    b"0",
+    b"9223372036854775808",
+    b"18446744073709551616",
+    b"\xff\xff\xff\xff\xff\xff\xff\xff\x7f",
+    b"\x00",
+    b"\xff",
+    b"\n  - ",
+    b"&a *a",
+    b"\\u0000",
+    b"\xf0\x9f",
+    b"[[[[[[[[",
+    b"NaN",
+    b"true",
+    b"\"\"",
 ];
 
 impl Fuzzer {
     /// A fuzzer as the environment asks for.
     pub(crate) fn from_environment(name: &'static str) -> Self {
-        let number = |name: &str| env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+        let number = |name: &str| {
+            env::var(name)
+                .ok()
+                .and_then(|text| text.parse::<u64>().ok())
+        };
         Self {
             name,
             state: number("FORETOKEN_FUZZ_SEED").unwrap_or(1),
@@ -90,7 +115,7 @@ impl Fuzzer {
             }
             _ => {
                 if let Some(byte) = input.get_mut(at) {
-                    *byte ^= 1 << self.next() % 8;
+                    *byte ^= 1 << (self.next() % 8);
                 }
             }
         }
@@ -100,7 +125,7 @@ impl Fuzzer {
         (self.next() % n.max(1) as u64) as usize
     }
 
-    /// SplitMix64.
+    /// `SplitMix64`.
     fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
