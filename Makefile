@@ -9,6 +9,9 @@ FUZZ_SECONDS ?= 60
 CARGO_TARGET_DIR ?= target
 export CARGO_TARGET_DIR
 VENV := $(CARGO_TARGET_DIR)/venv
+# Where `make bench-peers` puts the other engines, and how many cores it measures on.
+PEERS ?= $(CARGO_TARGET_DIR)/peers
+THREADS ?= 1
 
 .NOTPARALLEL:
 .PHONY: up test format lint doc rust-build rust-test client-test fuzz bench bench-peers
@@ -53,6 +56,9 @@ bench:
 	cargo build --release --locked -p foretoken
 	cargo run --release --locked -p foretoken-bench
 
+# See bench/peers/README.md; THREADS=2 measures on two cores.
 bench-peers:
 	cargo build --release --locked -p foretoken
-	bash bench/peers/run.sh
+	mkdir -p $(PEERS)
+	sh bench/peers/setup.sh $(PEERS)
+	sh bench/peers/run.sh $(PEERS) $(THREADS) --spawn bench/peers/foretoken.sh --label foretoken

@@ -51,6 +51,9 @@ pub(crate) struct Args {
     /// Prompt text; standard input if neither this nor --ids is given
     #[arg(conflicts_with = "ids")]
     prompt: Option<String>,
+    /// The same as an option
+    #[arg(long = "prompt", value_name = "TEXT", conflicts_with_all = ["prompt", "ids"])]
+    prompt_option: Option<String>,
     /// Prompt as token ids, such as 0,17,42; nothing is added to them
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     ids: Vec<u32>,
@@ -186,7 +189,7 @@ impl Args {
                 "the model has no tokenizer.json: give the prompt with --ids",
             ));
         };
-        if let Some(text) = &self.prompt {
+        if let Some(text) = self.prompt.as_ref().or(self.prompt_option.as_ref()) {
             return Ok(tokenizer.encode(text, true)?);
         }
         let mut text = String::new();
