@@ -1,6 +1,6 @@
 //! From the state of all requests to one engine step.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use foretoken_engine::{
     batch::{Feed, SeqId, StepError, Wants},
@@ -16,6 +16,9 @@ use crate::{
 
 /// Most rows of a chunk whose every row needs logits: bounds the memory they take.
 const PROMPT_LOGITS_ROWS: usize = 64;
+
+/// When a window is expected of which nothing is known.
+const UNKNOWN: Duration = Duration::from_secs(3600);
 
 /// Rows of one request in the step being built.
 #[derive(Clone, Copy)]
@@ -362,7 +365,7 @@ impl Worker {
 fn expected(request: &Request, endpoints: &super::Endpoints, now: Instant) -> Due {
     let Some((link, (asked, tokens))) = request.link.zip(request.asked) else {
         return Due {
-            after: std::time::Duration::MAX / 4,
+            after: UNKNOWN,
             rows: 1,
         };
     };
@@ -370,7 +373,7 @@ fn expected(request: &Request, endpoints: &super::Endpoints, now: Instant) -> Du
     let waited = now.saturating_duration_since(asked);
     let after = match answer.checked_sub(waited) {
         Some(left) => left,
-        None => waited - answer + answer / 4,
+        None => waited.saturating_sub(answer) + answer / 4,
     };
     Due {
         after,

@@ -96,7 +96,7 @@ impl Output {
         while let Ok(event) = self.events.try_recv() {
             match event {
                 Ok(GenerateEvent::Finished { reason, stats }) => {
-                    self.end = Some(Ok((reason, stats)))
+                    self.end = Some(Ok((reason, stats)));
                 }
                 Ok(GenerateEvent::Tokens(tokens)) => {
                     self.tokens.extend(tokens.iter().map(|token| token.token));
