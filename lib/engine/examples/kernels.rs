@@ -16,7 +16,7 @@ use foretoken_engine::cpu::{
 use foretoken_engine::isa::Isa;
 use foretoken_engine::runner::{PAGE_TOKENS, PageIndex, SequenceRows, StepPlan, Tail};
 
-const ROWS: [usize; 8] = [1, 2, 3, 4, 8, 12, 16, 32];
+const ROWS: [usize; 8] = [1, 2, 4, 6, 8, 12, 16, 32];
 
 /// Shapes of a Llama-like model.
 struct Shapes {

@@ -1,6 +1,6 @@
 //! What a step of a model costs on this machine, against what streaming its weights costs.
 //!
-//! `cargo run --release -p foretoken-engine --example step -- models/target [threads] [context]`
+//! `cargo run --release -p foretoken-engine --example step -- models/target [threads] [context] [dtype]`
 //!
 //! For each number format: milliseconds of a step of m rows behind a context of 200 tokens, the
 //! cost relative to one row, and the bandwidth at which the matrices went by, against reading the
@@ -23,10 +23,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let folder = arguments
         .next()
-        .ok_or("usage: step FOLDER [THREADS] [CONTEXT]")?;
+        .ok_or("usage: step FOLDER [THREADS] [CONTEXT] [f32|bf16|int8]")?;
     let threads = arguments.next().map_or(Ok(1), |n| n.parse())?;
     let context = arguments.next().map_or(Ok(200), |n| n.parse())?;
-    for dtype in [WeightType::F32, WeightType::Bf16, WeightType::Int8] {
+    let only = arguments.next();
+    for (name, dtype) in [
+        ("f32", WeightType::F32),
+        ("bf16", WeightType::Bf16),
+        ("int8", WeightType::Int8),
+    ] {
+        if only.as_ref().is_some_and(|only| only != name) {
+            continue;
+        }
         let options = CpuOptions {
             dtype,
             threads: Some(threads),

@@ -59,8 +59,13 @@ pub(super) unsafe trait Simd: Copy {
     unsafe fn max(a: Self::F, b: Self::F) -> Self::F;
     /// The smaller one; `b` where either is NaN.
     unsafe fn min(a: Self::F, b: Self::F) -> Self::F;
+    /// Magnitude.
+    unsafe fn abs(x: Self::F) -> Self::F;
     /// Nearest integer, ties to even.
     unsafe fn round(x: Self::F) -> Self::F;
+    /// Stores the first `n <= 16` values, integers within an i8's range, as bytes of two's
+    /// complement with the bits of `flip` turned over. NaN counts as 0.
+    unsafe fn store_i8(to: *mut u8, n: usize, x: Self::F, flip: u8);
     /// `x * 2^n` for integral `n` in -126..=127.
     unsafe fn scale_by_power(x: Self::F, n: Self::F) -> Self::F;
     /// `x`, but zero in lanes where `test < limit`.

@@ -77,24 +77,32 @@ impl Kernel for Quantise<'_> {
 /// Quantises a group, returns its scale.
 #[inline(always)]
 unsafe fn quantise<S: Simd>(from: &[f32], to: &mut [u8], flip: u8) -> f32 {
-    let mut largest = 0.0_f32;
-    for x in from {
-        let x = x.abs();
-        largest = if x > largest { x } else { largest };
-    }
-    let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
-    let mut rounded = [0.0; LANES];
-    for (from, to) in from.chunks(LANES).zip(to.chunks_mut(LANES)) {
-        // SAFETY: the caller's contract; loads and stores stay within the slices.
-        unsafe {
-            let x = S::load_some(from.as_ptr(), from.len());
-            S::store(rounded.as_mut_ptr(), S::round(S::mul(x, S::splat(inverse))));
+    let (whole, rest) = from.as_chunks::<LANES>();
+    let to = to.as_mut_ptr();
+    // SAFETY: the caller's contract; loads and stores stay within the slices.
+    unsafe {
+        // The order of the operands leaves NaN out.
+        let mut top = S::max(
+            S::abs(S::load_some(rest.as_ptr(), rest.len())),
+            S::splat(0.0),
+        );
+        for x in whole {
+            top = S::max(S::abs(S::load(x.as_ptr())), top);
         }
-        for (to, x) in to.iter_mut().zip(&rounded).take(from.len()) {
-            *to = (*x as i32 as u8) ^ flip;
+        let largest = S::largest(top);
+        let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
+        let inverse = S::splat(inverse);
+        for (i, x) in whole.iter().enumerate() {
+            let rounded = S::round(S::mul(S::load(x.as_ptr()), inverse));
+            S::store_i8(to.add(i * LANES), LANES, rounded, flip);
         }
+        if !rest.is_empty() {
+            let x = S::load_some(rest.as_ptr(), rest.len());
+            let rounded = S::round(S::mul(x, inverse));
+            S::store_i8(to.add(whole.len() * LANES), rest.len(), rounded, flip);
+        }
+        largest / 127.0
     }
-    largest / 127.0
 }
 
 /// Dot products of quads of int8 in 16 lanes of i32.

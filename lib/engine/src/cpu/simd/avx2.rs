@@ -182,6 +182,41 @@ unsafe impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn abs(x: Two) -> Two {
+        // SAFETY: AVX2 by contract.
+        unsafe {
+            let sign = _mm256_set1_ps(-0.0);
+            [_mm256_andnot_ps(sign, x[0]), _mm256_andnot_ps(sign, x[1])]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_i8(to: *mut u8, n: usize, x: Two, flip: u8) {
+        // SAFETY: AVX2 by contract; the caller names `n` valid bytes. NaN converts to `i32::MIN`,
+        // whose last byte is zero.
+        unsafe {
+            let last = _mm256_set1_epi32(0xff);
+            let low = _mm256_and_si256(_mm256_cvtps_epi32(x[0]), last);
+            let high = _mm256_and_si256(_mm256_cvtps_epi32(x[1]), last);
+            // Packing works within halves: lanes 0-3, 8-11 and 4-7, 12-15.
+            let words = _mm256_packus_epi32(low, high);
+            let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(words);
+            let bytes = _mm_packus_epi16(
+                _mm256_castsi256_si128(words),
+                _mm256_extracti128_si256::<1>(words),
+            );
+            let bytes = _mm_xor_si128(bytes, _mm_set1_epi8(flip as i8));
+            if n == LANES {
+                _mm_storeu_si128(to.cast(), bytes);
+            } else {
+                let mut all = [0_u8; LANES];
+                _mm_storeu_si128(all.as_mut_ptr().cast(), bytes);
+                to.copy_from_nonoverlapping(all.as_ptr(), n);
+            }
+        }
+    }
+
+    #[inline(always)]
     unsafe fn scale_by_power(x: Two, n: Two) -> Two {
         // SAFETY: AVX2 by contract.
         unsafe {

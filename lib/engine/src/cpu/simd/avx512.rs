@@ -137,6 +137,27 @@ unsafe impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn abs(x: __m512) -> __m512 {
+        // SAFETY: AVX-512 by contract.
+        unsafe { _mm512_abs_ps(x) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_i8(to: *mut u8, n: usize, x: __m512, flip: u8) {
+        // SAFETY: as above; masked lanes are not touched. NaN converts to `i32::MIN`, whose last
+        // byte is zero.
+        unsafe {
+            let bytes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x));
+            let bytes = _mm_xor_si128(bytes, _mm_set1_epi8(flip as i8));
+            if n == LANES {
+                _mm_storeu_si128(to.cast(), bytes);
+            } else {
+                _mm_mask_storeu_epi8(to.cast(), mask(n), bytes);
+            }
+        }
+    }
+
+    #[inline(always)]
     unsafe fn scale_by_power(x: __m512, n: __m512) -> __m512 {
         // SAFETY: AVX-512 by contract.
         unsafe { _mm512_scalef_ps(x, n) }

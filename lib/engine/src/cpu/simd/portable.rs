@@ -107,6 +107,19 @@ unsafe impl Simd for Portable {
     }
 
     #[inline(always)]
+    unsafe fn abs(x: Self::F) -> Self::F {
+        map(|i| x[i].abs())
+    }
+
+    #[inline(always)]
+    unsafe fn store_i8(to: *mut u8, n: usize, x: Self::F, flip: u8) {
+        for (i, x) in x.into_iter().enumerate().take(n) {
+            // SAFETY: the caller names n valid bytes.
+            unsafe { *to.add(i) = (x as i32 as u8) ^ flip }
+        }
+    }
+
+    #[inline(always)]
     unsafe fn scale_by_power(x: Self::F, n: Self::F) -> Self::F {
         map(|i| x[i] * f32::from_bits(((n[i] as i32 + 127) as u32) << 23))
     }
