@@ -54,11 +54,15 @@ fuzz:
 
 bench:
 	cargo build --release --locked -p foretoken
-	cargo run --release --locked -p foretoken-bench
+	for what in verify protocol decode batch router; do \
+		$(CARGO_TARGET_DIR)/release/foretoken bench $$what || exit 1; \
+	done
 
 # See bench/peers/README.md; THREADS=2 measures on two cores.
 bench-peers:
 	cargo build --release --locked -p foretoken
 	mkdir -p $(PEERS)
 	sh bench/peers/setup.sh $(PEERS)
-	sh bench/peers/run.sh $(PEERS) $(THREADS) --spawn bench/peers/foretoken.sh --label foretoken
+	sh bench/peers/run.sh $(PEERS) $(THREADS) --extra-ks 0,3,5,7 \
+		--spawn 'bench/peers/foretoken.sh {port} {threads} {k} bfloat16' --label foretoken:bf16 \
+		--spawn 'bench/peers/foretoken.sh {port} {threads} {k} int8' --label foretoken:int8

@@ -41,17 +41,35 @@ const TOKENS: u32 = 128;
 const POLICIES: [&str; 2] = ["Autoregressive", "Speculative"];
 
 /// Measures and publishes `batch`.
-pub async fn run(args: &BatchArgs, binary: PathBuf, models: &Path, results: &Path) -> anyhow::Result<()> {
+pub async fn run(
+    args: &BatchArgs,
+    binary: PathBuf,
+    models: &Path,
+    results: &Path,
+) -> anyhow::Result<()> {
     let prompts = prompts::gsm8k(&models.join("target"), args.prompts)?;
-    let stack = Setup::shipped(binary, models, &args.dtype, args.threads).start().await?;
+    let stack = Setup::shipped(binary, models, &args.dtype, args.threads)
+        .start()
+        .await?;
     let mut report = Report::new(
         "batch",
         format!(
             "Shipped pair in {}, {} cores for everything, {} prompts x {TOKENS} tokens over HTTP by so many streams at \
              once. All tokens over wall time, median of {} interleaved rounds after one warm-up; speculation is adaptive.",
-            args.dtype, args.threads, prompts.len(), args.rounds
+            args.dtype,
+            args.threads,
+            prompts.len(),
+            args.rounds
         ),
-        &["streams", "T", "plain tok/s", "speculative tok/s", "ratio", "lowest", "highest"],
+        &[
+            "streams",
+            "T",
+            "plain tok/s",
+            "speculative tok/s",
+            "ratio",
+            "lowest",
+            "highest",
+        ],
     );
     let mut data = Vec::new();
     for &streams in &args.streams {
@@ -59,16 +77,25 @@ pub async fn run(args: &BatchArgs, binary: PathBuf, models: &Path, results: &Pat
             let mut rates = [Vec::new(), Vec::new()];
             for round in 0..=args.rounds {
                 for arm in arm_order(POLICIES.len(), round) {
-                    let rate = measure(&stack.client(), &prompts, streams, temperature, POLICIES[arm]).await?;
+                    let rate = measure(
+                        &stack.client(),
+                        &prompts,
+                        streams,
+                        temperature,
+                        POLICIES[arm],
+                    )
+                    .await?;
                     if round > 0 {
                         rates[arm].push(rate);
                     }
                 }
             }
             let ratios: Vec<f64> = rates[1].iter().zip(&rates[0]).map(|(s, p)| s / p).collect();
-            let (Some(plain), Some(speculative), Some(ratio)) =
-                (Summary::of(&rates[0]), Summary::of(&rates[1]), Summary::of(&ratios))
-            else {
+            let (Some(plain), Some(speculative), Some(ratio)) = (
+                Summary::of(&rates[0]),
+                Summary::of(&rates[1]),
+                Summary::of(&ratios),
+            ) else {
                 bail!("no rounds were asked for");
             };
             report.row([
@@ -80,8 +107,10 @@ pub async fn run(args: &BatchArgs, binary: PathBuf, models: &Path, results: &Pat
                 format!("{:.2}", ratio.min),
                 format!("{:.2}", ratio.max),
             ]);
-            data.push(json!({"streams": streams, "temperature": temperature, "plain_tok_s": plain,
-                "speculative_tok_s": speculative, "ratio": ratio}));
+            data.push(
+                json!({"streams": streams, "temperature": temperature, "plain_tok_s": plain,
+                "speculative_tok_s": speculative, "ratio": ratio}),
+            );
         }
     }
     report.data = json!(data);
@@ -99,10 +128,19 @@ async fn measure(
     let answers = futures::stream::iter(prompts.iter().enumerate())
         .map(|(i, ids)| {
             let policy = Some((policy, None));
-            let ask = Ask { ids, max_tokens: TOKENS, temperature, seed: i as u64, policy };
+            let ask = Ask {
+                ids,
+                max_tokens: TOKENS,
+                temperature,
+                seed: i as u64,
+                policy,
+            };
             async move { client.complete(&ask).await }
         })
         .buffer_unordered(streams)
-        .try_fold(0_usize, |sum, answer| async move { Ok(sum + answer.ids.len()) });
+        .try_fold(
+            0_usize,
+            |sum, answer| async move { Ok(sum + answer.ids.len()) },
+        );
     Ok(answers.await? as f64 / start.elapsed().as_secs_f64())
 }

@@ -86,7 +86,11 @@ pub struct Client {
 impl Client {
     /// A client of the router at `base`, for example `http://127.0.0.1:8000`.
     pub fn new(base: impl Into<String>, model: impl Into<String>) -> Self {
-        Self { http: reqwest::Client::new(), base: base.into(), model: model.into() }
+        Self {
+            http: reqwest::Client::new(),
+            base: base.into(),
+            model: model.into(),
+        }
     }
 
     fn body(&self, ask: &Ask<'_>) -> Value {
@@ -117,7 +121,11 @@ impl Client {
         }
         let reply: Reply =
             serde_json::from_str(&text).with_context(|| format!("unexpected reply: {text}"))?;
-        let choice = reply.choices.into_iter().next().context("a reply without choices")?;
+        let choice = reply
+            .choices
+            .into_iter()
+            .next()
+            .context("a reply without choices")?;
         Ok(Answer {
             ids: choice.token_ids,
             wall,
@@ -134,7 +142,13 @@ impl Client {
         let mut body = self.body(ask);
         body["stream"] = json!(true);
         let url = format!("{}/v1/completions", self.base);
-        let response = self.http.post(url).json(&body).send().await?.error_for_status()?;
+        let response = self
+            .http
+            .post(url)
+            .json(&body)
+            .send()
+            .await?
+            .error_for_status()?;
         let mut arrivals = Vec::new();
         let mut bytes = response.bytes_stream();
         while let Some(chunk) = bytes.next().await {

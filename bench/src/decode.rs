@@ -36,7 +36,12 @@ pub struct DecodeArgs {
 const TOKENS: u32 = 128;
 
 /// Measures and publishes `decode`.
-pub async fn run(args: &DecodeArgs, binary: PathBuf, models: &Path, results: &Path) -> anyhow::Result<()> {
+pub async fn run(
+    args: &DecodeArgs,
+    binary: PathBuf,
+    models: &Path,
+    results: &Path,
+) -> anyhow::Result<()> {
     let prompts = prompts::gsm8k(&models.join("target"), args.prompts)?;
     let mut report = Report::new(
         "decode",
@@ -48,7 +53,17 @@ pub async fn run(args: &DecodeArgs, binary: PathBuf, models: &Path, results: &Pa
             prompts.len(),
             args.rounds
         ),
-        &["cores", "weights", "T", "policy", "decode tok/s", "+-", "wall tok/s", "tokens per pass", "over plain"],
+        &[
+            "cores",
+            "weights",
+            "T",
+            "policy",
+            "decode tok/s",
+            "+-",
+            "wall tok/s",
+            "tokens per pass",
+            "over plain",
+        ],
     );
     let mut data = Vec::new();
     for &threads in &args.threads {
@@ -105,7 +120,13 @@ async fn measure(
     for round in 0..args.rounds {
         // Round 0 starts with plain decoding, whose tokens are what all others must give.
         for arm in arm_order(policies.len(), round) {
-            let ask = |ids| Ask { ids, max_tokens: TOKENS, temperature, seed: 7, policy: Some(policies[arm].1) };
+            let ask = |ids| Ask {
+                ids,
+                max_tokens: TOKENS,
+                temperature,
+                seed: 7,
+                policy: Some(policies[arm].1),
+            };
             client.complete(&ask(&prompts[0])).await?;
             let mut answers: Vec<Answer> = Vec::new();
             for ids in prompts {
@@ -114,8 +135,15 @@ async fn measure(
             if reference.is_empty() {
                 reference = answers.iter().map(|a| a.ids.clone()).collect();
             }
-            if let Some(i) = answers.iter().zip(&reference).position(|(a, r)| a.ids != *r) {
-                bail!("{} changed the tokens of prompt {i} at temperature {temperature}", policies[arm].0);
+            if let Some(i) = answers
+                .iter()
+                .zip(&reference)
+                .position(|(a, r)| a.ids != *r)
+            {
+                bail!(
+                    "{} changed the tokens of prompt {i} at temperature {temperature}",
+                    policies[arm].0
+                );
             }
             let tokens: usize = answers.iter().map(|a| a.ids.len()).sum();
             let decode_s: f64 = answers.iter().map(|a| a.decode.as_secs_f64()).sum();
@@ -126,10 +154,18 @@ async fn measure(
             passes[arm] = (tokens - answers.len(), rounds);
         }
     }
-    let arms = policies.into_iter().enumerate().filter_map(|(i, (name, _))| {
-        let (tokens, rounds) = passes[i];
-        let per_pass = tokens as f64 / f64::from(rounds.max(1));
-        Some(Arm { name, decode: Summary::of(&decode[i])?, wall: Summary::of(&wall[i])?, per_pass })
-    });
+    let arms = policies
+        .into_iter()
+        .enumerate()
+        .filter_map(|(i, (name, _))| {
+            let (tokens, rounds) = passes[i];
+            let per_pass = tokens as f64 / f64::from(rounds.max(1));
+            Some(Arm {
+                name,
+                decode: Summary::of(&decode[i])?,
+                wall: Summary::of(&wall[i])?,
+                per_pass,
+            })
+        });
     Ok(arms.collect())
 }

@@ -55,7 +55,11 @@ pub async fn run(args: &BenchArgs) -> anyhow::Result<()> {
         What::Decode(decode) => decode::run(decode, binary, models, results).await,
         What::Batch(batch) => batch::run(batch, binary, models, results).await,
         What::Verify(verify) => verify::run(verify, results),
-        What::Protocol(protocol) => protocol::run(*protocol, results),
+        What::Protocol(protocol) => {
+            // Its engines drive runtimes of their own, which cannot be done from inside of one.
+            let (protocol, results) = (*protocol, results.clone());
+            tokio::task::spawn_blocking(move || protocol::run(protocol, &results)).await?
+        }
         What::Router(router) => router::run(router, binary, models, results).await,
     }
 }

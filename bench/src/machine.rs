@@ -27,15 +27,34 @@ pub struct Machine {
 pub fn describe() -> Machine {
     let cpuinfo = read("/proc/cpuinfo");
     let field = |name: &str| {
-        let line = cpuinfo.lines().find(|l| l.split(':').next().is_some_and(|k| k.trim() == name));
-        line.and_then(|l| l.split_once(':')).map(|(_, v)| v.trim().to_owned()).unwrap_or_default()
+        let line = cpuinfo
+            .lines()
+            .find(|l| l.split(':').next().is_some_and(|k| k.trim() == name));
+        line.and_then(|l| l.split_once(':'))
+            .map(|(_, v)| v.trim().to_owned())
+            .unwrap_or_default()
     };
     let flags = field("flags");
-    let known = ["avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8"];
+    let known = [
+        "avx2",
+        "fma",
+        "avx512f",
+        "avx512_vnni",
+        "avx512_bf16",
+        "amx_bf16",
+        "amx_int8",
+    ];
     let isa = known.iter().filter(|k| flags.split(' ').any(|f| f == **k));
     let kib = read("/proc/meminfo")
         .lines()
-        .find_map(|l| l.strip_prefix("MemTotal:")?.trim().strip_suffix("kB")?.trim().parse().ok())
+        .find_map(|l| {
+            l.strip_prefix("MemTotal:")?
+                .trim()
+                .strip_suffix("kB")?
+                .trim()
+                .parse()
+                .ok()
+        })
         .unwrap_or(0.0_f64);
     Machine {
         cpu: field("model name"),
@@ -44,7 +63,11 @@ pub fn describe() -> Machine {
         caches: caches(),
         memory_gib: (kib / 1024.0 / 1024.0 * 10.0).round() / 10.0,
         kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
-        load: read("/proc/loadavg").split(' ').next().and_then(|s| s.parse().ok()).unwrap_or(0.0),
+        load: read("/proc/loadavg")
+            .split(' ')
+            .next()
+            .and_then(|s| s.parse().ok())
+            .unwrap_or(0.0),
     }
 }
 
@@ -54,7 +77,12 @@ fn caches() -> Vec<String> {
         .map_while(|i| {
             let level = fs::read_to_string(format!("{dir}/index{i}/level")).ok()?;
             let part = |name: &str| read(&format!("{dir}/index{i}/{name}")).trim().to_owned();
-            Some(format!("L{} {} {}", level.trim(), part("type"), part("size")))
+            Some(format!(
+                "L{} {} {}",
+                level.trim(),
+                part("type"),
+                part("size")
+            ))
         })
         .collect()
 }

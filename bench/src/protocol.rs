@@ -145,7 +145,10 @@ impl<T> Outbox<T> {
 }
 
 enum Way {
-    Link { link: Link, _transports: [Transport; 2] },
+    Link {
+        link: Link,
+        _transports: [Transport; 2],
+    },
     Channel(Sender<Vec<ToDraft>>),
 }
 
@@ -153,8 +156,10 @@ impl Arm {
     fn link(name: &'static str, address: &Address, spin: Duration) -> anyhow::Result<Self> {
         let stop = CancellationToken::new();
         let options = LinkOptions::default();
-        let transports =
-            [Transport::start(TransportOptions { spin })?, Transport::start(TransportOptions { spin })?];
+        let transports = [
+            Transport::start(TransportOptions { spin })?,
+            Transport::start(TransportOptions { spin })?,
+        ];
         let mailbox = !name.ends_with("-thread");
         let (events, mut incoming) = Inbox::new(&transports[0], mailbox);
         let server = transports[0].serve(
@@ -169,14 +174,30 @@ impl Arm {
         let (up, is_up) = channel();
         let (sender, windows) = Inbox::new(&transports[1], mailbox);
         let link =
-            transports[1].dial(address, Hello::default(), options, &stop, move |event| match event {
-                LinkEvent::Messages(messages) => sender.send(messages),
-                LinkEvent::Up(_) => drop(up.send(())),
-                other => eprintln!("{other:?}"),
-            });
+            transports[1].dial(
+                address,
+                Hello::default(),
+                options,
+                &stop,
+                move |event| match event {
+                    LinkEvent::Messages(messages) => sender.send(messages),
+                    LinkEvent::Up(_) => drop(up.send(())),
+                    other => eprintln!("{other:?}"),
+                },
+            );
         is_up.recv_timeout(Duration::from_secs(5))?;
-        let way = Way::Link { link, _transports: transports };
-        Ok(Self { name, times: Vec::new(), round: 0, way, windows, _engine: engine })
+        let way = Way::Link {
+            link,
+            _transports: transports,
+        };
+        Ok(Self {
+            name,
+            times: Vec::new(),
+            round: 0,
+            way,
+            windows,
+            _engine: engine,
+        })
     }
 
     fn channel(name: &'static str) -> anyhow::Result<Self> {
@@ -184,14 +205,24 @@ impl Arm {
         let (sender, windows) = channel();
         let engine = thread::Builder::new().spawn(move || {
             while let Ok(messages) = incoming.recv() {
-                if sender.send(messages.iter().filter_map(answer).collect()).is_err() {
+                if sender
+                    .send(messages.iter().filter_map(answer).collect())
+                    .is_err()
+                {
                     return;
                 }
             }
         })?;
         let way = Way::Channel(outcomes);
         let windows = Inbox::Channel(windows);
-        Ok(Self { name, times: Vec::new(), round: 0, way, windows, _engine: engine })
+        Ok(Self {
+            name,
+            times: Vec::new(),
+            round: 0,
+            way,
+            windows,
+            _engine: engine,
+        })
     }
 
     fn block(&mut self) -> anyhow::Result<Vec<f64>> {
@@ -242,7 +273,9 @@ fn outcome(round: u32) -> ToDraft {
 }
 
 fn answer(message: &ToDraft) -> Option<ToTarget> {
-    let ToDraft::Outcome(outcome) = message else { return None };
+    let ToDraft::Outcome(outcome) = message else {
+        return None;
+    };
     Some(ToTarget::Window(Window {
         session: outcome.session,
         epoch: outcome.epoch,

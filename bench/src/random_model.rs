@@ -23,15 +23,24 @@ pub struct Shape {
 }
 
 /// About 100 million parameters, 200 MB in bf16.
-pub const HUNDRED_MILLION: Shape =
-    Shape { hidden: 768, ffn: 2048, layers: 12, heads: 12, kv_heads: 4, vocab: 32_000 };
+pub const HUNDRED_MILLION: Shape = Shape {
+    hidden: 768,
+    ffn: 2048,
+    layers: 12,
+    heads: 12,
+    kv_heads: 4,
+    vocab: 32_000,
+};
 
 const HEAD_DIM: usize = 64;
 
 impl Shape {
     /// Parameters in matrices: what a step streams.
     pub fn parameters(&self) -> usize {
-        self.tensors().filter(|(_, s)| s.len() == 2).map(|(_, s)| s.iter().product::<usize>()).sum()
+        self.tensors()
+            .filter(|(_, s)| s.len() == 2)
+            .map(|(_, s)| s.iter().product::<usize>())
+            .sum()
     }
 
     fn tensors(self) -> impl Iterator<Item = (String, Vec<usize>)> {
@@ -84,10 +93,16 @@ impl Shape {
         out.write_all(header.as_bytes())?;
         let mut state = 1_u64;
         for (_, shape) in self.tensors() {
-            let scale = if shape.len() == 1 { 0.0 } else { 1.0 / (shape[1] as f32).sqrt() };
+            let scale = if shape.len() == 1 {
+                0.0
+            } else {
+                1.0 / (shape[1] as f32).sqrt()
+            };
             for _ in 0..shape.iter().product() {
                 // Knuth's MMIX generator; the top bits are random enough for weights.
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
                 let uniform = (state >> 40) as f32 / (1_u32 << 23) as f32 - 1.0;
                 let value = if scale == 0.0 { 1.0 } else { uniform * scale };
                 out.write_all(&((value.to_bits() >> 16) as u16).to_le_bytes())?;

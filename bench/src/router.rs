@@ -6,9 +6,9 @@ use std::{
 };
 
 use anyhow::bail;
-use futures::{StreamExt, future::try_join_all};
 use foretoken_protocol::generate::{GenerateClient, GenerateEvent, GenerateRequest};
 use foretoken_speculation::{Seed, TokenId, sampling::SamplingParams};
+use futures::{StreamExt, future::try_join_all};
 use serde_json::json;
 
 use crate::{
@@ -36,7 +36,12 @@ pub struct RouterArgs {
 }
 
 /// Measures and publishes `router`.
-pub async fn run(args: &RouterArgs, binary: PathBuf, models: &Path, results: &Path) -> anyhow::Result<()> {
+pub async fn run(
+    args: &RouterArgs,
+    binary: PathBuf,
+    models: &Path,
+    results: &Path,
+) -> anyhow::Result<()> {
     let setup = Setup {
         target_model: json!({"simulated": {"vocab": 4096, "step_us": args.step_us}}),
         draft: None,
@@ -54,7 +59,14 @@ pub async fn run(args: &RouterArgs, binary: PathBuf, models: &Path, results: &Pa
              Milliseconds.",
             args.streams, args.tokens, args.step_us, args.rounds
         ),
-        &["arm", "TTFT p50", "TTFT p99", "between tokens p50", "between tokens p99", "router CPU ms per 1,000 tokens"],
+        &[
+            "arm",
+            "TTFT p50",
+            "TTFT p99",
+            "between tokens p50",
+            "between tokens p99",
+            "router CPU ms per 1,000 tokens",
+        ],
     );
     let mut direct = Arrivals::default();
     let mut routed = Arrivals::default();
@@ -80,7 +92,11 @@ pub async fn run(args: &RouterArgs, binary: PathBuf, models: &Path, results: &Pa
         row
     };
     report.row(cells("gRPC to the target", &direct, "-".to_owned()));
-    report.row(cells("HTTP through the router", &routed, format!("{per_thousand:.1}")));
+    report.row(cells(
+        "HTTP through the router",
+        &routed,
+        format!("{per_thousand:.1}"),
+    ));
     let added: [f64; 4] = std::array::from_fn(|i| routed[i] - direct[i]);
     report.row(cells("added", &added, String::new()));
     report.data = json!({"direct_ms": direct, "routed_ms": routed, "added_ms": added,
@@ -110,12 +126,19 @@ impl Arrivals {
         self.first.sort_by(f64::total_cmp);
         self.between.sort_by(f64::total_cmp);
         let (first, between) = (&self.first, &self.between);
-        [percentile(first, 0.5), percentile(first, 0.99), percentile(between, 0.5), percentile(between, 0.99)]
+        [
+            percentile(first, 0.5),
+            percentile(first, 0.99),
+            percentile(between, 0.5),
+            percentile(between, 0.99),
+        ]
     }
 }
 
 fn prompt(stream: usize) -> Vec<u32> {
-    (0..32).map(|i| 3 + (stream as u32 * 131 + i * 17) % 4000).collect()
+    (0..32)
+        .map(|i| 3 + (stream as u32 * 131 + i * 17) % 4000)
+        .collect()
 }
 
 async fn ask_router(stack: &Stack, args: &RouterArgs) -> anyhow::Result<Vec<Vec<Duration>>> {
@@ -124,7 +147,13 @@ async fn ask_router(stack: &Stack, args: &RouterArgs) -> anyhow::Result<Vec<Vec<
         let client = client.clone();
         async move {
             let ids = prompt(stream);
-            let ask = Ask { ids: &ids, max_tokens: args.tokens, temperature: 0.0, seed: 1, policy: None };
+            let ask = Ask {
+                ids: &ids,
+                max_tokens: args.tokens,
+                temperature: 0.0,
+                seed: 1,
+                policy: None,
+            };
             client.stream(&ask).await
         }
     });
@@ -141,7 +170,10 @@ async fn ask_target(stack: &Stack, args: &RouterArgs) -> anyhow::Result<Vec<Vec<
                 request_id: format!("bench-{stream}"),
                 prompt_len: tokens.len(),
                 tokens,
-                sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
+                sampling: SamplingParams {
+                    temperature: 0.0,
+                    ..SamplingParams::default()
+                },
                 seed: Seed(1),
                 max_tokens: args.tokens,
                 ignore_eos: true,

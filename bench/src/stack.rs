@@ -58,7 +58,12 @@ impl Setup {
     /// Starts everything and waits until a token can be served.
     pub async fn start(&self) -> anyhow::Result<Stack> {
         let folder = tempfile::tempdir()?;
-        let mut stack = Stack { children: Vec::new(), base: String::new(), target: Address::loopback(0), folder };
+        let mut stack = Stack {
+            children: Vec::new(),
+            base: String::new(),
+            target: Address::loopback(0),
+            folder,
+        };
         let at = |name: &str| -> anyhow::Result<String> {
             Ok(if self.tcp {
                 format!("http://127.0.0.1:{}", free_port()?)
@@ -77,7 +82,8 @@ impl Setup {
             stack.spawn(self, "draft", &self.draft_cores, &config)?;
             service["endpoints"] = json!([{"name": "draft", "address": draft}]);
         }
-        let config = json!({"model": section(&self.target_model, &self.target), "service": service});
+        let config =
+            json!({"model": section(&self.target_model, &self.target), "service": service});
         stack.spawn(self, "target", &self.cores, &config)?;
         let listen = format!("127.0.0.1:{}", free_port()?);
         let config = json!({"listen": listen, "models": [{"name": MODEL, "folder": self.target}],
@@ -126,14 +132,29 @@ impl Stack {
 
     /// CPU time (user and system) that a service has used so far.
     pub fn cpu_time(&self, service: &str) -> anyhow::Result<Duration> {
-        let (_, child) = self.children.iter().find(|(name, _)| *name == service).context("no such service")?;
+        let (_, child) = self
+            .children
+            .iter()
+            .find(|(name, _)| *name == service)
+            .context("no such service")?;
         let stat = fs::read_to_string(format!("/proc/{}/stat", child.id()))?;
         let after_name = stat.rsplit_once(')').context("unexpected /proc stat")?.1;
-        let ticks: u64 = after_name.split_whitespace().skip(11).take(2).filter_map(|f| f.parse::<u64>().ok()).sum();
+        let ticks: u64 = after_name
+            .split_whitespace()
+            .skip(11)
+            .take(2)
+            .filter_map(|f| f.parse::<u64>().ok())
+            .sum();
         Ok(Duration::from_millis(ticks * 10)) // Linux reports hundredths of a second
     }
 
-    fn spawn(&mut self, setup: &Setup, service: &'static str, cores: &str, config: &Value) -> anyhow::Result<()> {
+    fn spawn(
+        &mut self,
+        setup: &Setup,
+        service: &'static str,
+        cores: &str,
+        config: &Value,
+    ) -> anyhow::Result<()> {
         let path = self.folder.path().join(format!("{service}.json"));
         fs::write(&path, config.to_string())?;
         let log = fs::File::create(self.folder.path().join(format!("{service}.log")))?;
@@ -144,8 +165,16 @@ impl Stack {
             pinned.args(["-c", cores]).arg(&setup.binary);
             pinned
         };
-        command.arg(service).arg("--config").arg(&path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        let child = command.spawn().with_context(|| format!("cannot start {}", setup.binary.display()))?;
+        command
+            .arg(service)
+            .arg("--config")
+            .arg(&path)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        let child = command
+            .spawn()
+            .with_context(|| format!("cannot start {}", setup.binary.display()))?;
         self.children.push((service, child));
         Ok(())
     }
@@ -167,7 +196,10 @@ impl Stack {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                bail!("the router is not ready after 60 s; logs are in {}", self.folder.path().display());
+                bail!(
+                    "the router is not ready after 60 s; logs are in {}",
+                    self.folder.path().display()
+                );
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }

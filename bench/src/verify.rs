@@ -51,7 +51,19 @@ pub fn run(args: &VerifyArgs, results: &Path) -> anyhow::Result<()> {
              bytes of a pass over its time, as a share of what a plain sum over the same number of bytes reaches.",
             args.threads, args.rounds,
         ),
-        &["path", "m=1", "m=2", "m=4", "m=6", "m=8", "m=16", "m=32", "stream GB/s", "m=1 GB/s", "share"],
+        &[
+            "path",
+            "m=1",
+            "m=2",
+            "m=4",
+            "m=6",
+            "m=8",
+            "m=16",
+            "m=32",
+            "stream GB/s",
+            "m=1 GB/s",
+            "share",
+        ],
     );
     let mut data = Vec::new();
     for dtype in DTYPES {
@@ -61,15 +73,21 @@ pub fn run(args: &VerifyArgs, results: &Path) -> anyhow::Result<()> {
         let base = cells[0].median;
         let rate = bytes as f64 / base / 1e6;
         let mut row = vec![subject.runner.info().path.clone()];
-        row.extend(cells.iter().map(|c| format!("{:.2} ({:.2})", c.median, c.median / base)));
+        row.extend(
+            cells
+                .iter()
+                .map(|c| format!("{:.2} ({:.2})", c.median, c.median / base)),
+        );
         row.extend([
             format!("{:.1}", stream.median),
             format!("{rate:.1}"),
             format!("{:.0} %", 100.0 * rate / stream.median),
         ]);
         report.row(row);
-        data.push(json!({"path": subject.runner.info().path, "rows": ROWS, "ms": cells,
-            "weight_bytes": bytes, "stream_gb_s": stream}));
+        data.push(
+            json!({"path": subject.runner.info().path, "rows": ROWS, "ms": cells,
+            "weight_bytes": bytes, "stream_gb_s": stream}),
+        );
     }
     report.data = json!(data);
     report.publish(results)
@@ -102,7 +120,9 @@ impl Subject {
     fn step(&mut self, first: usize, rows: usize, wants: bool) -> anyhow::Result<f64> {
         let pages = (first + rows).div_ceil(PAGE_TOKENS);
         self.plan = StepPlan {
-            tokens: (0..rows).map(|i| TokenId(3 + (i as u32 * 37) % 900)).collect(),
+            tokens: (0..rows)
+                .map(|i| TokenId(3 + (i as u32 * 37) % 900))
+                .collect(),
             positions: (first..first + rows).map(|p| p as u32).collect(),
             wants_logits: vec![wants; rows],
             sequences: vec![SequenceRows {
@@ -137,7 +157,9 @@ impl Subject {
                     continue;
                 };
                 // The best of three: what the machine can do, not what its neighbours did to it.
-                let best = (0..3).map(|_| self.step(CONTEXT, rows, true)).collect::<Result<Vec<_>, _>>()?;
+                let best = (0..3)
+                    .map(|_| self.step(CONTEXT, rows, true))
+                    .collect::<Result<Vec<_>, _>>()?;
                 if round > 0 {
                     times[arm].push(best.into_iter().fold(f64::INFINITY, f64::min));
                 }
@@ -147,7 +169,8 @@ impl Subject {
             }
         }
         let cells = times.iter().filter_map(|t| Summary::of(t)).collect();
-        let rate = Summary::of(&rates).ok_or_else(|| anyhow::anyhow!("no rounds were asked for"))?;
+        let rate =
+            Summary::of(&rates).ok_or_else(|| anyhow::anyhow!("no rounds were asked for"))?;
         Ok((cells, rate))
     }
 }
@@ -168,7 +191,9 @@ fn stream(words: &[u64], threads: usize) -> f64 {
         let part = words.len().div_ceil(threads.max(1)).max(1);
         let mut parts = words.chunks(part);
         let own = parts.next().unwrap_or_default();
-        let others: Vec<_> = parts.map(|p| scope.spawn(move || black_box(sum(p)))).collect();
+        let others: Vec<_> = parts
+            .map(|p| scope.spawn(move || black_box(sum(p))))
+            .collect();
         black_box(sum(own));
         for other in others {
             // A panicking sum is impossible; a lost one would only make the stream look slower.

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{chat, check, draft, failure, generate, logging, router, target, up};
+use crate::{chat, check, child, draft, failure, generate, logging, router, target, up};
 
 /// Speculative decoding whose draft and target are separate services.
 #[derive(Debug, Parser)]
@@ -30,6 +30,8 @@ enum Command {
     Draft(Box<draft::Args>),
     /// Run a router: OpenAI's HTTP API in front of targets
     Router(router::Args),
+    /// Measure; the results go to bench/results of the source tree
+    Bench(foretoken_bench::BenchArgs),
 }
 
 impl Cli {
@@ -65,6 +67,7 @@ impl Cli {
                 draft::run(*args)
             }
             Command::Chat(args) => chat::run(&args),
+            Command::Bench(args) => child::small_runtime()?.block_on(foretoken_bench::run(&args)),
             Command::Generate(args) => {
                 logging::init("warn");
                 generate::run(&args)

@@ -54,7 +54,7 @@ pub(crate) struct Args {
     /// Threads of each target [default: one per core]
     #[arg(long, value_name = "N")]
     target_threads: Option<usize>,
-    /// Threads of each draft [default: one per core]
+    /// Threads of each draft [default: one for every four cores]
     #[arg(long, value_name = "N")]
     draft_threads: Option<usize>,
     /// Do not keep keys and values between requests, for comparisons

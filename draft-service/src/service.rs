@@ -6,7 +6,6 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
-        mpsc::Sender,
     },
     thread,
 };
@@ -17,7 +16,7 @@ use foretoken_engine::{
 };
 use foretoken_protocol::{
     Address, Listener,
-    link::{Limits, LinkOptions, LinkServer, Transport, TransportOptions, Welcome},
+    link::{Limits, LinkOptions, LinkServer, Postbox, Transport, TransportOptions, Welcome},
 };
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -25,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     config::{ConfigError, DraftConfig},
     http::{Observation, Observed},
-    inbox::{Inbox, Message},
+    inbox::Message,
     metrics::Metrics,
     worker::Worker,
 };
@@ -127,13 +126,14 @@ impl DraftService {
             observation,
         } = self;
         let (metrics, registry) = Metrics::new(&config.instance, runner.info());
-        let (sender, inbox) = Inbox::new(config.spin);
-        let sender = StopOnDrop(sender);
         let transport =
             Transport::start(TransportOptions { spin: config.spin }).map_err(RunError::Thread)?;
+        // The engine thread moves the links' bytes while it waits for messages.
+        let (postbox, inbox) = transport.mailbox();
+        let postbox = StopOnDrop(postbox);
         let links = CancellationToken::new();
         let welcome = welcome(&config, runner.info());
-        let servers = serve(listeners, &transport, &welcome, &links, &sender.0)?;
+        let servers = serve(listeners, &transport, &welcome, &links, &postbox.0)?;
 
         let ended = CancellationToken::new();
         let end = ended.clone().drop_guard();
@@ -163,7 +163,7 @@ impl DraftService {
         };
         ready.store(false, Ordering::Relaxed);
         links.cancel();
-        drop(sender);
+        drop(postbox);
         ended.cancelled().await;
         if thread.join().is_err() {
             tracing::error!("the engine thread panicked");
@@ -179,14 +179,14 @@ fn serve(
     transport: &Transport,
     welcome: &Welcome,
     links: &CancellationToken,
-    inbox: &Sender<Message>,
+    inbox: &Postbox<Message>,
 ) -> Result<Vec<LinkServer>, RunError> {
     let listen = |(index, listener): (usize, Listener)| {
         let address = listener.address().clone();
         let inbox = inbox.clone();
         let on_event = move |event| {
             // Without an engine thread nobody cares.
-            let _ = inbox.send(Message::Link(index, event));
+            let _ = inbox.post(Message::Link(index, event));
         };
         transport
             .serve(
@@ -202,12 +202,12 @@ fn serve(
 }
 
 /// Ends the engine thread when the service's future ends or is dropped, in whatever way.
-struct StopOnDrop(Sender<Message>);
+struct StopOnDrop(Postbox<Message>);
 
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
         // The thread may have ended already.
-        let _ = self.0.send(Message::Stop);
+        let _ = self.0.post(Message::Stop);
     }
 }
 

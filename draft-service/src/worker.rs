@@ -17,14 +17,10 @@ use std::{
 };
 
 use foretoken_engine::{batch::Engine, batch::Reuse, kv::Salt};
-use foretoken_protocol::link::{LinkId, LinkServer, LoadReport, ServerEvent};
+use foretoken_protocol::link::{LinkId, LinkServer, LoadReport, Mailbox, ServerEvent};
 use foretoken_speculation::{message::ToTarget, sampling::Scratch};
 
-use crate::{
-    config::DraftConfig,
-    inbox::{Inbox, Message},
-    metrics::Metrics,
-};
+use crate::{config::DraftConfig, inbox::Message, metrics::Metrics};
 use sessions::Session;
 
 /// Longest sleep: how often leases are looked at.
@@ -127,18 +123,16 @@ impl<O: Outlet> Worker<O> {
     }
 
     /// Works until told to stop.
-    pub(crate) fn run(mut self, inbox: &Inbox) {
+    pub(crate) fn run(mut self, inbox: &Mailbox<Message>) {
         self.report();
         let mut leases_due = Instant::now() + NAP;
         loop {
-            let mut next = inbox.poll();
-            loop {
-                match next {
-                    Err(_) | Ok(Some(Message::Stop)) => return,
-                    Ok(None) => break,
-                    Ok(Some(Message::Link(listener, event))) => self.take(listener, event),
+            // The last, empty look also sends what the step before had to say.
+            while let Some(message) = inbox.try_recv() {
+                match message {
+                    Message::Stop => return,
+                    Message::Link(listener, event) => self.take(listener, event),
                 }
-                next = inbox.poll();
             }
             self.now = Instant::now();
             if self.now >= leases_due {
@@ -151,10 +145,10 @@ impl<O: Outlet> Worker<O> {
             if worked {
                 continue;
             }
-            match inbox.wait(NAP) {
-                Err(_) | Ok(Some(Message::Stop)) => return,
-                Ok(None) => {}
-                Ok(Some(Message::Link(listener, event))) => self.take(listener, event),
+            match inbox.recv_timeout(NAP) {
+                Some(Message::Stop) => return,
+                Some(Message::Link(listener, event)) => self.take(listener, event),
+                None => {}
             }
         }
     }

@@ -1,11 +1,11 @@
 //! Reaching endpoints over the network.
 
-use std::{io, sync::mpsc::Sender, time::Instant};
+use std::time::Instant;
 
 use foretoken_engine::runner::RunnerInfo;
 use foretoken_protocol::{
     Address,
-    link::{Hello, Link, LinkOptions, Transport, TransportOptions},
+    link::{Hello, Link, LinkOptions, Postbox, Transport},
 };
 use foretoken_speculation::message::ToDraft;
 use tokio_util::sync::CancellationToken;
@@ -20,18 +20,18 @@ use crate::{
 pub(crate) struct Dialer {
     transport: Transport,
     hello: Hello,
-    inbox: Sender<Message>,
+    inbox: Postbox<Message>,
     stop: CancellationToken,
 }
 
 impl Dialer {
-    /// Starts the thread that moves the bytes.
-    pub(crate) fn start(
+    /// Dials by `transport` and reports to `inbox`.
+    pub(crate) fn new(
+        transport: Transport,
         config: &TargetConfig,
         info: &RunnerInfo,
-        inbox: Sender<Message>,
-    ) -> io::Result<Self> {
-        let transport = Transport::start(TransportOptions { spin: config.spin })?;
+        inbox: Postbox<Message>,
+    ) -> Self {
         let hello = Hello {
             instance: config.instance.clone(),
             model_digest: info.model_digest.clone(),
@@ -39,12 +39,12 @@ impl Dialer {
             vocab_size: info.vocab_size as u32,
             path: info.path.clone(),
         };
-        Ok(Self {
+        Self {
             transport,
             hello,
             inbox,
             stop: CancellationToken::new(),
-        })
+        }
     }
 }
 
@@ -54,7 +54,7 @@ impl Dial for Dialer {
         let options = LinkOptions::default();
         let on_event = move |event| {
             // Without an engine thread nobody cares.
-            let _ = inbox.send(Message::Link(link, event, Instant::now()));
+            let _ = inbox.post(Message::Link(link, event, Instant::now()));
         };
         let hello = self.hello.clone();
         Box::new(

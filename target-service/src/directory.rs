@@ -1,8 +1,6 @@
 //! Where the list of endpoints comes from: the configuration, and a registry file.
 
-use std::sync::mpsc::Sender;
-
-use foretoken_protocol::Address;
+use foretoken_protocol::{Address, link::Postbox};
 use foretoken_registry::{Directory, Registry as _, RegistryError, StaticRegistry};
 use tokio_util::sync::CancellationToken;
 
@@ -31,16 +29,16 @@ impl EndpointList {
     }
 
     /// Tells the engine thread of the endpoints now, and of every change until `end`.
-    pub(crate) async fn follow(self, inbox: Sender<Message>, end: CancellationToken) {
+    pub(crate) async fn follow(self, inbox: Postbox<Message>, end: CancellationToken) {
         let Some(registry) = self.registry else {
-            let _ = inbox.send(Message::Endpoints(self.fixed));
+            let _ = inbox.post(Message::Endpoints(self.fixed));
             end.cancelled().await;
             return;
         };
         let mut directory = registry.watch();
         loop {
             let list = merge(&self.fixed, &directory.borrow_and_update());
-            if inbox.send(Message::Endpoints(list)).is_err() {
+            if inbox.post(Message::Endpoints(list)).is_err() {
                 return;
             }
             tokio::select! {

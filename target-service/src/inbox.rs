@@ -1,9 +1,6 @@
 //! Everything the engine thread is told, in one queue.
 
-use std::{
-    sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError},
-    time::{Duration, Instant},
-};
+use std::time::Instant;
 
 use foretoken_protocol::{
     Address,
@@ -37,57 +34,3 @@ pub(crate) enum Message {
 /// Names a dialled link; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LinkKey(pub(crate) u64);
-
-/// The engine thread's end of the queue.
-pub(crate) struct Inbox {
-    messages: Receiver<Message>,
-    spin: Duration,
-}
-
-/// All senders are gone; nothing will ever come.
-pub(crate) struct Disconnected;
-
-impl Inbox {
-    /// A queue whose reader polls for `spin` before it sleeps.
-    pub(crate) fn new(spin: Duration) -> (Sender<Message>, Self) {
-        let (sender, messages) = mpsc::channel();
-        (sender, Self { messages, spin })
-    }
-
-    /// The next message if one is there.
-    pub(crate) fn poll(&self) -> Result<Option<Message>, Disconnected> {
-        match self.messages.try_recv() {
-            Ok(message) => Ok(Some(message)),
-            Err(TryRecvError::Empty) => Ok(None),
-            Err(TryRecvError::Disconnected) => Err(Disconnected),
-        }
-    }
-
-    /// The next message, waited for until `deadline`; forever without one.
-    pub(crate) fn wait(&self, deadline: Option<Instant>) -> Result<Option<Message>, Disconnected> {
-        if !self.spin.is_zero() {
-            let give_up = Instant::now() + self.spin;
-            let give_up = deadline.map_or(give_up, |deadline| deadline.min(give_up));
-            loop {
-                if let Some(message) = self.poll()? {
-                    return Ok(Some(message));
-                }
-                if Instant::now() >= give_up {
-                    break;
-                }
-                std::hint::spin_loop();
-            }
-        }
-        let Some(deadline) = deadline else {
-            return self.messages.recv().map(Some).map_err(|_| Disconnected);
-        };
-        match self
-            .messages
-            .recv_timeout(deadline.saturating_duration_since(Instant::now()))
-        {
-            Ok(message) => Ok(Some(message)),
-            Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => Err(Disconnected),
-        }
-    }
-}

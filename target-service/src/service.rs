@@ -6,7 +6,6 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
-        mpsc::Sender,
     },
     thread,
     time::{Duration, Instant},
@@ -22,6 +21,7 @@ use foretoken_protocol::{
         EventSender, GenerateError, GenerateRequest, GenerateService, ServeError, TargetInfo,
         serve_generate,
     },
+    link::{Mailbox, Postbox, Transport, TransportOptions},
 };
 use foretoken_registry::RegistryError;
 use foretoken_speculation::control::StepCost;
@@ -34,7 +34,7 @@ use crate::{
     dial::Dialer,
     directory::EndpointList,
     http::{Observation, Observed},
-    inbox::{Arrival, Inbox, Message},
+    inbox::{Arrival, Message},
     metrics::Metrics,
     warmup,
     worker::{Gauges, Worker},
@@ -169,8 +169,11 @@ impl Serving {
         let (metrics, registry) = Metrics::new(&config.instance, &info);
         let gauges = Arc::new(Gauges::default());
         let ready = Arc::new(AtomicBool::new(false));
-        let (sender, inbox) = Inbox::new(config.spin);
-        let dialer = Dialer::start(&config, &info, sender.clone()).map_err(RunError::Thread)?;
+        let options = TransportOptions { spin: config.spin };
+        let transport = Transport::start(options).map_err(RunError::Thread)?;
+        // The engine thread moves the links' bytes while it waits for messages.
+        let (postbox, inbox) = transport.mailbox();
+        let dialer = Dialer::new(transport, &config, &info, postbox.clone());
         let directory = EndpointList::watch(&config)?;
 
         let mut tasks = JoinSet::new();
@@ -180,7 +183,7 @@ impl Serving {
             let served = observation.serve(Observed { registry, ready }, end.clone());
             tasks.spawn(async { served.await.map_err(RunError::Metrics) });
         }
-        let following = directory.follow(sender.clone(), end.clone());
+        let following = directory.follow(postbox.clone(), end.clone());
         tasks.spawn(async {
             following.await;
             Ok(())
@@ -190,7 +193,7 @@ impl Serving {
             config,
             info,
             gauges,
-            inbox: sender.clone(),
+            inbox: postbox.clone(),
         });
         let (started, is_up) = oneshot::channel();
         let engine = EngineThread {
@@ -208,7 +211,7 @@ impl Serving {
             end,
             servers: JoinSet::new(),
             draining: CancellationToken::new(),
-            inbox: StopOnDrop(sender),
+            inbox: StopOnDrop(postbox),
         };
         Ok((serving, is_up))
     }
@@ -240,14 +243,14 @@ impl Serving {
         self.front.gauges.draining.store(true, Ordering::Relaxed);
         self.draining.cancel();
         // The engine thread may be gone; then there is nothing to drain.
-        let _ = self.inbox.0.send(Message::Drain);
+        let _ = self.inbox.0.post(Message::Drain);
         let (grace, ended) = (self.front.config.grace, &self.engine.ended);
         if tokio::time::timeout(grace, ended.cancelled())
             .await
             .is_err()
         {
             tracing::warn!("the grace is over; requests that still run are given up");
-            let _ = self.inbox.0.send(Message::Stop);
+            let _ = self.inbox.0.post(Message::Stop);
             ended.cancelled().await;
         }
         if self.engine.thread.join().is_err() {
@@ -262,12 +265,12 @@ impl Serving {
 }
 
 /// Ends the engine thread when the service's future ends or is dropped, in whatever way.
-struct StopOnDrop(Sender<Message>);
+struct StopOnDrop(Postbox<Message>);
 
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
         // The thread may have ended already.
-        let _ = self.0.send(Message::Stop);
+        let _ = self.0.post(Message::Stop);
     }
 }
 
@@ -284,7 +287,7 @@ struct Front {
     config: TargetConfig,
     info: RunnerInfo,
     gauges: Arc<Gauges>,
-    inbox: Sender<Message>,
+    inbox: Postbox<Message>,
 }
 
 impl GenerateService for Front {
@@ -303,7 +306,7 @@ impl GenerateService for Front {
             at: Instant::now(),
         });
         self.inbox
-            .send(Message::Generate(arrival))
+            .post(Message::Generate(arrival))
             .map_err(|_| busy())
     }
 
@@ -325,7 +328,7 @@ struct EngineThread {
     runner: Box<dyn ModelRunner>,
     dialer: Dialer,
     metrics: Metrics,
-    inbox: Inbox,
+    inbox: Mailbox<Message>,
 }
 
 /// The running engine thread.

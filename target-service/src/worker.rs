@@ -28,12 +28,15 @@ use foretoken_engine::{
     batch::Engine,
     schedule::{Limits, RequestId, Scheduler},
 };
-use foretoken_protocol::generate::{GenerateError, TargetLoad};
+use foretoken_protocol::{
+    generate::{GenerateError, TargetLoad},
+    link::Mailbox,
+};
 use foretoken_speculation::{TokenId, control::StepCost, policy::target::Input, sampling::Scratch};
 
 use crate::{
     config::TargetConfig,
-    inbox::{Inbox, LinkKey, Message},
+    inbox::{LinkKey, Message},
     metrics::Metrics,
     request::Request,
 };
@@ -43,6 +46,8 @@ use plan::Feeding;
 
 /// How often requests that wait are looked at for clients that have gone.
 const SWEEP: Duration = Duration::from_millis(20);
+/// Longest sleep of a target without requests.
+const NAP: Duration = Duration::from_secs(1);
 
 /// What the engine thread tells the rest of the service.
 #[derive(Default)]
@@ -147,17 +152,12 @@ impl Worker {
     }
 
     /// Works until told to stop, or told to drain and done.
-    pub(crate) fn run(mut self, inbox: &Inbox) {
+    pub(crate) fn run(mut self, inbox: &Mailbox<Message>) {
         loop {
-            loop {
-                match inbox.poll() {
-                    Err(_) => return,
-                    Ok(None) => break,
-                    Ok(Some(message)) => {
-                        if self.take(message) == Flow::End {
-                            return;
-                        }
-                    }
+            // The last, empty look also sends what the step before had to say.
+            while let Some(message) = inbox.try_recv() {
+                if self.take(message) == Flow::End {
+                    return;
                 }
             }
             let draining = self.gauges.draining.load(Ordering::Relaxed);
@@ -167,14 +167,12 @@ impl Worker {
             let Turn::Idle(until) = self.turn() else {
                 continue;
             };
-            match inbox.wait(until) {
-                Err(_) => return,
-                Ok(None) => {}
-                Ok(Some(message)) => {
-                    if self.take(message) == Flow::End {
-                        return;
-                    }
-                }
+            let patience =
+                until.map_or(NAP, |until| until.saturating_duration_since(Instant::now()));
+            if let Some(message) = inbox.recv_timeout(patience)
+                && self.take(message) == Flow::End
+            {
+                return;
             }
         }
     }

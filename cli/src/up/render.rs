@@ -120,7 +120,10 @@ fn target_file(plan: &Plan, name: &str, listen: &Address, tuning: Tuning) -> tar
 fn draft_file(pool: &Draft, name: &str, listen: &Address, tuning: Tuning) -> draft::File {
     let defaults = DraftConfig::default();
     draft::File {
-        model: model(&pool.replicas, tuning.draft_threads),
+        model: model(
+            &pool.replicas,
+            Some(tuning.draft_threads.unwrap_or_else(draft_threads)),
+        ),
         service: DraftConfig {
             instance: name.to_owned(),
             listen: vec![listen.clone()],
@@ -131,6 +134,12 @@ fn draft_file(pool: &Draft, name: &str, listen: &Address, tuning: Tuning) -> dra
             ..defaults
         },
     }
+}
+
+/// Threads of a draft on a machine that it shares with its targets: a draft is small, its steps
+/// are short, and more threads would take cores from the target for nothing.
+fn draft_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(4))
 }
 
 fn model(replicas: &Replicas, threads: Option<usize>) -> ModelConfig {
