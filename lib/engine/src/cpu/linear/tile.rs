@@ -17,8 +17,9 @@ use super::Job;
 /// Most panels taken at once; tasks are cut at multiples of it.
 pub(super) const GROUP: usize = 2;
 
-/// Distance of software prefetch: hardware does not look past a page's end.
-pub(super) const AHEAD: usize = 2048;
+/// Distance of software prefetch: hardware does not look past a page's end. Nearer, one row would
+/// wait for the level-3 cache; farther, lines would leave the level-1 cache before their turn.
+pub(super) const AHEAD: usize = 8192;
 
 /// A register tile: some rows times some panels.
 pub(super) trait Tile: Copy {
