@@ -193,4 +193,48 @@ mod tests {
             );
         }
     }
+
+    struct Bytes<'a>(&'a [f32], &'a mut [u8], u8);
+
+    impl Kernel for Bytes<'_> {
+        type Output = f32;
+
+        #[inline(always)]
+        unsafe fn run<S: Simd>(self) -> f32 {
+            // SAFETY: `self.0` has 16 values and `self.1` room for as many.
+            unsafe {
+                let x = S::load(self.0.as_ptr());
+                S::store_i8(self.1.as_mut_ptr(), 16, x, self.2);
+                S::store_i8(self.1.as_mut_ptr().add(16), 5, x, self.2);
+                S::largest(S::abs(x))
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_are_twos_complement_and_stop_at_their_number() {
+        let mut x: Vec<f32> = (0..16).map(|x| (17 * x - 127) as f32).collect();
+        x[3] = f32::NAN;
+        let byte = |i: usize| {
+            if i == 3 {
+                0
+            } else {
+                (17 * i as i32 - 127) as u8
+            }
+        };
+        for isa in Isa::available() {
+            for flip in [0, 0x80] {
+                let mut got = [77; 32];
+                dispatch(isa, Bytes(&x, &mut got, flip));
+                for (i, got) in got.into_iter().enumerate() {
+                    let exact = if i < 21 { byte(i % 16) ^ flip } else { 77 };
+                    assert_eq!(got, exact, "{isa} at {i}");
+                }
+            }
+            x[3] = -300.0;
+            let largest = dispatch(isa, Bytes(&x, &mut [0; 32], 0));
+            assert_eq!(largest.to_bits(), 300.0_f32.to_bits(), "{isa}");
+            x[3] = f32::NAN;
+        }
+    }
 }

@@ -1,6 +1,9 @@
 //! Reading keys and values of either number format.
 
-#![expect(unsafe_code, reason = "kernels over raw pages, entered behind run-time detection")]
+#![expect(
+    unsafe_code,
+    reason = "kernels over raw pages, entered behind run-time detection"
+)]
 
 use super::super::simd::Simd;
 use crate::runner::PAGE_TOKENS;

@@ -10,7 +10,6 @@
 //! on machines without the unit. What only such a machine checks is the instructions themselves.
 
 #![expect(unsafe_code, reason = "tile instructions behind run-time detection")]
-
 #![cfg_attr(
     not(any(test, target_arch = "x86_64")),
     expect(dead_code, reason = "other processors have no such unit")
