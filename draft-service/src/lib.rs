@@ -13,7 +13,6 @@
 //! pages and slot are free as soon as it is closed, its link is lost or its lease runs out.
 
 pub mod config;
-mod http;
 mod inbox;
 mod metrics;
 mod service;

@@ -14,6 +14,7 @@ use foretoken_engine::{
     batch::Engine,
     runner::{ModelRunner, RunnerInfo},
 };
+use foretoken_observation::{Observation, Observed};
 use foretoken_protocol::{
     Address, Listener,
     link::{Limits, LinkOptions, LinkServer, Postbox, Transport, TransportOptions, Welcome},
@@ -23,7 +24,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     config::{ConfigError, DraftConfig},
-    http::{Observation, Observed},
     inbox::Message,
     metrics::Metrics,
     worker::Worker,

@@ -20,7 +20,6 @@ pub mod config;
 mod dial;
 mod directory;
 mod gather;
-mod http;
 mod inbox;
 mod metrics;
 mod request;

@@ -15,6 +15,7 @@ use foretoken_engine::{
     batch::Engine,
     runner::{ModelRunner, RunnerInfo},
 };
+use foretoken_observation::{Observation, Observed};
 use foretoken_protocol::{
     Address, Listener,
     generate::{
@@ -33,7 +34,6 @@ use crate::{
     config::{ConfigError, TargetConfig},
     dial::Dialer,
     directory::EndpointList,
-    http::{Observation, Observed},
     inbox::{Arrival, Message},
     metrics::Metrics,
     warmup,

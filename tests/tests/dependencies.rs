@@ -12,6 +12,7 @@ const ALLOWED: [(&str, &[&str]); 11] = [
     ("foretoken-artifacts", &["foretoken-speculation"]),
     ("foretoken-engine", &["foretoken-speculation"]),
     ("foretoken-protocol", &["foretoken-speculation"]),
+    ("foretoken-observation", &[]),
     ("foretoken-registry", &["foretoken-protocol"]),
     ("foretoken-crds", &["foretoken-speculation"]),
     (
@@ -55,6 +56,7 @@ const ALLOWED: [(&str, &[&str]); 11] = [
 /// What a service may know: services meet in `protocol`, and never know each other.
 const SERVICE: &[&str] = &[
     "foretoken-engine",
+    "foretoken-observation",
     "foretoken-protocol",
     "foretoken-registry",
     "foretoken-speculation",
