@@ -34,9 +34,15 @@ pub(crate) struct Entry {
     pub(crate) node: Node,
 }
 
+/// Deepest nesting of a file. No object needs more, and each level takes stack to read.
+const DEEPEST: usize = 32;
+
 /// Parses all documents of a file; empty ones are skipped.
 pub(crate) fn parse(text: &str) -> Result<Vec<Node>, Problem> {
-    let options = serde_saphyr::options! { strict_booleans: true };
+    let options = serde_saphyr::options! {
+        strict_booleans: true,
+        budget: serde_saphyr::budget! { max_depth: DEEPEST },
+    };
     serde_saphyr::from_multiple_with_options::<Spanned<Value>>(text, options)
         .map(|documents| documents.into_iter().map(Node::from).collect())
         .map_err(|error| Problem {

@@ -257,3 +257,13 @@ fn nonsense_is_a_message_and_never_a_panic() {
         assert!(!problems.is_empty(), "{text:?}");
     }
 }
+
+#[test]
+fn nesting_without_end_is_refused_before_it_costs_stack() {
+    let small_stack = std::thread::Builder::new().stack_size(512 << 10);
+    let found = small_stack
+        .spawn(|| problems(&format!("a: {}", "[".repeat(10_000))))
+        .unwrap();
+    let found = found.join().unwrap();
+    assert!(found[0].contains("not valid YAML"), "{found:?}");
+}
