@@ -362,3 +362,26 @@ async fn a_router_that_does_not_read_never_blocks_the_target() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn answers_that_nobody_reads_hold_up_nobody_else() {
+    over_sockets(async |running, client| {
+        let mut unread = Vec::new();
+        for _ in 0..8 {
+            unread.push(client.generate(request()).await.expect("is taken"));
+            let (_, events) = running.target.take().await;
+            for token in 0..COUNT {
+                events.send(tokens(token)).expect("the router waits");
+            }
+        }
+        // Long enough for the unread answers to fill whatever they can fill.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert!(client.info().await.is_ok());
+        let mut read = client.generate(request()).await.expect("is taken");
+        let (_, events) = running.target.take().await;
+        events.send(finished()).expect("the router waits");
+        assert_eq!(read.next().await, Some(Ok(finished())));
+        drop(unread);
+    })
+    .await;
+}

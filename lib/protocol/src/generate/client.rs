@@ -34,6 +34,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const PING_EVERY: Duration = Duration::from_millis(500);
 const PING_PATIENCE: Duration = Duration::from_millis(1500);
 
+/// How far one answer may run ahead of its reader.
+const STREAM_WINDOW: u32 = 256 << 10;
+/// HTTP/2's largest: answers that nobody reads must never use up what others, and probes, need.
+const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
+
 /// Largest message of a target: log-probabilities of a long prompt are the largest.
 const MAX_MESSAGE: usize = 256 << 20;
 
@@ -131,7 +136,8 @@ fn connect_lazily(address: Address) -> GenerationClient<Channel> {
     let channel = Endpoint::from_static("http://target")
         .http2_keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_PATIENCE)
-        .http2_adaptive_window(true)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
         .connect_with_connector_lazy(connector);
     GenerationClient::new(channel).max_decoding_message_size(MAX_MESSAGE)
 }
