@@ -5,13 +5,13 @@
 //!
 //! ```text
 //! E(K) = 1 + a1 + a1 a2 + ... + a1..aK            tokens a round emits
-//! T(K) = step(other + sessions (K + 1)) + answer(K)     and what the round takes
+//! T(K) = step(other + sessions (K + 1)) + answer(K) + rest(K > 0)     and what it takes
 //! ```
 //!
-//! `answer(0)` is 0, so K = 0 is plain decoding. The model is that of sessions in lock-step: it
-//! charges the whole answer to the round, which errs on the side of plain decoding when other
-//! sessions' steps fill the wait. Acceptance alone never decides: it stays flat while the right
-//! lookahead falls with load.
+//! `answer(0)` is 0, so K = 0 is plain decoding. Step and answer are those of sessions in
+//! lock-step; what rounds really take beyond that, or less where other sessions' steps hide the
+//! answers, is learned as `rest`, for plain and speculative rounds apart. Acceptance alone never
+//! decides: it stays flat while the right lookahead falls with load.
 //!
 //! A lookahead is left only for one that is better by a margin. At K = 0 nothing is learned, so
 //! every now and then one round probes.
@@ -19,10 +19,12 @@
 mod acceptance;
 mod answer;
 mod cost;
+mod rest;
 
 use core::time::Duration;
 
 pub use self::{acceptance::Acceptance, answer::AnswerTime, cost::StepCost};
+use rest::Rest;
 
 /// How a controller decides.
 #[derive(Clone, Debug, PartialEq)]
@@ -113,6 +115,7 @@ pub struct Controller {
     acceptance: Acceptance,
     answers: AnswerTime,
     steps: StepCost,
+    rest: Rest,
     current: u32,
     /// Decisions for K = 0 since the last probe.
     idle: u32,
@@ -130,6 +133,7 @@ impl Controller {
             acceptance: Acceptance::default(),
             answers,
             steps,
+            rest: Rest::default(),
             current,
             idle: 0,
             pause,
@@ -150,6 +154,18 @@ impl Controller {
     /// Takes in how long a step of `rows` took.
     pub fn observe_step(&mut self, rows: u32, took: Duration) {
         self.steps.observe(rows, took);
+    }
+
+    /// Takes in how long a round of a session took, from verdict to verdict: `asked` tokens were
+    /// asked for (whether or not they came), and its step had `rows` rows.
+    pub fn observe_turn(&mut self, asked: u32, rows: u32, took: Duration) {
+        let answer = if asked > 0 {
+            self.answers.seconds(asked)
+        } else {
+            0.0
+        };
+        let expected = self.steps.seconds(rows) + answer;
+        self.rest.observe(asked > 0, expected, took);
     }
 
     /// Chooses the lookahead for a session's next round under `load`.
@@ -225,7 +241,8 @@ impl Controller {
     }
 
     fn seconds(&self, k: u32, load: Load) -> f64 {
-        self.step_seconds(k, load) + self.answers.seconds(k)
+        let step = self.step_seconds(k, load);
+        (step + self.answers.seconds(k) + self.rest.seconds(k > 0)).max(step)
     }
 
     fn step_seconds(&self, k: u32, load: Load) -> f64 {

@@ -190,3 +190,41 @@ fn answers_of_more_than_a_second_and_steps_of_none_break_nothing() {
     });
     assert!(choice.lookahead <= 8);
 }
+
+#[test]
+fn what_rounds_really_take_decides_against_what_they_should_take() {
+    let mut controller = controller(50, 10);
+    teach(&mut controller, 7, 8);
+    let chosen = controller.choose(load(1)).lookahead;
+    assert!(chosen > 0);
+    // Rounds with windows take four times as long as step and answer explain.
+    for _ in 0..200 {
+        controller.observe_turn(chosen, chosen + 1, 5000 * US);
+    }
+    assert_eq!(controller.choose(load(1)).lookahead, 0);
+    // Long after that the figure is forgotten, and speculation is tried again.
+    for _ in 0..5000 {
+        controller.observe_turn(0, 1, 1000 * US);
+    }
+    assert!(controller.choose(load(1)).lookahead > 0);
+}
+
+#[test]
+fn answers_hidden_behind_other_steps_are_not_charged() {
+    let mut controller = controller(3000, 10);
+    teach(&mut controller, 8, 8);
+    assert_eq!(controller.choose(load(4)).lookahead, 0);
+    for _ in 0..200 {
+        controller.observe_turn(4, 20, 1200 * US);
+    }
+    assert!(controller.choose(load(4)).lookahead > 0);
+}
+
+#[test]
+fn one_long_pause_changes_little() {
+    let mut controller = controller(50, 10);
+    teach(&mut controller, 8, 8);
+    let before = controller.choose(load(1));
+    controller.observe_turn(8, 9, Duration::from_secs(10));
+    assert_eq!(controller.choose(load(1)), before);
+}
