@@ -14,7 +14,7 @@ use std::{sync::Arc, time::Duration};
 
 use foretoken_protocol::generate::{
     EmittedToken, FinishReason, GenerateError, GenerateEvent, GenerateRequest, GenerateStream,
-    GenerationStats, TargetInfo, TokenLogprobs,
+    Round, TargetInfo, TokenLogprobs,
 };
 use futures::StreamExt;
 use tokio::time::Instant;
@@ -55,6 +55,10 @@ pub(crate) struct Generation {
     losses: u32,
     /// Whether a target has the prompt in.
     started: bool,
+    /// Whether the current target's pass over its prompt has been read.
+    is_past_prompt: bool,
+    /// When tokens came last.
+    last: Option<Instant>,
     /// What came while waiting for the start.
     pending: Option<Progress>,
     /// Whether the output has its end.
@@ -73,35 +77,30 @@ pub(crate) struct Tally {
     /// Log-probabilities of prompt tokens 1.., if asked for.
     pub(crate) prompt_logprobs: Vec<TokenLogprobs>,
     pub(crate) accepted: u32,
-    /// Rounds that emitted something, the prompt's own pass included.
-    pub(crate) passes: u32,
-    pub(crate) first: Option<Instant>,
-    pub(crate) last: Option<Instant>,
-    /// What the target said at the end; none if the output was cut by a stop string or a loss.
-    pub(crate) stats: Option<GenerationStats>,
+    /// Tokens that drafts proposed and targets verified, in the rounds that were read.
+    pub(crate) drafted: u32,
+    /// Passes of targets that were read, but for each target's pass over its prompt.
+    pub(crate) rounds: u32,
+    /// Policy of the target that served it last; none if none did.
+    pub(crate) policy: Option<String>,
+    /// By this router's clock, from the request's arrival to its first token.
+    first: Option<Duration>,
+    /// By this router's clock, from the first token to the last.
+    decode: Duration,
+    /// The same two by the target's clock, if one target said all of the output.
+    told: Option<(Duration, Duration)>,
     pub(crate) fingerprint: Option<String>,
 }
 
 impl Tally {
-    /// Target passes after the prompt.
-    pub(crate) fn rounds(&self) -> u32 {
-        self.stats
-            .as_ref()
-            .map_or(self.passes.saturating_sub(1), |stats| stats.rounds)
-    }
-
-    /// Tokens that drafts proposed; known only if the target could say so at the end.
-    pub(crate) fn drafted(&self) -> Option<u32> {
-        self.stats.as_ref().map(|stats| stats.drafted)
+    /// Time to the first token; none if there is no token.
+    pub(crate) fn prefill(&self) -> Option<Duration> {
+        self.told.map(|(prefill, _)| prefill).or(self.first)
     }
 
     /// Time from the first token to the last.
     pub(crate) fn decode(&self) -> Duration {
-        match (&self.stats, self.first, self.last) {
-            (Some(stats), ..) => stats.decode,
-            (None, Some(first), Some(last)) => last - first,
-            (None, ..) => Duration::ZERO,
-        }
+        self.told.map_or(self.decode, |(_, decode)| decode)
     }
 }
 
@@ -125,6 +124,8 @@ impl Generation {
             avoid: None,
             losses: 0,
             started: false,
+            is_past_prompt: false,
+            last: None,
             pending: None,
             over: false,
             arrived,
@@ -170,18 +171,20 @@ impl Generation {
             Some(Ok(GenerateEvent::Started {
                 cached_tokens,
                 prompt_logprobs,
+                policy,
             })) => {
+                self.tally.policy = Some(policy);
                 self.started(cached_tokens, prompt_logprobs);
                 Ok(None)
             }
-            Some(Ok(GenerateEvent::Tokens(tokens))) if tokens.is_empty() => Ok(None),
-            Some(Ok(GenerateEvent::Tokens(tokens))) => {
-                self.count(&tokens);
-                Ok(Some(Progress::Tokens(tokens)))
+            Some(Ok(GenerateEvent::Tokens(round))) if round.tokens.is_empty() => Ok(None),
+            Some(Ok(GenerateEvent::Tokens(round))) => {
+                self.count(&round);
+                Ok(Some(Progress::Tokens(round.tokens)))
             }
             Some(Ok(GenerateEvent::Finished { reason, stats })) => {
                 if self.losses == 0 {
-                    self.tally.stats = Some(stats);
+                    self.tally.told = Some((stats.prefill, stats.decode));
                 }
                 self.current = None;
                 Ok(Some(Progress::Finished(reason)))
@@ -226,10 +229,8 @@ impl Generation {
             .generation_tokens
             .inc_by(u64::from(self.tally.emitted));
         self.metrics.accepted.inc_by(u64::from(self.tally.accepted));
-        self.metrics.rounds.inc_by(u64::from(self.tally.rounds()));
-        self.metrics
-            .drafted
-            .inc_by(self.tally.drafted().map_or(0, u64::from));
+        self.metrics.rounds.inc_by(u64::from(self.tally.rounds));
+        self.metrics.drafted.inc_by(u64::from(self.tally.drafted));
         self.metrics
             .cached_tokens
             .inc_by(u64::from(self.tally.cached_tokens));
@@ -256,6 +257,7 @@ impl Generation {
                     self.identity.get_or_insert_with(|| Identity::from(&*info));
                 }
                 self.current = Some((lease, stream));
+                self.is_past_prompt = false;
                 Ok(())
             }
             Err(error) => {
@@ -276,7 +278,8 @@ impl Generation {
         self.deadline = None;
     }
 
-    fn count(&mut self, tokens: &[EmittedToken]) {
+    fn count(&mut self, round: &Round) {
+        let tokens = &round.tokens;
         self.deadline = None;
         self.request
             .tokens
@@ -284,19 +287,21 @@ impl Generation {
         let tally = &mut self.tally;
         tally.emitted += tokens.len() as u32;
         tally.accepted += tokens.iter().filter(|emitted| emitted.accepted).count() as u32;
-        tally.passes += 1;
+        tally.drafted += round.drafted;
+        tally.rounds += u32::from(self.is_past_prompt);
+        self.is_past_prompt = true;
         let now = Instant::now();
-        if let Some(last) = tally.last {
-            let each = (now - last).as_secs_f64() / tokens.len() as f64;
+        if let Some(last) = self.last.replace(now) {
+            let took = now - last;
+            tally.decode += took;
+            let each = took.as_secs_f64() / tokens.len() as f64;
             self.metrics.inter_token.observe(each);
         }
         if tally.first.is_none() {
-            tally.first = Some(now);
-            self.metrics
-                .first_token
-                .observe((now - self.arrived).as_secs_f64());
+            let took = now - self.arrived;
+            tally.first = Some(took);
+            self.metrics.first_token.observe(took.as_secs_f64());
         }
-        tally.last = Some(now);
     }
 
     fn instance(&self) -> String {

@@ -163,17 +163,13 @@ pub(crate) fn usage(job: &Job, tallies: &[&Tally]) -> Value {
     })
 }
 
-/// What speculation did, over all choices. `drafted` is null if a stop string or a lost target
-/// cut the account short.
+/// What speculation did, over all choices and all targets that served them.
 fn speculation(job: &Job, tallies: &[&Tally]) -> Value {
-    let rounds: u32 = tallies.iter().map(|tally| tally.rounds()).sum();
+    let rounds: u32 = tallies.iter().map(|tally| tally.rounds).sum();
     let accepted: u32 = tallies.iter().map(|tally| tally.accepted).sum();
-    let drafted: Option<u32> = tallies.iter().map(|tally| tally.drafted()).sum();
+    let drafted: u32 = tallies.iter().map(|tally| tally.drafted).sum();
     let acceptance_length = (rounds > 0).then(|| 1.0 + f64::from(accepted) / f64::from(rounds));
-    let served = tallies
-        .iter()
-        .find_map(|t| t.stats.as_ref())
-        .map(|stats| stats.policy.clone());
+    let served = tallies.iter().find_map(|tally| tally.policy.clone());
     json!({
         "rounds": rounds,
         "drafted": drafted,
@@ -189,11 +185,7 @@ fn speculation(job: &Job, tallies: &[&Tally]) -> Value {
 pub(crate) fn timings(job: &Job, tallies: &[&Tally]) -> Value {
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let predicted: u32 = tallies.iter().map(|tally| tally.emitted).sum();
-    let prefill = tallies
-        .iter()
-        .filter_map(|t| t.stats.as_ref())
-        .map(|s| s.prefill)
-        .max();
+    let prefill = tallies.iter().filter_map(|tally| tally.prefill()).max();
     let decode = tallies
         .iter()
         .map(|tally| tally.decode())
@@ -213,7 +205,7 @@ pub(crate) fn timings(job: &Job, tallies: &[&Tally]) -> Value {
         "predicted_n": predicted,
         "predicted_ms": ms(decode),
         "predicted_per_second": per_second,
-        "draft_n": tallies.iter().map(|tally| tally.drafted()).sum::<Option<u32>>(),
+        "draft_n": tallies.iter().map(|tally| tally.drafted).sum::<u32>(),
         "draft_n_accepted": tallies.iter().map(|tally| tally.accepted).sum::<u32>(),
     })
 }

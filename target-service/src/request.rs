@@ -8,7 +8,7 @@ use foretoken_engine::{
     schedule::RequestId,
 };
 use foretoken_protocol::generate::{
-    EmittedToken, EventSender, FinishReason, GenerateEvent, GenerationStats, TokenLogprobs,
+    EmittedToken, EventSender, FinishReason, GenerateEvent, GenerationStats, Round, TokenLogprobs,
 };
 use foretoken_speculation::{
     SessionId, TokenId,
@@ -232,9 +232,12 @@ impl Request {
                 .top_logprobs
                 .map(|top| token_logprobs(row(i), token, top, scratch)),
         });
-        let pieces = pieces.collect();
+        let round = Round {
+            drafted: window.len() as u32,
+            tokens: pieces.collect(),
+        };
         self.start();
-        self.outbox.push(GenerateEvent::Tokens(pieces));
+        self.outbox.push(GenerateEvent::Tokens(round));
         self.emitted += tokens.len() as u32;
         Decided { accepted, ended }
     }
@@ -292,6 +295,7 @@ impl Request {
             self.outbox.push(GenerateEvent::Started {
                 cached_tokens,
                 prompt_logprobs,
+                policy: self.policy.name().into(),
             });
         }
     }

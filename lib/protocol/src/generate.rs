@@ -57,9 +57,11 @@ pub enum GenerateEvent {
         cached_tokens: u32,
         /// Log-probabilities of prompt tokens 1.. if they were asked for.
         prompt_logprobs: Vec<TokenLogprobs>,
+        /// Policy that serves it.
+        policy: String,
     },
     /// Tokens of one round.
-    Tokens(Vec<EmittedToken>),
+    Tokens(Round),
     /// Nothing follows.
     Finished {
         /// Why it ended.
@@ -67,6 +69,16 @@ pub enum GenerateEvent {
         /// What it took.
         stats: GenerationStats,
     },
+}
+
+/// What one pass of the target decided. A reader that stops early, or loses the target, has the
+/// whole account of what it has read.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Round {
+    /// Tokens that a draft had proposed and this pass verified; none in the prompt's own pass.
+    pub drafted: u32,
+    /// What came of it.
+    pub tokens: Vec<EmittedToken>,
 }
 
 /// A token of the output.

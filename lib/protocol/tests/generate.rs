@@ -12,7 +12,8 @@ use foretoken_protocol::{
     Address, Listener,
     generate::{
         EmittedToken, EventSender, FinishReason, GenerateClient, GenerateError, GenerateEvent,
-        GenerateRequest, GenerateService, GenerationStats, TargetInfo, TargetLoad, serve_generate,
+        GenerateRequest, GenerateService, GenerationStats, Round, TargetInfo, TargetLoad,
+        serve_generate,
     },
 };
 use foretoken_speculation::{Seed, TokenId, sampling::SamplingParams};
@@ -128,11 +129,14 @@ fn request() -> GenerateRequest {
 }
 
 fn tokens(token: u32) -> GenerateEvent {
-    GenerateEvent::Tokens(vec![EmittedToken {
-        token: TokenId(token),
-        accepted: token.is_multiple_of(2),
-        logprobs: None,
-    }])
+    GenerateEvent::Tokens(Round {
+        drafted: 4,
+        tokens: vec![EmittedToken {
+            token: TokenId(token),
+            accepted: token.is_multiple_of(2),
+            logprobs: None,
+        }],
+    })
 }
 
 fn finished() -> GenerateEvent {
@@ -166,6 +170,7 @@ async fn a_request_arrives_whole_and_its_events_come_back_in_order() {
         let started = GenerateEvent::Started {
             cached_tokens: 1,
             prompt_logprobs: Vec::new(),
+            policy: "Speculative".into(),
         };
         let all = [started, tokens(3), tokens(4), finished()];
         for event in &all {

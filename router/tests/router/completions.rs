@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Script, start,
-    target::{EOS, tokenizer},
+    target::{DRAFTED, EOS, tokenizer},
 };
 
 const TEXT: &str = " The answer is 42.\n\nQuestion: why?";
@@ -243,11 +243,17 @@ async fn a_stop_string_cuts_the_text_and_cancels_the_target() {
         assert_eq!(choice["stop_reason"], "\n\n");
         let all = tokenizer().encode(TEXT, false).unwrap().len() as u64;
         assert!(json["usage"]["completion_tokens"].as_u64().unwrap() < all);
-        assert_eq!(
-            json["usage"]["foretoken"]["drafted"],
-            Value::Null,
-            "cut short, so unknown"
-        );
+        let own = &json["usage"]["foretoken"];
+        let rounds = own["rounds"].as_u64().unwrap();
+        assert!(rounds > 0);
+        assert_eq!(own["drafted"], rounds * u64::from(DRAFTED));
+        assert_eq!(own["policy"], "Speculative");
+        let timings = &json["timings"];
+        assert_eq!(timings["draft_n"], own["drafted"]);
+        // By the router's clock: the target cannot say any more.
+        assert!(timings["prompt_ms"].as_f64().unwrap() > 0.0);
+        assert_ne!(timings["prompt_ms"], 7.0);
+        assert!(timings["predicted_ms"].as_f64().unwrap() > 0.0);
     }
 }
 

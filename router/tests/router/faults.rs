@@ -7,7 +7,10 @@ use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Script, Setup, config, start, start_with, target::Target};
+use crate::{
+    Script, Setup, config, start, start_with,
+    target::{DRAFTED, Target},
+};
 
 const TEXT: &str = " one two three four five six seven eight nine ten eleven twelve";
 
@@ -80,6 +83,15 @@ async fn a_whole_answer_is_replayed_too_and_counts_each_token_once() {
         listed,
         json["usage"]["prompt_tokens"].as_u64().unwrap() + tokens
     );
+    let all = Script::says(TEXT).output.len();
+    // Over both targets, but for each one's pass over its prompt.
+    let own = &json["usage"]["foretoken"];
+    let said: usize = [4, all - 4].iter().map(|n| (n - 1).div_ceil(3)).sum();
+    assert_eq!(own["rounds"], said);
+    assert_eq!(own["drafted"], said * DRAFTED as usize);
+    assert_eq!(own["policy"], "Speculative");
+    assert_eq!(json["timings"]["draft_n"], own["drafted"]);
+    assert!(json["timings"]["prompt_ms"].as_f64().unwrap() > 0.0);
 }
 
 #[tokio::test]

@@ -13,7 +13,8 @@ use foretoken_protocol::{
     Address, Listener,
     generate::{
         EmittedToken, EventSender, FinishReason, GenerateError, GenerateEvent, GenerateRequest,
-        GenerateService, GenerationStats, TargetInfo, TargetLoad, TokenLogprobs, serve_generate,
+        GenerateService, GenerationStats, Round, TargetInfo, TargetLoad, TokenLogprobs,
+        serve_generate,
     },
 };
 use foretoken_speculation::TokenId;
@@ -23,6 +24,9 @@ use crate::model_folder;
 
 /// End of text of the shipped tokenizer.
 pub(crate) const EOS: TokenId = TokenId(1);
+
+/// Tokens that are verified in each round after the prompt's.
+pub(crate) const DRAFTED: u32 = 4;
 
 /// The shipped tokenizer, loaded once.
 pub(crate) fn tokenizer() -> &'static Tokenizer {
@@ -172,6 +176,7 @@ impl Target {
                 .filter(|_| wanted)
                 .map(|&t| told(t, k))
                 .collect(),
+            policy: "Speculative".into(),
         })?;
         let mut at = request.tokens.len() - request.prompt_len;
         let end = script.output.len().min(request.max_tokens as usize);
@@ -208,7 +213,8 @@ impl Target {
             self.tokens_sent
                 .fetch_add(tokens.len() as u32, Ordering::SeqCst);
             let last = tokens.last().map(|emitted| emitted.token);
-            events.send(GenerateEvent::Tokens(tokens))?;
+            let drafted = if rounds == 0 { 0 } else { DRAFTED };
+            events.send(GenerateEvent::Tokens(Round { drafted, tokens }))?;
             if let Some(token) = last.filter(|_| stop.is_some()) {
                 return finish(events, FinishReason::Stop(token), rounds, accepted);
             }
@@ -230,7 +236,7 @@ fn finish(
 ) -> Result<(), foretoken_protocol::generate::Cancelled> {
     let stats = GenerationStats {
         rounds,
-        drafted: rounds * 4,
+        drafted: rounds * DRAFTED,
         accepted,
         cached_tokens: 4,
         policy: "Speculative".into(),

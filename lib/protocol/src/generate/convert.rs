@@ -7,7 +7,7 @@ use tonic::{Code, Status};
 
 use super::{
     EmittedToken, FinishReason, GenerateError, GenerateEvent, GenerateRequest, GenerationStats,
-    TargetInfo, TargetLoad, TokenLogprobs,
+    Round, TargetInfo, TargetLoad, TokenLogprobs,
 };
 use crate::wire::{
     ValueError, Wire, check_text, pack_tokens, pack_words,
@@ -98,11 +98,13 @@ impl Wire for GenerateEvent {
             Self::Started {
                 cached_tokens,
                 prompt_logprobs,
+                policy,
             } => generate_event::Event::Started(proto::Started {
                 cached_tokens: *cached_tokens,
                 prompt_logprobs: prompt_logprobs.iter().map(Wire::to_proto).collect(),
+                policy: policy.clone(),
             }),
-            Self::Tokens(tokens) => generate_event::Event::Tokens(pack_emitted(tokens)),
+            Self::Tokens(round) => generate_event::Event::Tokens(pack_round(round)),
             Self::Finished { reason, stats } => {
                 generate_event::Event::Finished(pack_finished(*reason, stats))
             }
@@ -119,14 +121,16 @@ impl Wire for GenerateEvent {
                     .into_iter()
                     .map(TokenLogprobs::from_proto)
                     .collect::<Result<_, _>>()?,
+                policy: check_text("policy", started.policy)?,
             },
-            generate_event::Event::Tokens(tokens) => Self::Tokens(unpack_emitted(tokens)?),
+            generate_event::Event::Tokens(round) => Self::Tokens(unpack_round(round)?),
             generate_event::Event::Finished(finished) => unpack_finished(finished)?,
         })
     }
 }
 
-fn pack_emitted(tokens: &[EmittedToken]) -> proto::Tokens {
+fn pack_round(round: &Round) -> proto::Tokens {
+    let tokens = &round.tokens;
     let with_logprobs = tokens.iter().any(|token| token.logprobs.is_some());
     let logprobs = |token: &EmittedToken| token.logprobs.clone().unwrap_or_default().to_proto();
     proto::Tokens {
@@ -140,10 +144,11 @@ fn pack_emitted(tokens: &[EmittedToken]) -> proto::Tokens {
         } else {
             Vec::new()
         },
+        drafted: round.drafted,
     }
 }
 
-fn unpack_emitted(emitted: proto::Tokens) -> Result<Vec<EmittedToken>, ValueError> {
+fn unpack_round(emitted: proto::Tokens) -> Result<Round, ValueError> {
     let tokens = unpack_tokens("tokens", &emitted.tokens)?;
     let same_len = |field, found| {
         let expected = tokens.len();
@@ -166,16 +171,20 @@ fn unpack_emitted(emitted: proto::Tokens) -> Result<Vec<EmittedToken>, ValueErro
         }
     }
     let logprobs = logprobs.into_iter().chain(std::iter::repeat(None));
-    Ok(tokens
-        .iter()
-        .zip(&emitted.accepted)
-        .zip(logprobs)
-        .map(|((token, accepted), logprobs)| EmittedToken {
-            token: *token,
-            accepted: *accepted != 0,
-            logprobs,
-        })
-        .collect())
+    let pieces =
+        tokens
+            .iter()
+            .zip(&emitted.accepted)
+            .zip(logprobs)
+            .map(|((token, accepted), logprobs)| EmittedToken {
+                token: *token,
+                accepted: *accepted != 0,
+                logprobs,
+            });
+    Ok(Round {
+        drafted: emitted.drafted,
+        tokens: pieces.collect(),
+    })
 }
 
 fn pack_finished(reason: FinishReason, stats: &GenerationStats) -> proto::Finished {

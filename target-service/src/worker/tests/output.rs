@@ -204,8 +204,13 @@ fn log_probabilities_are_the_same_with_and_without_speculation() {
                 GenerateEvent::Started {
                     prompt_logprobs, ..
                 } => all.extend(prompt_logprobs.clone()),
-                GenerateEvent::Tokens(tokens) => {
-                    all.extend(tokens.iter().filter_map(|token| token.logprobs.clone()));
+                GenerateEvent::Tokens(round) => {
+                    all.extend(
+                        round
+                            .tokens
+                            .iter()
+                            .filter_map(|token| token.logprobs.clone()),
+                    );
                 }
                 GenerateEvent::Finished { .. } => {}
             }
@@ -218,6 +223,12 @@ fn log_probabilities_are_the_same_with_and_without_speculation() {
         ("Speculative", 0)
     );
     assert!(with.stats().accepted > 0);
+    let drafted = |piece: &GenerateEvent| match piece {
+        GenerateEvent::Tokens(round) => round.drafted,
+        GenerateEvent::Started { .. } | GenerateEvent::Finished { .. } => 0,
+    };
+    let told: u32 = with.pieces.iter().map(drafted).sum();
+    assert_eq!(told, with.stats().drafted);
     assert_eq!(flat(&with).len(), 19 + 30);
     assert_eq!(flat(&with), flat(&without));
     assert!(

@@ -98,9 +98,10 @@ impl Output {
                 Ok(GenerateEvent::Finished { reason, stats }) => {
                     self.end = Some(Ok((reason, stats)));
                 }
-                Ok(GenerateEvent::Tokens(tokens)) => {
-                    self.tokens.extend(tokens.iter().map(|token| token.token));
-                    self.pieces.push(GenerateEvent::Tokens(tokens));
+                Ok(GenerateEvent::Tokens(round)) => {
+                    let tokens = round.tokens.iter().map(|token| token.token);
+                    self.tokens.extend(tokens);
+                    self.pieces.push(GenerateEvent::Tokens(round));
                 }
                 Ok(event) => self.pieces.push(event),
                 Err(error) => self.end = Some(Err(error)),

@@ -100,6 +100,7 @@ fn event() -> impl Strategy<Value = GenerateEvent> {
             GenerateEvent::Started {
                 cached_tokens,
                 prompt_logprobs,
+                policy: "p".into(),
             }
         });
     let plain = vec((any::<u32>(), any::<bool>(), Just(None)), 0..9);
@@ -107,13 +108,16 @@ fn event() -> impl Strategy<Value = GenerateEvent> {
         (any::<u32>(), any::<bool>(), logprobs().prop_map(Some)),
         0..4,
     );
-    let tokens = prop_oneof![plain, detailed].prop_map(|tokens| {
+    let tokens = (any::<u32>(), prop_oneof![plain, detailed]).prop_map(|(drafted, tokens)| {
         let emitted = |(token, accepted, logprobs)| EmittedToken {
             token: TokenId(token),
             accepted,
             logprobs,
         };
-        GenerateEvent::Tokens(tokens.into_iter().map(emitted).collect())
+        GenerateEvent::Tokens(Round {
+            drafted,
+            tokens: tokens.into_iter().map(emitted).collect(),
+        })
     });
     let finished = (option::of(any::<u32>()), any::<[u32; 4]>(), any::<u64>()).prop_map(
         |(stop, [rounds, drafted, accepted, cached_tokens], nanos)| GenerateEvent::Finished {
