@@ -35,7 +35,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 256)]
     max_tokens: u32,
     /// Randomness: 0 takes the likeliest token [default: the model's]
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
     temperature: Option<f32>,
     /// Policy, Autoregressive or Speculative [default: the deployment's]
     #[arg(long)]
@@ -52,10 +52,11 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let runtime = child::small_runtime()?;
     let client = Client::new();
-    let model = runtime.block_on(choose_model(&client, args))?;
+    let base = base_url(&args.url);
+    let model = runtime.block_on(choose_model(&client, &base, args.model.as_deref()))?;
     let mut chat = Chat {
         client,
-        url: format!("{}/v1/chat/completions", args.url.trim_end_matches('/')),
+        url: format!("{base}/v1/chat/completions"),
         request: request(args, &model),
         messages: args
             .system
@@ -65,6 +66,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         colours: !args.plain && io::stdout().is_terminal(),
     };
     let mut editor = DefaultEditor::new().context("cannot use the terminal")?;
+    let is_person = io::stdin().is_terminal();
     eprintln!("{model}; Ctrl-C stops an answer, Ctrl-D ends");
     loop {
         match editor.readline("> ") {
@@ -72,8 +74,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             Ok(line) => {
                 // A history that is not kept is no reason to stop.
                 let _ = editor.add_history_entry(&line);
-                if let Err(error) = runtime.block_on(chat.say(&line)) {
-                    eprintln!("error: {error:#}");
+                let said = runtime.block_on(chat.say(&line));
+                match said {
+                    // A person sees it and goes on; a script sees the exit code.
+                    Err(error) if is_person => eprintln!("error: {error:#}"),
+                    said => said?,
                 }
             }
             Err(ReadlineError::Interrupted) => {}
@@ -140,14 +145,21 @@ impl Chat {
     }
 }
 
-async fn choose_model(client: &Client, args: &Args) -> anyhow::Result<String> {
-    let url = format!("{}/v1/models", args.url.trim_end_matches('/'));
-    let hint = || {
-        format!(
-            "no server answers at {}: start one with `foretoken up`",
-            args.url
-        )
-    };
+/// The address without `/v1`, which other programs want in it, and with a scheme.
+fn base_url(given: &str) -> String {
+    let trimmed = given.trim_end_matches('/');
+    let trimmed = trimmed.strip_suffix("/v1").unwrap_or(trimmed);
+    let trimmed = trimmed.trim_end_matches('/');
+    if trimmed.contains("://") {
+        trimmed.to_owned()
+    } else {
+        format!("http://{trimmed}")
+    }
+}
+
+async fn choose_model(client: &Client, base: &str, wanted: Option<&str>) -> anyhow::Result<String> {
+    let url = format!("{base}/v1/models");
+    let hint = || format!("no server answers at {base}: start one with `foretoken up`");
     let answer = client.get(&url).send().await.with_context(hint)?;
     let list: Value = answer
         .error_for_status()?
@@ -157,12 +169,12 @@ async fn choose_model(client: &Client, args: &Args) -> anyhow::Result<String> {
     let empty = Vec::new();
     let models = list["data"].as_array().unwrap_or(&empty);
     let mut names = models.iter().filter_map(|model| model["id"].as_str());
-    match &args.model {
+    match wanted {
         None => match names.next() {
             Some(name) => Ok(name.to_owned()),
-            None => bail!("the server at {} has no model", args.url),
+            None => bail!("the server at {base} has no model"),
         },
-        Some(wanted) if names.clone().any(|name| name == wanted) => Ok(wanted.clone()),
+        Some(wanted) if names.clone().any(|name| name == wanted) => Ok(wanted.to_owned()),
         Some(wanted) => {
             let known: Vec<&str> = names.collect();
             Err(usage(format!(
@@ -204,4 +216,22 @@ fn print(text: &str) -> anyhow::Result<()> {
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
         .context("cannot write the answer")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_may_lack_its_scheme_and_may_end_in_v1() {
+        for given in [
+            "127.0.0.1:8777",
+            "http://127.0.0.1:8777/",
+            "http://127.0.0.1:8777/v1",
+            "127.0.0.1:8777/v1/",
+        ] {
+            assert_eq!(base_url(given), "http://127.0.0.1:8777", "{given}");
+        }
+        assert_eq!(base_url("https://host/api/v1"), "https://host/api");
+    }
 }

@@ -55,25 +55,50 @@ pub(crate) struct Args {
     #[arg(long = "prompt", value_name = "TEXT", conflicts_with_all = ["prompt", "ids"])]
     prompt_option: Option<String>,
     /// Prompt as token ids, such as 0,17,42; nothing is added to them
-    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "LIST",
+        allow_hyphen_values = true
+    )]
     ids: Vec<u32>,
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
     /// Most new tokens
-    #[arg(long, value_name = "N", default_value_t = 128)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 128,
+        allow_negative_numbers = true
+    )]
     max_tokens: u32,
     /// Randomness: 0 takes the likeliest token
-    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    #[arg(
+        long,
+        value_name = "T",
+        default_value_t = 0.0,
+        allow_negative_numbers = true
+    )]
     temperature: f32,
     /// Keep the likeliest tokens that reach this probability together
-    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    #[arg(
+        long,
+        value_name = "P",
+        default_value_t = 1.0,
+        allow_negative_numbers = true
+    )]
     top_p: f32,
     /// Keep this many likeliest tokens; 0 keeps all
-    #[arg(long, value_name = "K", default_value_t = 0)]
+    #[arg(
+        long,
+        value_name = "K",
+        default_value_t = 0,
+        allow_negative_numbers = true
+    )]
     top_k: u32,
     /// Where the randomness comes from [default: drawn]
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     seed: Option<u64>,
     /// Go on after an end-of-sequence token
     #[arg(long)]

@@ -1,6 +1,6 @@
 //! Which model a service runs, and how.
 
-use std::{path::PathBuf, str::FromStr, time::Duration};
+use std::{fs, path::PathBuf, str::FromStr, time::Duration};
 
 use foretoken_artifacts::{
     GenerationConfig, ModelUri, Tokenizer,
@@ -15,6 +15,9 @@ use foretoken_engine::{
 use serde::{Deserialize, Serialize};
 
 use crate::{failure::usage, report::Reporter};
+
+/// Fewest entries that a simulated vocabulary has.
+const MIN_SIMULATED_VOCAB: usize = 16;
 
 /// A model and how it is held. As flags, each overrides the file's value.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
@@ -127,6 +130,7 @@ impl FromStr for Simulated {
                 }
             }
         }
+        simulated.check()?;
         Ok(simulated)
     }
 }
@@ -173,6 +177,7 @@ impl ModelConfig {
         runtime: &tokio::runtime::Runtime,
         reporter: Reporter,
     ) -> anyhow::Result<Loaded> {
+        self.check()?;
         if let Some(simulated) = &self.simulated {
             if self.model.is_some() {
                 return Err(usage("--model and --simulated are both given: choose one"));
@@ -207,6 +212,27 @@ impl ModelConfig {
             eos: generation.eos.iter().map(|token| token.0).collect(),
             tokenizer_digest,
         })
+    }
+
+    /// What can be refused before anything is downloaded or loaded.
+    fn check(&self) -> anyhow::Result<()> {
+        if self.kv_mib == Some(0) {
+            return Err(usage("--kv-mib is 0; it must be at least 1"));
+        }
+        if let Some(simulated) = &self.simulated {
+            simulated.check().map_err(usage)?;
+        }
+        let Some(allowed) = allowed_cores() else {
+            return Ok(());
+        };
+        let known =
+            |core: usize| allowed_ranges(&allowed).any(|(low, high)| (low..=high).contains(&core));
+        match self.cores.iter().find(|&&core| !known(core)) {
+            None => Ok(()),
+            Some(core) => Err(usage(format!(
+                "--cores has {core}; this process may use cores {allowed}"
+            ))),
+        }
     }
 
     fn cpu_options(&self, reporter: Reporter, name: &str) -> anyhow::Result<CpuOptions> {
@@ -246,7 +272,38 @@ impl ModelConfig {
     }
 }
 
+/// Cores that this process may run on, as Linux lists them, such as `0-3,8`; none elsewhere.
+fn allowed_cores() -> Option<String> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let mut lines = status.lines();
+    let list = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    Some(list.trim().to_owned())
+}
+
+/// The ranges of such a list, both ends included.
+fn allowed_ranges(list: &str) -> impl Iterator<Item = (usize, usize)> {
+    list.split(',').filter_map(|range| {
+        let (low, high) = range.split_once('-').unwrap_or((range, range));
+        Some((low.parse().ok()?, high.parse().ok()?))
+    })
+}
+
 impl Simulated {
+    fn check(&self) -> Result<(), String> {
+        let Self {
+            vocab, positions, ..
+        } = self;
+        if *vocab < MIN_SIMULATED_VOCAB {
+            return Err(format!(
+                "vocab is {vocab}; it must be at least {MIN_SIMULATED_VOCAB}"
+            ));
+        }
+        if *positions == 0 {
+            return Err("positions is 0; it must be at least 1".into());
+        }
+        Ok(())
+    }
+
     fn runner(self) -> SimRunner {
         let Self {
             language,
@@ -343,5 +400,27 @@ mod tests {
                 .unwrap_err()
                 .contains("known are")
         );
+        let message = "vocab=0".parse::<Simulated>().unwrap_err();
+        assert_eq!(message, "vocab is 0; it must be at least 16");
+    }
+
+    #[test]
+    fn cores_that_are_not_there_and_no_memory_are_refused_before_loading() {
+        let cores = ModelConfig {
+            cores: vec![99_999],
+            ..ModelConfig::default()
+        };
+        if allowed_cores().is_some() {
+            let message = cores.check().unwrap_err().to_string();
+            assert!(message.starts_with("--cores has 99999;"), "{message}");
+        }
+        let memory = ModelConfig {
+            kv_mib: Some(0),
+            ..ModelConfig::default()
+        };
+        let message = memory.check().unwrap_err().to_string();
+        assert_eq!(message, "--kv-mib is 0; it must be at least 1");
+        let ranges: Vec<_> = allowed_ranges("0-3,8").collect();
+        assert_eq!(ranges, [(0, 3), (8, 8)]);
     }
 }
