@@ -59,11 +59,21 @@ pub(crate) struct Request {
     cached: Option<u32>,
     /// When the window of the next round was asked for, and how many tokens.
     pub(crate) asked: Option<(Instant, u32)>,
+    /// When its latest verdict was, and how many tokens were asked for with it.
+    verdict: Option<(Instant, u32)>,
     /// When the first token was emitted.
     first_token: Option<Instant>,
     /// Events of the current step.
     outbox: Vec<GenerateEvent>,
     emitted: u32,
+}
+
+/// A round, from verdict to verdict.
+pub(crate) struct Turnaround {
+    /// Tokens that were asked for.
+    pub(crate) asked: u32,
+    /// How long it took.
+    pub(crate) took: Duration,
 }
 
 /// What a verification came to.
@@ -136,6 +146,7 @@ impl Request {
             prompt_logprobs: request.prompt_logprobs.then(Vec::new),
             cached: None,
             asked: None,
+            verdict: None,
             first_token: None,
             outbox: Vec::new(),
             emitted: 0,
@@ -153,8 +164,9 @@ impl Request {
         (tokens.len() >= self.limit).then_some(FinishReason::Length)
     }
 
-    /// Notes what was asked of the endpoint.
-    pub(crate) fn note_asked(&mut self, messages: &[ToDraft], now: Instant) {
+    /// Notes what was asked of the endpoint with a verdict. Gives the round that ended with it,
+    /// unless it was the first.
+    pub(crate) fn note_asked(&mut self, messages: &[ToDraft], now: Instant) -> Option<Turnaround> {
         let lookahead = messages.iter().find_map(|message| match message {
             ToDraft::Outcome(outcome) => Some(outcome.lookahead),
             ToDraft::Open(_) | ToDraft::Close { .. } => None,
@@ -162,6 +174,11 @@ impl Request {
         self.asked = lookahead
             .filter(|&tokens| tokens > 0)
             .map(|tokens| (now, tokens));
+        let since = self.verdict.replace((now, lookahead.unwrap_or(0)));
+        since.map(|(at, asked)| Turnaround {
+            asked,
+            took: now.saturating_duration_since(at),
+        })
     }
 
     /// Notes how much of the prompt came from the cache; the first time counts.

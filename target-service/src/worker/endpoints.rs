@@ -146,6 +146,14 @@ impl Endpoints {
         }
     }
 
+    /// Tells the controller of `link` how long a round took that had asked for `asked` tokens and
+    /// was verified in a step of `rows` rows.
+    pub(super) fn observe_turn(&mut self, link: LinkKey, asked: u32, rows: u32, took: Duration) {
+        if let Some(endpoint) = self.find(link) {
+            endpoint.controller.observe_turn(asked, rows, took);
+        }
+    }
+
     /// Tells all controllers what a step took.
     pub(super) fn observe_step(&mut self, rows: u32, took: Duration) {
         self.steps.observe(rows, took);

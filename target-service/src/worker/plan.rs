@@ -55,6 +55,11 @@ pub(super) struct Feeding {
 }
 
 impl Feeding {
+    /// Rows of the step.
+    pub(super) fn rows(&self) -> usize {
+        self.tokens.len()
+    }
+
     /// The proposals of a share of [`Kind::Window`].
     pub(super) fn window(&self, share: &Share) -> &[TokenId] {
         match share.kind {
@@ -126,7 +131,7 @@ impl Worker {
         }
         self.now = Instant::now();
         let took = self.now.saturating_duration_since(started);
-        let rows = self.feeding.tokens.len();
+        let rows = self.feeding.rows();
         self.metrics.step_rows.observe(rows as f64);
         self.metrics.step_seconds.observe(took.as_secs_f64());
         self.endpoints.observe_step(rows as u32, took);

@@ -21,7 +21,7 @@ use foretoken_speculation::{
 use super::{Worker, plan::Kind};
 use crate::{
     inbox::LinkKey,
-    request::{Decided, Request},
+    request::{Decided, Request, Turnaround},
 };
 
 /// A verdict whose consequences are still to be drawn.
@@ -46,6 +46,7 @@ impl Worker {
         let mut emitted = Vec::new();
         let suggestions = self.suggest();
         let now = self.now.saturating_duration_since(self.started);
+        let rows = self.feeding.rows() as u32;
         let logits = self.engine.logits();
         for (feed, share) in self.feeding.shares.iter().enumerate() {
             let Some(request) = self.requests.get_mut(&share.request) else {
@@ -77,10 +78,13 @@ impl Worker {
                 last,
             };
             let effects = request.session.handle(now, Input::Verified(verified));
-            request.note_asked(&effects.messages, self.now);
+            let turn = request.note_asked(&effects.messages, self.now);
             if let Some(link) = request.link {
                 self.endpoints
                     .observe_round(link, window.len() as u32, accepted);
+                if let Some(Turnaround { asked, took }) = turn {
+                    self.endpoints.observe_turn(link, asked, rows, took);
+                }
             }
             self.metrics.generated_tokens.inc_by(emitted.len() as u64);
             if !window.is_empty() {
