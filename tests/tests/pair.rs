@@ -135,7 +135,9 @@ async fn collect(mut stream: GenerateStream, tokens: &mut Vec<TokenId>) -> Gener
     while let Some(event) = stream.next().await {
         match event.expect("the target lives") {
             GenerateEvent::Started { .. } => {}
-            GenerateEvent::Tokens(round) => tokens.extend(round.tokens.iter().map(|piece| piece.token)),
+            GenerateEvent::Tokens(round) => {
+                tokens.extend(round.tokens.iter().map(|piece| piece.token))
+            }
             GenerateEvent::Finished { stats, .. } => return stats,
         }
     }
@@ -168,7 +170,9 @@ async fn reads_ten(stream: &mut GenerateStream, tokens: &mut Vec<TokenId>) {
             .expect("it goes on")
             .expect("the target lives")
         {
-            GenerateEvent::Tokens(round) => tokens.extend(round.tokens.iter().map(|piece| piece.token)),
+            GenerateEvent::Tokens(round) => {
+                tokens.extend(round.tokens.iter().map(|piece| piece.token))
+            }
             GenerateEvent::Started { .. } => {}
             GenerateEvent::Finished { .. } => panic!("too early"),
         }
