@@ -136,7 +136,7 @@ async fn collect(mut stream: GenerateStream, tokens: &mut Vec<TokenId>) -> Gener
         match event.expect("the target lives") {
             GenerateEvent::Started { .. } => {}
             GenerateEvent::Tokens(round) => {
-                tokens.extend(round.tokens.iter().map(|piece| piece.token))
+                tokens.extend(round.tokens.iter().map(|piece| piece.token));
             }
             GenerateEvent::Finished { stats, .. } => return stats,
         }
@@ -171,7 +171,7 @@ async fn reads_ten(stream: &mut GenerateStream, tokens: &mut Vec<TokenId>) {
             .expect("the target lives")
         {
             GenerateEvent::Tokens(round) => {
-                tokens.extend(round.tokens.iter().map(|piece| piece.token))
+                tokens.extend(round.tokens.iter().map(|piece| piece.token));
             }
             GenerateEvent::Started { .. } => {}
             GenerateEvent::Finished { .. } => panic!("too early"),
