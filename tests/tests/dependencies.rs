@@ -66,10 +66,7 @@ const SERVICE: &[&str] = &[
 const WRAPPED: [(&str, &[&str]); 5] = [
     ("tonic", &["foretoken-protocol"]),
     ("prost", &["foretoken-protocol"]),
-    (
-        "axum",
-        &["foretoken-router", "foretoken-target", "foretoken-draft"],
-    ),
+    ("axum", &["foretoken-router", "foretoken-observation"]),
     ("memmap2", &["foretoken-engine"]),
     ("kube", &[]),
 ];
