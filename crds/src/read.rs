@@ -206,6 +206,25 @@ macro_rules! integers {
     )*};
 }
 
+impl Cursor<'_> {
+    /// Reads a mapping; with `known`, a field outside of it is a mistake.
+    fn visit_fields<'de, V: Visitor<'de>>(
+        self,
+        known: Option<&'static [&'static str]>,
+        visitor: V,
+    ) -> Result<V::Value, Stop> {
+        let path = self.path.clone();
+        let entries = self.entries(known).into_iter();
+        visitor
+            .visit_map(Fields {
+                cursor: self,
+                entries,
+                next: None,
+            })
+            .map_err(|stop: Stop| stop.within(&path))
+    }
+}
+
 impl<'de> Deserializer<'de> for Cursor<'_> {
     type Error = Stop;
 
@@ -348,15 +367,7 @@ impl<'de> Deserializer<'de> for Cursor<'_> {
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
-        let path = self.path.clone();
-        let entries = self.entries(None).into_iter();
-        visitor
-            .visit_map(Fields {
-                cursor: self,
-                entries,
-                next: None,
-            })
-            .map_err(|stop: Stop| stop.within(&path))
+        self.visit_fields(None, visitor)
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -365,15 +376,7 @@ impl<'de> Deserializer<'de> for Cursor<'_> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Stop> {
-        let path = self.path.clone();
-        let entries = self.entries(Some(fields)).into_iter();
-        visitor
-            .visit_map(Fields {
-                cursor: self,
-                entries,
-                next: None,
-            })
-            .map_err(|stop: Stop| stop.within(&path))
+        self.visit_fields(Some(fields), visitor)
     }
 
     /// Enums of the API have unit variants only: names.
