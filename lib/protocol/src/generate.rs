@@ -6,10 +6,12 @@
 
 mod client;
 mod convert;
+mod events;
 mod server;
 
 pub use client::{GenerateClient, GenerateStream};
-pub use server::{Cancelled, EventSender, GenerateService, ServeError, serve_generate};
+pub use events::{Cancelled, EventReceiver, EventSender};
+pub use server::{GenerateService, ServeError, serve_generate};
 
 use std::time::Duration;
 

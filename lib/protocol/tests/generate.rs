@@ -369,6 +369,41 @@ async fn a_router_that_does_not_read_never_blocks_the_target() {
 }
 
 #[tokio::test]
+async fn a_target_sees_that_nobody_reads_and_can_wait_until_somebody_does() {
+    const PATIENCE: usize = 100_000;
+    over_sockets(async |running, client| {
+        let mut stream = client.generate(request()).await.expect("is taken");
+        let (_, events) = running.target.take().await;
+        let (stuck, is_stuck) = tokio::sync::oneshot::channel();
+        let sending = tokio::spawn(async move {
+            let (mut stuck, mut stalls) = (Some(stuck), 0);
+            for token in 0..COUNT {
+                while events.unread() > PATIENCE {
+                    stalls += 1;
+                    if stalls == 100
+                        && let Some(stuck) = stuck.take()
+                    {
+                        stuck.send(token).expect("the test waits");
+                    }
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                events.send(tokens(token)).expect("the router waits");
+            }
+            events.send(finished()).expect("the router waits");
+        });
+        // What fits into the connection has gone, and no more.
+        let sent = is_stuck.await.expect("it gets stuck");
+        assert!(sent < COUNT / 2, "{sent} events went somewhere");
+        for token in 0..COUNT {
+            assert_eq!(stream.next().await, Some(Ok(tokens(token))));
+        }
+        assert_eq!(stream.next().await, Some(Ok(finished())));
+        sending.await.expect("sends everything");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn answers_that_nobody_reads_hold_up_nobody_else() {
     over_sockets(async |running, client| {
         let mut unread = Vec::new();

@@ -9,11 +9,10 @@ use std::{
 };
 
 use futures::{Stream, StreamExt, stream};
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, transport::Server};
 
-use super::{GenerateError, GenerateEvent, GenerateRequest, TargetInfo};
+use super::{EventReceiver, EventSender, GenerateError, GenerateRequest, TargetInfo};
 use crate::{
     Address, Listener,
     wire::{
@@ -44,50 +43,6 @@ pub trait GenerateService: Send + Sync + 'static {
 
     /// What this target is and how busy.
     fn info(&self) -> TargetInfo;
-}
-
-/// Nobody waits for the answer any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the request was cancelled")]
-pub struct Cancelled;
-
-/// Where a request's events go. Never blocks: an output is bounded by its `max_tokens`, so a
-/// client that does not read costs at most that much memory.
-#[derive(Debug)]
-pub struct EventSender {
-    events: mpsc::UnboundedSender<Result<GenerateEvent, GenerateError>>,
-}
-
-impl EventSender {
-    /// A sender and what it sends, for tests and for callers in the same process.
-    pub fn channel() -> (
-        Self,
-        mpsc::UnboundedReceiver<Result<GenerateEvent, GenerateError>>,
-    ) {
-        let (events, receiver) = mpsc::unbounded_channel();
-        (Self { events }, receiver)
-    }
-
-    /// Sends an event. Callable from any thread.
-    pub fn send(&self, event: GenerateEvent) -> Result<(), Cancelled> {
-        self.events.send(Ok(event)).map_err(|_| Cancelled)
-    }
-
-    /// Ends the request with an error.
-    pub fn fail(self, error: GenerateError) {
-        // If nobody waits, nobody needs to know.
-        let _ = self.events.send(Err(error));
-    }
-
-    /// Whether the router has gone away: free the request's slots. Cheap enough for every step.
-    pub fn is_cancelled(&self) -> bool {
-        self.events.is_closed()
-    }
-
-    /// Waits until the router has gone away.
-    pub async fn cancelled(&self) {
-        self.events.closed().await;
-    }
 }
 
 /// Why serving ended early.
@@ -162,13 +117,13 @@ impl<S: GenerateService> Generation for Answers<S> {
 
 /// The events of one request. Dropped by the server when the router cancels or goes away, which
 /// closes the [`EventSender`].
-struct Events(mpsc::UnboundedReceiver<Result<GenerateEvent, GenerateError>>);
+struct Events(EventReceiver);
 
 impl Stream for Events {
     type Item = Result<proto::GenerateEvent, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0.poll_recv(cx).map(|event| {
+        Pin::new(&mut self.0).poll_next(cx).map(|event| {
             event.map(|event| event.map(|event| event.to_proto()).map_err(Status::from))
         })
     }

@@ -13,7 +13,8 @@ use foretoken_engine::{
 use foretoken_protocol::{
     Address,
     generate::{
-        EventSender, FinishReason, GenerateError, GenerateEvent, GenerateRequest, GenerationStats,
+        EventReceiver, EventSender, FinishReason, GenerateError, GenerateEvent, GenerateRequest,
+        GenerationStats,
     },
     link::{LinkEvent, Welcome},
 };
@@ -23,7 +24,6 @@ use foretoken_speculation::{
     message::{ToDraft, ToTarget},
     sampling::SamplingParams,
 };
-use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::endpoint::MiniEndpoint;
 use crate::{
@@ -85,7 +85,7 @@ pub(super) struct Rig {
 
 /// The answer to a request, as far as it has come.
 pub(super) struct Output {
-    events: UnboundedReceiver<Result<GenerateEvent, GenerateError>>,
+    events: EventReceiver,
     pub(super) tokens: Vec<TokenId>,
     pub(super) pieces: Vec<GenerateEvent>,
     pub(super) end: Option<Result<(FinishReason, GenerationStats), GenerateError>>,
@@ -93,7 +93,7 @@ pub(super) struct Output {
 
 impl Output {
     pub(super) fn collect(&mut self) -> bool {
-        while let Ok(event) = self.events.try_recv() {
+        while let Some(event) = self.events.try_recv() {
             match event {
                 Ok(GenerateEvent::Finished { reason, stats }) => {
                     self.end = Some(Ok((reason, stats)));
