@@ -13,9 +13,14 @@ const FAILED: u8 = 1;
 pub(crate) struct UsageError(pub(crate) String);
 
 /// A failure that has been printed already.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("already reported")]
-pub(crate) struct Reported;
+pub(crate) enum Reported {
+    /// Something the user has to write differently. Ends with [`USAGE`].
+    Usage,
+    /// Anything else.
+    Failure,
+}
 
 /// An error that says what to write differently.
 pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
@@ -27,12 +32,10 @@ pub(crate) fn exit_code(result: anyhow::Result<()>) -> ExitCode {
     let Err(error) = result else {
         return ExitCode::SUCCESS;
     };
-    if !error.is::<Reported>() {
+    let reported = error.downcast_ref::<Reported>();
+    if reported.is_none() {
         eprintln!("error: {error:#}");
     }
-    ExitCode::from(if error.is::<UsageError>() {
-        USAGE
-    } else {
-        FAILED
-    })
+    let is_usage = error.is::<UsageError>() || reported == Some(&Reported::Usage);
+    ExitCode::from(if is_usage { USAGE } else { FAILED })
 }

@@ -12,6 +12,7 @@ use std::{
 
 use foretoken_artifacts::progress::{Bar, Progress as _};
 use foretoken_engine::model::{LoadProgress, Progress};
+use foretoken_target::{LinkReport, LinkWatch};
 use serde::{Deserialize, Serialize};
 
 /// Progress is told at most this often.
@@ -32,6 +33,11 @@ pub(crate) enum Report {
     Ready {
         /// Where.
         addresses: Vec<String>,
+    },
+    /// What became of its links to endpoints, all of them.
+    Links {
+        /// The links.
+        links: Vec<LinkReport>,
     },
 }
 
@@ -55,6 +61,17 @@ impl Reporter {
         tracing::info!(addresses = addresses.join(" "), "serving");
         if let Self::Parent = self {
             tell(&Report::Ready { addresses });
+        }
+    }
+
+    /// Tells what becomes of links; the logs tell it to a person.
+    pub(crate) async fn follow(self, mut links: LinkWatch) {
+        let Self::Parent = self else { return };
+        loop {
+            tell(&Report::Links { links: links.now() });
+            if !links.changed().await {
+                return;
+            }
         }
     }
 
@@ -105,6 +122,9 @@ fn to_person(name: String) -> Progress {
 
 #[cfg(test)]
 mod tests {
+    use foretoken_protocol::Address;
+    use foretoken_target::LinkState;
+
     use super::*;
 
     #[test]
@@ -113,6 +133,12 @@ mod tests {
             Report::Loading { done: 1, total: 2 },
             Report::Ready {
                 addresses: vec!["unix:/a\nb".into()],
+            },
+            Report::Links {
+                links: vec![LinkReport {
+                    address: Address::loopback(1),
+                    state: LinkState::Refused("other\nwords".into()),
+                }],
             },
         ] {
             let line = serde_json::to_string(&report).unwrap();

@@ -78,6 +78,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         BindError::Config(problem) => usage(problem.to_string()),
         BindError::Listen(_) | BindError::Metrics { .. } => error.into(),
     })?;
+    tokio::spawn(reporter.follow(service.links()));
     reporter.ready(service.addresses().map(ToString::to_string).collect());
     child::run(&runtime, &stop, service.run(stop.clone()))
 }

@@ -17,18 +17,20 @@ use std::{
 };
 
 use anyhow::Context as _;
-use foretoken_crds::{Manifest, Problem, served};
+use foretoken_crds::{Manifest, Problem};
 
 mod console;
+mod links;
 mod plan;
 mod process;
 mod render;
 mod state;
 mod supervise;
 
+pub(crate) use self::plan::uri;
 use self::{console::Console, plan::Plan, render::Tuning, state::StateFolder};
 use crate::{
-    check::describe,
+    check::{describe, folder_of, needs_of_up, read},
     failure::{UsageError, usage},
     model::resolve,
 };
@@ -102,14 +104,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 /// Reads the file; problems are printed with their lines.
 fn read_plan(args: &Args) -> anyhow::Result<Plan> {
     let file = &args.file;
-    let text = fs::read_to_string(file)
-        .map_err(|error| usage(format!("cannot read {}: {error}", file.display())))?;
-    let manifest = Manifest::parse(&text).map_err(|invalid| explain(file, &invalid.problems))?;
-    let gaps = served::gaps(&manifest);
-    if !gaps.is_empty() {
-        return Err(explain(file, &gaps));
+    let manifest =
+        Manifest::parse(&read(file)?).map_err(|invalid| explain(file, &invalid.problems))?;
+    let folder = folder_of(file);
+    let needs = needs_of_up(&manifest, folder);
+    if !needs.is_empty() {
+        return Err(explain(file, &needs));
     }
-    let folder = file.parent().unwrap_or(Path::new(""));
     Plan::new(&manifest, folder, args.name.as_deref()).map_err(|problem| explain(file, &[problem]))
 }
 

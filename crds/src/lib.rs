@@ -5,6 +5,7 @@
 //! text --tree--> Node (with lines) --read--> objects --validate--> Manifest
 //!                                        \________problems, all of them, with lines____/
 //! Manifest --served--> what this version cannot run yet
+//!        \--reference--> which endpoints a deployment means
 //! ```
 //!
 //! Every mistake in a file is reported at once, with the line, the field, the value and what is
@@ -20,6 +21,7 @@ pub mod manifest;
 pub mod object;
 pub mod policy;
 pub mod problem;
+pub mod reference;
 pub mod served;
 
 mod read;

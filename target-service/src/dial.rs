@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     config::TargetConfig,
     inbox::{LinkKey, Message},
+    links::LinkBoard,
     worker::{Dial, Outlet},
 };
 
@@ -21,16 +22,18 @@ pub(crate) struct Dialer {
     transport: Transport,
     hello: Hello,
     inbox: Postbox<Message>,
+    board: LinkBoard,
     stop: CancellationToken,
 }
 
 impl Dialer {
-    /// Dials by `transport` and reports to `inbox`.
+    /// Dials by `transport` and reports to `inbox`; `board` shows what became of the links.
     pub(crate) fn new(
         transport: Transport,
         config: &TargetConfig,
         info: &RunnerInfo,
         inbox: Postbox<Message>,
+        board: LinkBoard,
     ) -> Self {
         let hello = Hello {
             instance: config.instance.clone(),
@@ -43,32 +46,49 @@ impl Dialer {
             transport,
             hello,
             inbox,
+            board,
             stop: CancellationToken::new(),
         }
     }
 }
 
 impl Dial for Dialer {
-    fn dial(&self, link: LinkKey, address: &Address) -> Box<dyn Outlet> {
-        let inbox = self.inbox.clone();
+    fn dial(&self, key: LinkKey, address: &Address) -> Box<dyn Outlet> {
+        let (inbox, board) = (self.inbox.clone(), self.board.clone());
+        board.add(key, address.clone());
         let options = LinkOptions::default();
         let on_event = move |event| {
+            board.note(key, &event);
             // Without an engine thread nobody cares.
-            let _ = inbox.post(Message::Link(link, event, Instant::now()));
+            let _ = inbox.post(Message::Link(key, event, Instant::now()));
         };
         let hello = self.hello.clone();
-        Box::new(
-            self.transport
-                .dial(address.clone(), hello, options, &self.stop, on_event),
-        )
+        let link = self
+            .transport
+            .dial(address.clone(), hello, options, &self.stop, on_event);
+        let board = self.board.clone();
+        Box::new(Dialled { key, link, board })
     }
 }
 
-impl Outlet for Link {
+/// A link, on the board as long as it is kept.
+struct Dialled {
+    key: LinkKey,
+    link: Link,
+    board: LinkBoard,
+}
+
+impl Outlet for Dialled {
     fn send(&self, messages: Vec<ToDraft>) {
         // A lost link reports itself; sessions that missed messages are opened anew.
-        if let Err(error) = Link::send(self, messages) {
-            tracing::debug!(address = %self.address(), %error, "messages were not sent");
+        if let Err(error) = self.link.send(messages) {
+            tracing::debug!(address = %self.link.address(), %error, "messages were not sent");
         }
+    }
+}
+
+impl Drop for Dialled {
+    fn drop(&mut self) {
+        self.board.remove(self.key);
     }
 }

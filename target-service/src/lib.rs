@@ -21,6 +21,7 @@ mod dial;
 mod directory;
 mod gather;
 mod inbox;
+mod links;
 mod metrics;
 mod request;
 mod service;
@@ -30,4 +31,5 @@ mod worker;
 pub use config::{
     ConfigError, EndpointConfig, LookaheadConfig, MAX_LOOKAHEAD, PolicyName, TargetConfig,
 };
+pub use links::{LinkReport, LinkState, LinkWatch};
 pub use service::{BindError, RunError, TargetService};

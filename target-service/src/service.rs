@@ -35,6 +35,7 @@ use crate::{
     dial::Dialer,
     directory::EndpointList,
     inbox::{Arrival, Message},
+    links::{LinkBoard, LinkWatch},
     metrics::Metrics,
     warmup,
     worker::{Gauges, Worker},
@@ -85,6 +86,7 @@ pub struct TargetService {
     runner: Box<dyn ModelRunner>,
     listeners: Vec<Listener>,
     observation: Option<Observation>,
+    links: LinkBoard,
 }
 
 impl TargetService {
@@ -112,6 +114,7 @@ impl TargetService {
             runner,
             listeners,
             observation,
+            links: LinkBoard::default(),
         })
     }
 
@@ -123,6 +126,11 @@ impl TargetService {
     /// Where metrics are served.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.observation.as_ref().map(Observation::address)
+    }
+
+    /// What becomes of the links to endpoints.
+    pub fn links(&self) -> LinkWatch {
+        self.links.watch()
     }
 
     /// Serves until `stop`; then takes nothing new in, finishes what runs within the grace, and
@@ -162,8 +170,9 @@ impl Serving {
         let TargetService {
             config,
             runner,
+            listeners: _,
             observation,
-            ..
+            links,
         } = service;
         let info = runner.info().clone();
         let (metrics, registry) = Metrics::new(&config.instance, &info);
@@ -173,7 +182,7 @@ impl Serving {
         let transport = Transport::start(options).map_err(RunError::Thread)?;
         // The engine thread moves the links' bytes while it waits for messages.
         let (postbox, inbox) = transport.mailbox();
-        let dialer = Dialer::new(transport, &config, &info, postbox.clone());
+        let dialer = Dialer::new(transport, &config, &info, postbox.clone(), links);
         let directory = EndpointList::watch(&config)?;
 
         let mut tasks = JoinSet::new();

@@ -7,6 +7,7 @@ use foretoken_crds::{
     deployment::EndpointSource,
     endpoint::EndpointSpec,
     object::{DataType, ModelSource},
+    reference::{self, ReferenceError},
 };
 use foretoken_speculation::policy::Policy;
 
@@ -91,7 +92,7 @@ impl Plan {
         for (index, source) in speculation.endpoints.iter().enumerate() {
             let field = format!("spec.speculation.endpoints[{index}]");
             let drafts = drafts(manifest, object, source, folder)
-                .map_err(|message| lines.problem(field, message))?;
+                .map_err(|error| lines.problem(field, error.to_string()))?;
             for draft in drafts {
                 if !plan.drafts.iter().any(|known| known.name == draft.name) {
                     plan.drafts.push(draft);
@@ -142,56 +143,17 @@ fn drafts(
     deployment: &SpecDecodeDeployment,
     source: &EndpointSource,
     folder: &Path,
-) -> Result<Vec<Draft>, String> {
-    let EndpointSource {
-        name,
-        namespace,
-        weight,
-        selector,
-        template,
-    } = source;
-    let own = deployment.metadata.namespace();
-    let namespace = namespace.as_deref().unwrap_or(own);
-    let weight = weight.unwrap_or(1);
-    if let Some(template) = template {
+) -> Result<Vec<Draft>, ReferenceError> {
+    let weight = source.weight.unwrap_or(1);
+    if let Some(template) = &source.template {
         let name = format!("{}-draft", deployment.metadata.name);
         return Ok(vec![draft(name, template, weight, folder)]);
     }
-    let meant = |endpoint: &SpeculationEndpoint| {
-        endpoint.metadata.namespace() == namespace
-            && match (name, selector) {
-                (Some(name), _) => endpoint.metadata.name == *name,
-                (None, Some(selector)) => selector.matches(&endpoint.metadata.labels),
-                (None, None) => false,
-            }
-    };
-    let found: Vec<&SpeculationEndpoint> = manifest
-        .endpoints
-        .iter()
-        .map(|document| &document.object)
-        .filter(|endpoint| meant(endpoint))
-        .collect();
-    if found.is_empty() {
-        return Err(match name {
-            Some(name) => format!("no SpeculationEndpoint {namespace}/{name} in this file"),
-            None => format!("no SpeculationEndpoint of namespace {namespace} has these labels"),
-        });
-    }
-    if let Some(closed) = found.iter().find(|endpoint| !endpoint.grants(own)) {
-        return Err(format!(
-            "SpeculationEndpoint {namespace}/{} does not allow namespace {own}: set its \
-             spec.allowedNamespaces to {{from: All}}",
-            closed.metadata.name
-        ));
-    }
     let pool = |endpoint: &SpeculationEndpoint| {
-        draft(
-            endpoint.metadata.name.clone(),
-            &endpoint.spec,
-            weight,
-            folder,
-        )
+        let name = endpoint.metadata.name.clone();
+        draft(name, &endpoint.spec, weight, folder)
     };
+    let found = reference::resolve(manifest, deployment, source)?;
     Ok(found.into_iter().map(pool).collect())
 }
 
@@ -208,7 +170,8 @@ fn draft(name: String, spec: &EndpointSpec, weight: u32, folder: &Path) -> Draft
     }
 }
 
-fn uri(model: &ModelSource, folder: &Path) -> String {
+/// The model as `foretoken-artifacts` understands it; a relative path starts at `folder`.
+pub(crate) fn uri(model: &ModelSource, folder: &Path) -> String {
     let ModelSource {
         uri,
         revision,

@@ -35,8 +35,35 @@ pub(super) struct Program {
     pub(super) name: String,
     /// Arguments of this executable.
     pub(super) arguments: Vec<String>,
-    /// Whether it is the router, which drains first.
-    pub(super) is_router: bool,
+    /// What it is.
+    pub(super) role: Role,
+}
+
+/// What a process is to the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// It talks to clients, and drains first.
+    Router,
+    /// It decides.
+    Target,
+    /// It proposes.
+    Draft {
+        /// Where targets reach it.
+        address: Address,
+        /// Its share of sessions.
+        weight: u32,
+    },
+}
+
+impl Role {
+    /// The command that runs it.
+    fn command(&self) -> &'static str {
+        match self {
+            Self::Router => "router",
+            Self::Target => "target",
+            Self::Draft { .. } => "draft",
+        }
+    }
 }
 
 /// Writes all configurations and returns the processes; the router comes last, because it needs
@@ -54,8 +81,12 @@ pub(super) fn render(
             let name = format!("draft-{}-{replica}", pool.name);
             let listen = Address::Unix(state.socket(&name)?);
             let file = draft_file(pool, &name, &listen, tuning);
-            programs.push(program(state, &name, "draft", &file)?);
             let weight = pool.weight;
+            let role = Role::Draft {
+                address: listen.clone(),
+                weight,
+            };
+            programs.push(program(state, &name, role, &file)?);
             directory.endpoints.push(EndpointEntry {
                 name,
                 address: listen,
@@ -69,7 +100,7 @@ pub(super) fn render(
         let listen = Address::Unix(state.socket(&name)?);
         let mut file = target_file(plan, &name, &listen, tuning);
         file.service.registry = Some(registry.clone());
-        programs.push(program(state, &name, "target", &file)?);
+        programs.push(program(state, &name, Role::Target, &file)?);
         let model = plan.served_name.clone();
         directory.targets.push(TargetEntry {
             name,
@@ -87,7 +118,7 @@ pub(super) fn render(
         registry: Some(registry),
         ..RouterConfig::default()
     };
-    programs.push(program(state, "router", "router", &router)?);
+    programs.push(program(state, "router", Role::Router, &router)?);
     Ok(programs)
 }
 
@@ -160,7 +191,7 @@ fn model(replicas: &Replicas, threads: Option<usize>) -> ModelConfig {
 fn program(
     state: &StateFolder,
     name: &str,
-    command: &str,
+    role: Role,
     config: &impl Serialize,
 ) -> anyhow::Result<Program> {
     let path = state.file(&format!("{name}.json"));
@@ -173,11 +204,11 @@ fn program(
     Ok(Program {
         name: name.to_owned(),
         arguments: vec![
-            command.to_owned(),
+            role.command().to_owned(),
             "--config".to_owned(),
             path,
             "--child".to_owned(),
         ],
-        is_router: command == "router",
+        role,
     })
 }

@@ -33,6 +33,8 @@ pub(super) struct State {
     pub(super) model: String,
     /// Whether requests are answered.
     pub(super) ready: bool,
+    /// The policy that requests get, and why it is not the one asked for.
+    pub(super) policy: String,
     /// The services.
     pub(super) services: Vec<ServiceState>,
 }
@@ -48,6 +50,14 @@ pub(super) struct ServiceState {
     pub(super) ready: bool,
     /// How often it was started again.
     pub(super) restarts: u32,
+}
+
+impl ServiceState {
+    /// It does not run any more.
+    pub(super) fn stopped(&mut self) {
+        self.pid = None;
+        self.ready = false;
+    }
 }
 
 impl StateFolder {
@@ -146,6 +156,7 @@ mod tests {
             url: "http://h:1".into(),
             model: "m".into(),
             ready: true,
+            policy: "Speculative".into(),
             services,
         }
     }

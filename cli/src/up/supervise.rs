@@ -12,15 +12,19 @@ use tokio::{
 
 use super::{
     console::Console,
+    links::Links,
     plan::Plan,
     process::{Event, News, Order, keep_running},
-    render::Program,
+    render::{Program, Role},
     state::{ServiceState, State, StateFolder},
 };
 use crate::{failure::Reported, report::Report};
 
 /// How often the router is asked whether it can serve.
 const POLL: Duration = Duration::from_millis(100);
+/// How long targets may look for their endpoints before it is said how they stand. What is not
+/// found by then is looked for on and on.
+const SETTLING: Duration = Duration::from_secs(5);
 /// Services end within their grace of 30 s; what takes longer hangs.
 const GRACE: Duration = Duration::from_secs(35);
 
@@ -37,19 +41,22 @@ pub(super) async fn supervise(
     let (routers, router_orders) = watch::channel(Order::Run);
     let (others, other_orders) = watch::channel(Order::Run);
     let mut tasks = JoinSet::new();
+    let links = Links::new(plan.policy, &programs);
     let mut fleet = Fleet {
         state: State {
             pid: process::id(),
             url: format!("http://{}", reachable(address)),
             model: plan.served_name.clone(),
             ready: false,
+            policy: links.verdict(),
             services: programs.iter().map(|program| idle(&program.name)).collect(),
         },
+        links,
         folder,
         console,
     };
     for (index, program) in programs.into_iter().enumerate() {
-        let orders = if program.is_router {
+        let orders = if program.role == Role::Router {
             router_orders.clone()
         } else {
             other_orders.clone()
@@ -64,7 +71,7 @@ pub(super) async fn supervise(
     }
     drop((events, router_orders, other_orders));
     let mut signals = Signals::new()?;
-    let result = fleet.run(plan, &mut news, &mut signals).await;
+    let result = fleet.run(&mut news, &mut signals).await;
     routers.send_replace(Order::Drain);
     if result.is_err() {
         // Nothing has been served, so there is nothing to finish.
@@ -104,6 +111,7 @@ pub(super) async fn supervise(
 /// The processes as far as they are known.
 struct Fleet<'a> {
     state: State,
+    links: Links,
     folder: &'a StateFolder,
     console: &'a Console,
 }
@@ -112,7 +120,6 @@ impl Fleet<'_> {
     /// Until a signal, or until a process cannot start.
     async fn run(
         &mut self,
-        plan: &Plan,
         news: &mut mpsc::Receiver<Event>,
         signals: &mut Signals,
     ) -> anyhow::Result<()> {
@@ -122,6 +129,7 @@ impl Fleet<'_> {
             .context("cannot set up the HTTP client")?;
         let ready_url = format!("{}/ready", self.state.url);
         let mut poll = interval(POLL);
+        let mut serving_since = None;
         self.save();
         loop {
             tokio::select! {
@@ -131,7 +139,7 @@ impl Fleet<'_> {
                     };
                     if self.note(index, news) {
                         self.console.say("stopping the other services");
-                        return Err(Reported.into());
+                        return Err(Reported::Failure.into());
                     }
                 }
                 () = signals.any() => {
@@ -140,10 +148,14 @@ impl Fleet<'_> {
                 }
                 _ = poll.tick(), if !self.state.ready && self.all_ready() => {
                     let answer = client.get(&ready_url).send().await;
-                    if answer.is_ok_and(|answer| answer.status().is_success()) {
+                    if !answer.is_ok_and(|answer| answer.status().is_success()) {
+                        continue;
+                    }
+                    let waited = serving_since.get_or_insert_with(Instant::now).elapsed();
+                    if self.links.are_settled() || waited > SETTLING {
                         self.state.ready = true;
                         self.save();
-                        self.console.announce(&greeting(plan, &self.state.url));
+                        self.console.announce(&greeting(&self.state));
                     }
                 }
             }
@@ -152,7 +164,12 @@ impl Fleet<'_> {
 
     /// Takes in what became known. True if it cannot be helped.
     fn note(&mut self, index: usize, news: News) -> bool {
-        let Self { state, console, .. } = self;
+        let Self {
+            state,
+            links,
+            folder: _,
+            console,
+        } = self;
         let Some(service) = state.services.get_mut(index) else {
             return false;
         };
@@ -167,6 +184,10 @@ impl Fleet<'_> {
                 return false;
             }
             News::Reported(Report::Ready { .. }) => service.ready = true,
+            News::Reported(Report::Links { links: now }) => {
+                links.note(index, now);
+                state.policy = links.verdict();
+            }
             News::Started { pid, restarts } => {
                 service.pid = pid;
                 service.restarts = restarts;
@@ -176,19 +197,13 @@ impl Fleet<'_> {
                     index,
                     &format!("ended ({status}); starting again in {pause:?}"),
                 );
-                *service = ServiceState {
-                    pid: None,
-                    ready: false,
-                    ..service.clone()
-                };
+                service.stopped();
+                links.forget(index);
+                state.policy = links.verdict();
             }
             News::Failed { status } => {
                 console.log(index, &format!("could not start ({status})"));
-                *service = ServiceState {
-                    pid: None,
-                    ready: false,
-                    ..service.clone()
-                };
+                service.stopped();
                 is_fatal = true;
             }
             News::Unstartable(error) => {
@@ -199,11 +214,7 @@ impl Fleet<'_> {
                 if let Some(status) = status.filter(|status| !status.success()) {
                     console.log(index, &format!("ended ({status})"));
                 }
-                *service = ServiceState {
-                    pid: None,
-                    ready: false,
-                    ..service.clone()
-                }
+                service.stopped();
             }
         }
         self.save();
@@ -274,16 +285,17 @@ fn reachable(address: &str) -> String {
     }
 }
 
-fn greeting(plan: &Plan, url: &str) -> String {
-    let model = serde_json::Value::from(plan.served_name.as_str());
+fn greeting(state: &State) -> String {
+    let State {
+        url, model, policy, ..
+    } = state;
+    let quoted = serde_json::Value::from(model.as_str());
     format!(
-        "ready: {name} ({policy}) at {url}/v1\n\n  \
+        "ready: {model} ({policy}) at {url}/v1\n\n  \
          curl {url}/v1/completions -H 'Content-Type: application/json' \\\n    \
-         -d '{{\"model\": {model}, \"prompt\": \"Question: Tom has 3 apples.\", \
+         -d '{{\"model\": {quoted}, \"prompt\": \"Question: Tom has 3 apples.\", \
          \"max_tokens\": 64}}'\n\n  \
-         foretoken chat --url {url}\n",
-        name = plan.served_name,
-        policy = plan.policy.name(),
+         foretoken chat --url {url}\n"
     )
 }
 

@@ -1,0 +1,166 @@
+//! Whether a deployment really speculates: what its targets say of their links to endpoints.
+
+use std::collections::BTreeMap;
+
+use foretoken_protocol::Address;
+use foretoken_speculation::policy::Policy;
+use foretoken_target::{LinkReport, LinkState};
+
+use super::render::{Program, Role};
+
+/// The links of all targets.
+#[derive(Debug)]
+pub(super) struct Links {
+    policy: Policy,
+    endpoints: Vec<(String, Address)>,
+    /// By index of the target's process.
+    targets: BTreeMap<usize, Vec<LinkReport>>,
+}
+
+impl Links {
+    /// Nothing has been heard yet.
+    pub(super) fn new(policy: Policy, programs: &[Program]) -> Self {
+        let endpoint = |program: &Program| match &program.role {
+            Role::Draft { address, weight } if *weight > 0 => {
+                Some((program.name.clone(), address.clone()))
+            }
+            Role::Draft { .. } | Role::Target | Role::Router => None,
+        };
+        let is_target = |(_, program): &(usize, &Program)| program.role == Role::Target;
+        let targets = programs.iter().enumerate().filter(is_target);
+        Self {
+            policy,
+            endpoints: programs.iter().filter_map(endpoint).collect(),
+            targets: targets.map(|(index, _)| (index, Vec::new())).collect(),
+        }
+    }
+
+    /// Takes in what the target of this index says now.
+    pub(super) fn note(&mut self, target: usize, links: Vec<LinkReport>) {
+        if let Some(known) = self.targets.get_mut(&target) {
+            *known = links;
+        }
+    }
+
+    /// The target of this index is gone, and its links with it.
+    pub(super) fn forget(&mut self, target: usize) {
+        self.note(target, Vec::new());
+    }
+
+    /// Whether every link is up or refused: waiting would change nothing.
+    pub(super) fn are_settled(&self) -> bool {
+        let is_settled = |state: Option<&LinkState>| {
+            matches!(state, Some(LinkState::Up | LinkState::Refused(_)))
+        };
+        self.endpoints
+            .iter()
+            .all(|(_, address)| self.states(address).all(is_settled))
+    }
+
+    /// The policy that requests really get, and why it is not the one asked for.
+    pub(super) fn verdict(&self) -> String {
+        let asked = self.policy.name();
+        if self.policy == Policy::Autoregressive {
+            return asked.to_owned();
+        }
+        let mut is_any_up = false;
+        let mut troubles = Vec::new();
+        for (name, address) in &self.endpoints {
+            let mut trouble = None;
+            for state in self.states(address) {
+                match state {
+                    Some(LinkState::Up) => is_any_up = true,
+                    Some(LinkState::Refused(reason)) => {
+                        trouble = Some(format!("endpoint {name} refused: {reason}"));
+                    }
+                    Some(LinkState::Down(reason)) => {
+                        trouble = Some(format!("endpoint {name} not connected: {reason}"));
+                    }
+                    Some(LinkState::Dialling) | None => {
+                        trouble.get_or_insert_with(|| format!("endpoint {name} not connected yet"));
+                    }
+                }
+            }
+            troubles.extend(trouble);
+        }
+        let troubles = troubles.join("; ");
+        match (is_any_up, troubles.is_empty()) {
+            (true, true) => asked.to_owned(),
+            (true, false) => format!("{asked}; {troubles}"),
+            (false, true) => format!("{}: no endpoints", Policy::Autoregressive.name()),
+            (false, false) => format!("{}: {troubles}", Policy::Autoregressive.name()),
+        }
+    }
+
+    /// What every target says of its link to `address`.
+    fn states<'a>(&'a self, address: &'a Address) -> impl Iterator<Item = Option<&'a LinkState>> {
+        self.targets.values().map(move |links| {
+            let link = links.iter().find(|link| link.address == *address);
+            link.map(|link| &link.state)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use foretoken_speculation::policy::Lookahead;
+
+    use super::*;
+
+    fn links(drafts: u16) -> Links {
+        let program = |name: String, role| Program {
+            name,
+            arguments: Vec::new(),
+            role,
+        };
+        let draft = |port| Role::Draft {
+            address: Address::loopback(port),
+            weight: 1,
+        };
+        let mut programs: Vec<_> = (1..=drafts)
+            .map(|port| program(format!("draft-{port}"), draft(port)))
+            .collect();
+        programs.push(program("target-0".into(), Role::Target));
+        programs.push(program("router".into(), Role::Router));
+        Links::new(Policy::Speculative(Lookahead::Fixed(4)), &programs)
+    }
+
+    fn report(states: &[LinkState]) -> Vec<LinkReport> {
+        let report = |(port, state): (u16, &LinkState)| LinkReport {
+            address: Address::loopback(port),
+            state: state.clone(),
+        };
+        (1..).zip(states).map(report).collect()
+    }
+
+    #[test]
+    fn a_refused_endpoint_is_no_speculation_and_its_reason_is_said() {
+        let mut links = links(1);
+        assert!(!links.are_settled());
+        assert_eq!(
+            links.verdict(),
+            "Autoregressive: endpoint draft-1 not connected yet"
+        );
+        links.note(1, report(&[LinkState::Refused("other words".into())]));
+        assert!(links.are_settled());
+        assert_eq!(
+            links.verdict(),
+            "Autoregressive: endpoint draft-1 refused: other words"
+        );
+        links.note(1, report(&[LinkState::Up]));
+        assert_eq!(links.verdict(), "Speculative");
+        links.forget(1);
+        assert!(!links.are_settled());
+    }
+
+    #[test]
+    fn one_of_two_endpoints_is_enough_and_the_other_is_named() {
+        let mut links = links(2);
+        links.note(2, report(&[LinkState::Up, LinkState::Down("gone".into())]));
+        assert!(!links.are_settled(), "a lost link may come back");
+        assert_eq!(
+            links.verdict(),
+            "Speculative; endpoint draft-2 not connected: gone"
+        );
+    }
+}
