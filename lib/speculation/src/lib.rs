@@ -11,7 +11,10 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod branch;
 pub mod control;
+pub mod fanout;
+pub mod guess;
 pub mod ids;
 pub mod message;
 pub mod noise;

@@ -13,6 +13,7 @@
 mod argmax;
 mod history;
 mod logprobs;
+mod rank;
 mod sampler;
 mod support;
 mod weight;
@@ -25,6 +26,7 @@ use alloc::{
 pub use self::{
     history::History,
     logprobs::{Logprobs, logprobs},
+    rank::{RankBy, Ranked, Ranking},
     sampler::{Sampler, Scratch},
 };
 use crate::TokenId;

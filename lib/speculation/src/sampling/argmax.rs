@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Tokens per step of the scan.
-const BLOCK: usize = 64;
+pub(super) const BLOCK: usize = 64;
 /// Philox counters per step of the scan: each gives the words of four tokens.
 const COUNTERS: usize = BLOCK / 4;
 /// More than the rounding errors of a bound, apart from those relative to the score.
@@ -80,14 +80,19 @@ impl Best {
 
     /// A bound below this cannot belong to a better token.
     fn threshold(&self) -> f32 {
-        let slack = SLACK + RELATIVE_SLACK * libm::fabs(self.score);
-        let threshold = (self.score - slack) as f32;
-        // Infinite scores leave nothing to compare: evaluate whatever is left.
-        if threshold.is_finite() {
-            threshold
-        } else {
-            f32::NEG_INFINITY
-        }
+        threshold(self.score)
+    }
+}
+
+/// A bound below this cannot belong to a token with this score or a better one.
+pub(super) fn threshold(score: f64) -> f32 {
+    let slack = SLACK + RELATIVE_SLACK * libm::fabs(score);
+    let threshold = (score - slack) as f32;
+    // Infinite scores leave nothing to compare: evaluate whatever is left.
+    if threshold.is_finite() {
+        threshold
+    } else {
+        f32::NEG_INFINITY
     }
 }
 
@@ -101,18 +106,7 @@ pub(super) fn noisy(
     bounds: &mut Vec<f32>,
 ) -> TokenId {
     let inverse = 1.0 / f64::from(temperature);
-    let (blocks, rest) = logits.as_chunks::<BLOCK>();
-    let mut padded = [f32::NEG_INFINITY; BLOCK];
-    padded[..rest.len()].copy_from_slice(rest);
-    bounds.resize((blocks.len() + 1) * BLOCK, 0.0);
-    let mut top = (f32::NEG_INFINITY, 0);
-    let bound_blocks = bounds.as_chunks_mut::<BLOCK>().0;
-    for (index, (block, bound)) in blocks.iter().chain([&padded]).zip(bound_blocks).enumerate() {
-        let largest = bound_block(block, inverse as f32, noise, index, bound);
-        if largest > top.0 {
-            top = (largest, index);
-        }
-    }
+    let top = bound_all(logits, inverse as f32, noise, bounds);
     let mut best = Best::none();
     let mut evaluate = |token: usize| {
         if let Some(&logit) = logits.get(token)
@@ -140,6 +134,29 @@ pub(super) fn noisy(
         }
     }
     TokenId(best.token)
+}
+
+/// Fills `bounds` with upper bounds of all noisy scores, in blocks of [`BLOCK`], the last one padded
+/// with minus infinity; returns the largest and its block.
+pub(super) fn bound_all(
+    logits: &[f32],
+    inverse: f32,
+    noise: &Noise,
+    bounds: &mut Vec<f32>,
+) -> (f32, usize) {
+    let (blocks, rest) = logits.as_chunks::<BLOCK>();
+    let mut padded = [f32::NEG_INFINITY; BLOCK];
+    padded[..rest.len()].copy_from_slice(rest);
+    bounds.resize((blocks.len() + 1) * BLOCK, 0.0);
+    let mut top = (f32::NEG_INFINITY, 0);
+    let bound_blocks = bounds.as_chunks_mut::<BLOCK>().0;
+    for (index, (block, bound)) in blocks.iter().chain([&padded]).zip(bound_blocks).enumerate() {
+        let largest = bound_block(block, inverse, noise, index, bound);
+        if largest > top.0 {
+            top = (largest, index);
+        }
+    }
+    top
 }
 
 /// Fills `bounds` with upper bounds of the noisy scores of one block; returns the largest.

@@ -11,9 +11,9 @@ use crate::{
 /// How one request samples: checked parameters, seed, and the sequence so far.
 #[derive(Clone, Debug)]
 pub struct Sampler {
-    params: SamplingParams,
-    seed: Seed,
-    history: History,
+    pub(super) params: SamplingParams,
+    pub(super) seed: Seed,
+    pub(super) history: History,
 }
 
 /// Buffers for [`Sampler`]s; one per thread is enough. They grow to the vocabulary once.
@@ -172,13 +172,13 @@ impl Sampler {
     }
 
     /// Whether the logits have to be changed at all at this position.
-    fn adjusts(&self) -> bool {
+    pub(super) fn adjusts(&self) -> bool {
         self.bans() || self.params.has_penalties() || !self.params.logit_bias.is_empty()
     }
 
     /// Bans, bias and penalties, in vLLM's order. Only tokens that are named or were seen are
     /// touched.
-    fn adjust(&self, logits: &[f32], adjusted: &mut Vec<f32>) {
+    pub(super) fn adjust(&self, logits: &[f32], adjusted: &mut Vec<f32>) {
         adjusted.clear();
         adjusted.extend_from_slice(logits);
         let params = &self.params;

@@ -1,0 +1,211 @@
+//! What becomes of proposals and candidates, learned online from verdicts.
+//!
+//! A row is a list of tokens, best first: before the window's end the proposed token, then the
+//! candidates. The decided token is the first that holds, so everything is a conditional
+//! probability of one kind: that the token at a rank is it, given that none before it is. It
+//! depends mostly on the *margin* by which the token's score beats the next one's: a target that
+//! is like the draft seldom overturns a wide margin, and often a narrow one.
+//!
+//! One verdict teaches all ranks up to the decided token's; those after it were not tried, so they
+//! count neither way. The same holds for the window's positions after the first rejection. A rank
+//! is known on misses too, so the curve is learned well past the fan-out that is in use.
+
+use super::PowerLaw;
+use crate::guess::{Candidates, OutcomeKey, Row};
+
+/// Weight that an observation keeps with each later one of the same kind: about the last thousand
+/// count.
+const MEMORY: f64 = 0.999;
+/// Observations that the next coarser estimate is worth.
+const PRIOR_WEIGHT: f64 = 8.0;
+/// Ranks that are told apart without regard to margins.
+const RANKS: usize = 32;
+/// First ranks of the classes that are told apart with regard to margins.
+const CLASSES: [usize; 6] = [0, 1, 2, 3, 5, 9];
+/// Upper ends of classes of margins, in nats; the last class has none.
+const MARGINS: [f64; 13] = [
+    -1.0, 0.0, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.5, 7.0, 12.0,
+];
+
+/// What is assumed until verdicts say otherwise.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Prior {
+    /// Probability that a proposed token is accepted given those before it.
+    pub acceptance: f64,
+    /// Miss rate by number of guesses.
+    pub ranks: PowerLaw,
+}
+
+impl Default for Prior {
+    fn default() -> Self {
+        Self {
+            acceptance: 0.7,
+            ranks: PowerLaw::TYPICAL,
+        }
+    }
+}
+
+impl Prior {
+    /// Probability that the candidate at `rank` is decided given that none before it is.
+    fn holds(&self, rank: usize) -> f64 {
+        let miss = |guesses| 1.0 - self.ranks.hit(guesses);
+        let before = miss(rank as u32);
+        if before > 0.0 {
+            1.0 - miss(rank as u32 + 1) / before
+        } else {
+            1.0
+        }
+    }
+}
+
+/// Acceptance and ranks, for sessions whose target and draft sample alike: scores of greedy, noisy
+/// and likelihood rankings mean different things, so each mode should have its own.
+#[derive(Clone, Debug)]
+pub struct Estimates {
+    prior: Prior,
+    /// Proposed tokens; a single rank.
+    proposals: Curve,
+    /// Candidates after a rejection.
+    corrections: Curve,
+    /// Candidates after the whole window.
+    bonuses: Curve,
+}
+
+impl Estimates {
+    /// Knows nothing but `prior`.
+    pub fn new(prior: Prior) -> Self {
+        Self {
+            prior,
+            proposals: Curve::default(),
+            corrections: Curve::default(),
+            bonuses: Curve::default(),
+        }
+    }
+
+    /// Takes in how the verification of the window that `candidates` belong to ended. Returns the
+    /// rank of the decided token in its row, if it is listed. Impossible outcomes teach nothing.
+    pub fn observe(&mut self, candidates: &Candidates, outcome: OutcomeKey) -> Option<usize> {
+        let accepted = outcome.accepted as usize;
+        let row = candidates.row(accepted)?;
+        if row.proposed == Some(outcome.token) {
+            return None;
+        }
+        for (i, row) in candidates.rows().enumerate().take(accepted + 1) {
+            if row.proposed.is_some() {
+                self.proposals.observe(0, row.margin, i < accepted);
+            }
+        }
+        let rank = candidates.rank_of(outcome);
+        let curve = if row.proposed.is_some() {
+            &mut self.corrections
+        } else {
+            &mut self.bonuses
+        };
+        let tried = rank.map_or(row.candidates.len(), |rank| rank + 1);
+        for other in 0..tried {
+            curve.observe(other, margin(&row, other), Some(other) == rank);
+        }
+        rank
+    }
+
+    /// Probability that a proposed token is accepted given those before it, whatever its margin.
+    pub fn acceptance(&self) -> f64 {
+        self.proposals.pooled(0, self.prior.acceptance)
+    }
+
+    /// The same for the proposed token of this row; 0 after the whole window, where there is none.
+    pub fn accepts(&self, row: &Row<'_>) -> f64 {
+        if row.proposed.is_none() {
+            return 0.0;
+        }
+        self.proposals.holds(0, row.margin, self.prior.acceptance)
+    }
+
+    /// Probability that the candidate of `row` at `rank` is decided, given that the row decides and
+    /// none before it is decided.
+    pub fn holds(&self, row: &Row<'_>, rank: usize) -> f64 {
+        let curve = self.curve(row.proposed.is_none());
+        curve.holds(rank, margin(row, rank), self.prior.holds(rank))
+    }
+
+    /// Probability that none of the first `guesses` candidates is decided, whatever their margins,
+    /// after the whole window (`bonus`) or after a rejection.
+    pub fn misses(&self, bonus: bool, guesses: usize) -> f64 {
+        let curve = self.curve(bonus);
+        let holds = |rank| curve.pooled(rank, self.prior.holds(rank));
+        (0..guesses).map(|rank| 1.0 - holds(rank)).product()
+    }
+
+    /// The power law of [`Self::misses`] over the first `guesses` guesses.
+    pub fn power_law(&self, bonus: bool, guesses: usize) -> PowerLaw {
+        PowerLaw::fit((1..=guesses).map(|guesses| self.misses(bonus, guesses)))
+    }
+
+    fn curve(&self, bonus: bool) -> &Curve {
+        if bonus {
+            &self.bonuses
+        } else {
+            &self.corrections
+        }
+    }
+}
+
+/// By how much the candidate at `rank` beats the next one; not a number if there is none.
+fn margin(row: &Row<'_>, rank: usize) -> f64 {
+    match row.candidates.get(rank..) {
+        Some([own, next, ..]) => next.gap - own.gap,
+        _ => f64::NAN,
+    }
+}
+
+/// Conditional probabilities by rank, and by class of rank and margin.
+#[derive(Clone, Debug, Default)]
+struct Curve {
+    ranks: [Tally; RANKS],
+    margins: [[Tally; MARGINS.len() + 1]; CLASSES.len()],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    held: f64,
+    tried: f64,
+}
+
+impl Tally {
+    fn observe(&mut self, held: bool) {
+        self.held = self.held * MEMORY + if held { 1.0 } else { 0.0 };
+        self.tried = self.tried * MEMORY + 1.0;
+    }
+
+    fn estimate(self, prior: f64) -> f64 {
+        (self.held + PRIOR_WEIGHT * prior) / (self.tried + PRIOR_WEIGHT)
+    }
+}
+
+impl Curve {
+    fn observe(&mut self, rank: usize, margin: f64, held: bool) {
+        self.ranks[rank.min(RANKS - 1)].observe(held);
+        if let Some(bucket) = bucket(margin) {
+            self.margins[class(rank)][bucket].observe(held);
+        }
+    }
+
+    fn pooled(&self, rank: usize, prior: f64) -> f64 {
+        self.ranks[rank.min(RANKS - 1)].estimate(prior)
+    }
+
+    fn holds(&self, rank: usize, margin: f64, prior: f64) -> f64 {
+        let pooled = self.pooled(rank, prior);
+        bucket(margin).map_or(pooled, |bucket| {
+            self.margins[class(rank)][bucket].estimate(pooled)
+        })
+    }
+}
+
+fn class(rank: usize) -> usize {
+    CLASSES.partition_point(|&first| first <= rank) - 1
+}
+
+fn bucket(margin: f64) -> Option<usize> {
+    (!margin.is_nan()).then(|| MARGINS.partition_point(|&end| end <= margin))
+}

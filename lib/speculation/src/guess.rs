@@ -1,0 +1,175 @@
+//! Which token the target may decide after each prefix of the window: the candidates that branches
+//! are built for.
+//!
+//! While `x_1..x_K` is under verification, a glue pass gives the draft's logits after the decided
+//! token and after each of the `x_i`. Row k says what comes after k accepted tokens, and there
+//! (k < K) `x_{k+1}` cannot be decided, or it would have been accepted: under coupled and greedy
+//! verification by definition, under rejection because what rejects it, `p < q`, leaves it no
+//! residual mass (SSD, arXiv 2603.03251, section 4). The last row excludes nothing.
+//!
+//! Coupled verification decides `argmax(log p + G)`, so the candidates are the draft's own order by
+//! `log q + G` with the same noise; otherwise they are the likeliest by `q`.
+
+use alloc::vec::Vec;
+
+use crate::{
+    TokenId,
+    sampling::{RankBy, Ranked, Ranking, Sampler, Scratch},
+};
+
+/// How a verification may end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OutcomeKey {
+    /// Leading tokens of the window that are accepted.
+    pub accepted: u32,
+    /// The token decided after them.
+    pub token: TokenId,
+}
+
+/// A token that may be decided.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Candidate {
+    /// The token.
+    pub token: TokenId,
+    /// How far its score is behind that of the row's first candidate, in nats: 0 for the first,
+    /// infinite for what the request's truncation leaves out.
+    pub gap: f64,
+}
+
+/// Candidates after some number of accepted tokens.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Row<'a> {
+    /// The window's next token, which cannot be decided here; `None` after the whole window.
+    pub proposed: Option<TokenId>,
+    /// By how much the score of `proposed` beats that of the first candidate, in nats; negative if
+    /// it does not, not a number if there is nothing to compare.
+    pub margin: f64,
+    /// Best first.
+    pub candidates: &'a [Candidate],
+}
+
+/// Candidates of all rows of one glue pass. Kept by a session, it stops allocating.
+#[derive(Clone, Debug)]
+pub struct Candidates {
+    by: RankBy,
+    n: usize,
+    listed: Vec<Candidate>,
+    rows: Vec<Head>,
+    ranked: Vec<Ranked>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    proposed: Option<TokenId>,
+    margin: f64,
+    end: usize,
+}
+
+impl Candidates {
+    /// No rows yet; `n` candidates of each will be ranked `by` this. Coupled verification wants
+    /// [`RankBy::Noise`] of the domain that the target chooses with, any other
+    /// [`RankBy::Likelihood`].
+    pub fn new(by: RankBy, n: usize) -> Self {
+        Self {
+            by,
+            n,
+            listed: Vec::new(),
+            rows: Vec::new(),
+            ranked: Vec::new(),
+        }
+    }
+
+    /// Ranks the best candidates of each row of a glue pass over `window`: `row(k)` are the
+    /// logits after its first k tokens, for k from 0 to `window.len()`. Replaces what was there.
+    ///
+    /// `sampler` is at the token after the last decided one, and is there again afterwards.
+    pub fn rank<'a>(
+        &mut self,
+        sampler: &mut Sampler,
+        scratch: &mut Scratch,
+        window: &[TokenId],
+        row: impl Fn(usize) -> &'a [f32],
+    ) {
+        self.listed.clear();
+        self.rows.clear();
+        let base = sampler.history().len();
+        for accepted in 0..=window.len() {
+            let proposed = window.get(accepted).copied();
+            let ranking = Ranking {
+                by: self.by,
+                n: self.n,
+                without: proposed,
+            };
+            let score = sampler.rank(ranking, row(accepted), scratch, &mut self.ranked);
+            let first = self.ranked.first().map_or(f64::NAN, |best| best.score);
+            let candidate = |ranked: &Ranked| Candidate {
+                token: ranked.token,
+                gap: distance(first, ranked.score),
+            };
+            self.listed.extend(self.ranked.iter().map(candidate));
+            self.rows.push(Head {
+                proposed,
+                margin: score.map_or(f64::NAN, |score| distance(score, first)),
+                end: self.listed.len(),
+            });
+            if let Some(token) = proposed {
+                sampler.push(token);
+            }
+        }
+        sampler.truncate(base);
+    }
+
+    /// Forgets all rows.
+    pub fn clear(&mut self) {
+        self.listed.clear();
+        self.rows.clear();
+    }
+
+    /// Tokens of the window; 0 also before the first ranking.
+    pub fn window(&self) -> usize {
+        self.rows.len().saturating_sub(1)
+    }
+
+    /// The rows, by accepted tokens: one more than the window has tokens, none before the first
+    /// ranking.
+    pub fn rows(&self) -> impl ExactSizeIterator<Item = Row<'_>> {
+        (0..self.rows.len()).map(|accepted| self.at(accepted))
+    }
+
+    /// The row after `accepted` tokens.
+    pub fn row(&self, accepted: usize) -> Option<Row<'_>> {
+        (accepted < self.rows.len()).then(|| self.at(accepted))
+    }
+
+    /// The rank of an outcome's token in its row, 0 being the best, if it is listed.
+    pub fn rank_of(&self, outcome: OutcomeKey) -> Option<usize> {
+        let row = self.row(outcome.accepted as usize)?;
+        row.candidates
+            .iter()
+            .position(|candidate| candidate.token == outcome.token)
+    }
+
+    fn at(&self, accepted: usize) -> Row<'_> {
+        let start = accepted
+            .checked_sub(1)
+            .map_or(0, |before| self.rows[before].end);
+        let head = self.rows[accepted];
+        Row {
+            proposed: head.proposed,
+            margin: head.margin,
+            candidates: &self.listed[start..head.end],
+        }
+    }
+}
+
+/// `a - b`; infinities of one sign are equally far.
+fn distance(a: f64, b: f64) -> f64 {
+    if a.is_infinite() && b.is_infinite() && (a > 0.0) == (b > 0.0) {
+        0.0
+    } else {
+        a - b
+    }
+}
+
+#[cfg(test)]
+mod tests;
