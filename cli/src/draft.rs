@@ -65,7 +65,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let _context = runtime.enter();
     let service = DraftService::bind(config, runner).map_err(|error| match error {
         BindError::Config(problem) => usage(problem.to_string()),
-        BindError::Listen(_) | BindError::Metrics { .. } => error.into(),
+        BindError::Listen(_) | BindError::Metrics(_) => error.into(),
     })?;
     reporter.ready(service.addresses().map(ToString::to_string).collect());
     child::run(&runtime, &stop, service.run(stop.clone()))

@@ -76,7 +76,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let _context = runtime.enter();
     let service = TargetService::bind(config, runner).map_err(|error| match error {
         BindError::Config(problem) => usage(problem.to_string()),
-        BindError::Listen(_) | BindError::Metrics { .. } => error.into(),
+        BindError::Listen(_) | BindError::Metrics(_) => error.into(),
     })?;
     tokio::spawn(reporter.follow(service.links()));
     reporter.ready(service.addresses().map(ToString::to_string).collect());

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use foretoken_protocol::Address;
+use foretoken_service::config::{OutOfRange, at_least_one, seconds};
 use serde::{Deserialize, Serialize};
 
 /// Everything an endpoint needs besides its model. Every field has a default, so a file names
@@ -32,10 +33,17 @@ pub struct DraftConfig {
     /// How long a session may be silent before its slot is taken back. Default 60 s.
     #[serde(rename = "lease_seconds", with = "seconds")]
     pub lease: Duration,
+    /// How long open sessions may go on once the endpoint is told to stop; targets go on without it.
+    /// Default 1 s.
+    #[serde(rename = "grace_seconds", with = "seconds")]
+    pub grace: Duration,
     /// How long the engine thread polls for messages before it sleeps. Worth something only with
     /// a core of its own. Default 0.
     #[serde(rename = "spin_seconds", with = "seconds")]
     pub spin: Duration,
+    /// Take a few steps before serving (a moment), so that the first session is not slower. Default
+    /// true.
+    pub warm_up: bool,
 }
 
 impl Default for DraftConfig {
@@ -51,47 +59,22 @@ impl Default for DraftConfig {
             max_lookahead: 32,
             prefix_cache: true,
             lease: Duration::from_secs(60),
+            grace: Duration::from_secs(1),
             spin: Duration::ZERO,
+            warm_up: true,
         }
     }
-}
-
-/// Why a configuration cannot be served.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field} is 0; it must be at least 1")]
-pub struct ConfigError {
-    /// Field of [`DraftConfig`].
-    pub field: &'static str,
 }
 
 impl DraftConfig {
     /// Checks the fields that have a range.
-    pub fn validate(&self) -> Result<(), ConfigError> {
-        let sizes = [
+    pub fn validate(&self) -> Result<(), OutOfRange> {
+        at_least_one(&[
             ("listen", self.listen.len()),
             ("max_sessions", self.max_sessions),
             ("prefill_rows", self.prefill_rows),
             ("max_lookahead", self.max_lookahead as usize),
-        ];
-        match sizes.into_iter().find(|(_, size)| *size == 0) {
-            Some((field, _)) => Err(ConfigError { field }),
-            None => Ok(()),
-        }
-    }
-}
-
-/// Durations as seconds, in files.
-mod seconds {
-    use std::time::Duration;
-
-    use serde::{Deserialize, Deserializer, Serializer, de};
-
-    pub(super) fn serialize<S: Serializer>(value: &Duration, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_f64(value.as_secs_f64())
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-        Duration::try_from_secs_f64(f64::deserialize(from)?).map_err(de::Error::custom)
+        ])
     }
 }
 

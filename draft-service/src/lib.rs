@@ -16,7 +16,8 @@ pub mod config;
 mod inbox;
 mod metrics;
 mod service;
+mod warmup;
 mod worker;
 
-pub use config::{ConfigError, DraftConfig};
+pub use config::DraftConfig;
 pub use service::{BindError, DraftService, RunError};

@@ -1,28 +1,22 @@
 //! What a speculation endpoint counts.
 //!
 //! Names that vLLM's users know are kept where the meaning is the same (`vllm:…`); the others are
-//! `foretoken_…`. Every metric carries the labels `instance`, `path` (the arithmetic path) and
-//! `model` (the first 12 digits of the model's digest).
-
-use std::{borrow::Cow, sync::atomic::AtomicU64};
+//! `foretoken_…`.
 
 use foretoken_engine::runner::RunnerInfo;
+use foretoken_service::metrics::{Fraction, Meters};
 use prometheus_client::{
-    metrics::{
-        counter::Counter,
-        gauge::Gauge,
-        histogram::{Histogram, exponential_buckets},
-    },
+    metrics::{counter::Counter, gauge::Gauge, histogram::Histogram},
     registry::Registry,
 };
 
 /// Handles of all metrics; cheap to use from the engine thread.
 pub(crate) struct Metrics {
-    pub(crate) sessions: Gauge,
-    pub(crate) links: Gauge,
-    pub(crate) kv_usage: Gauge<f64, AtomicU64>,
+    pub(crate) kv_usage: Fraction,
     pub(crate) prefix_queries: Counter,
     pub(crate) prefix_hits: Counter,
+    pub(crate) sessions: Gauge,
+    pub(crate) links: Gauge,
     pub(crate) drafted: Counter,
     pub(crate) windows: Counter,
     pub(crate) abandoned: Counter,
@@ -37,99 +31,32 @@ pub(crate) struct Metrics {
 impl Metrics {
     /// Creates all metrics and the registry that shows them.
     pub(crate) fn new(instance: &str, info: &RunnerInfo) -> (Self, Registry) {
-        let digest: String = info.model_digest.chars().take(12).collect();
-        let labels = [
-            ("instance", instance),
-            ("path", &info.path),
-            ("model", &digest),
-        ];
-        let mut registry = Registry::with_labels(
-            labels
-                .into_iter()
-                .map(|(k, v)| (Cow::Borrowed(k), Cow::Owned(v.to_owned()))),
-        );
+        let mut to = Meters::new(instance, &info.path, &info.model_digest);
         let metrics = Self {
-            sessions: Gauge::default(),
-            links: Gauge::default(),
-            kv_usage: Gauge::default(),
-            prefix_queries: Counter::default(),
-            prefix_hits: Counter::default(),
-            drafted: Counter::default(),
-            windows: Counter::default(),
-            abandoned: Counter::default(),
-            refused: Counter::default(),
-            resyncs: Counter::default(),
-            expired: Counter::default(),
-            malformed: Counter::default(),
-            step_seconds: Histogram::new(exponential_buckets(0.00002, 1.6, 24)),
-            step_rows: Histogram::new(exponential_buckets(1.0, 2.0, 12)),
+            kv_usage: to.fraction("vllm:kv_cache_usage_perc", "KV pages in use, 1 is all"),
+            prefix_queries: to.counter("vllm:prefix_cache_queries", "Tokens of opened sessions"),
+            prefix_hits: to.counter("vllm:prefix_cache_hits", "Of these, found in the cache"),
+            sessions: to.gauge("foretoken_sessions", "Sessions that hold a slot"),
+            links: to.gauge("foretoken_links", "Targets connected"),
+            drafted: to.counter("foretoken_drafted_tokens", "Tokens proposed"),
+            windows: to.counter("foretoken_windows", "Windows sent"),
+            abandoned: to.counter(
+                "foretoken_windows_abandoned",
+                "Windows overtaken by an outcome",
+            ),
+            refused: to.counter("foretoken_sessions_refused", "Sessions turned away"),
+            resyncs: to.counter(
+                "foretoken_sessions_resynced",
+                "Sessions that lost their thread",
+            ),
+            expired: to.counter("foretoken_leases_expired", "Sessions silent for too long"),
+            malformed: to.counter(
+                "foretoken_messages_malformed",
+                "Messages that made no sense",
+            ),
+            step_seconds: to.short_times("foretoken_step_seconds", "Engine steps"),
+            step_rows: to.rows("foretoken_step_rows", "Token rows per step"),
         };
-        metrics.register(&mut registry);
-        (metrics, registry)
-    }
-
-    fn register(&self, to: &mut Registry) {
-        to.register(
-            "vllm:kv_cache_usage_perc",
-            "KV pages in use, 1 is all",
-            self.kv_usage.clone(),
-        );
-        to.register(
-            "vllm:prefix_cache_queries",
-            "Tokens of opened sessions",
-            self.prefix_queries.clone(),
-        );
-        to.register(
-            "vllm:prefix_cache_hits",
-            "Of these, found in the cache",
-            self.prefix_hits.clone(),
-        );
-        to.register(
-            "foretoken_sessions",
-            "Sessions that hold a slot",
-            self.sessions.clone(),
-        );
-        to.register("foretoken_links", "Targets connected", self.links.clone());
-        to.register(
-            "foretoken_drafted_tokens",
-            "Tokens proposed",
-            self.drafted.clone(),
-        );
-        to.register("foretoken_windows", "Windows sent", self.windows.clone());
-        to.register(
-            "foretoken_windows_abandoned",
-            "Windows overtaken by an outcome",
-            self.abandoned.clone(),
-        );
-        to.register(
-            "foretoken_sessions_refused",
-            "Sessions turned away",
-            self.refused.clone(),
-        );
-        to.register(
-            "foretoken_sessions_resynced",
-            "Sessions that lost their thread",
-            self.resyncs.clone(),
-        );
-        to.register(
-            "foretoken_leases_expired",
-            "Sessions silent for too long",
-            self.expired.clone(),
-        );
-        to.register(
-            "foretoken_messages_malformed",
-            "Messages that made no sense",
-            self.malformed.clone(),
-        );
-        to.register(
-            "foretoken_step_seconds",
-            "Engine steps",
-            self.step_seconds.clone(),
-        );
-        to.register(
-            "foretoken_step_rows",
-            "Token rows per step",
-            self.step_rows.clone(),
-        );
+        (metrics, to.registry())
     }
 }

@@ -6,6 +6,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
+        mpsc,
     },
     thread,
 };
@@ -14,38 +15,33 @@ use foretoken_engine::{
     batch::Engine,
     runner::{ModelRunner, RunnerInfo},
 };
-use foretoken_observation::{Observation, Observed};
 use foretoken_protocol::{
     Address, Listener,
-    link::{Limits, LinkOptions, LinkServer, Postbox, Transport, TransportOptions, Welcome},
+    link::{
+        Limits, LinkOptions, LinkServer, Mailbox, Postbox, Transport, TransportOptions, Welcome,
+    },
 };
-use tokio::task::JoinSet;
+use foretoken_service::{
+    config::OutOfRange,
+    observation::{self, Observation, Observed},
+};
+use tokio::{sync::oneshot, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    config::{ConfigError, DraftConfig},
-    inbox::Message,
-    metrics::Metrics,
-    worker::Worker,
-};
+use crate::{config::DraftConfig, inbox::Message, metrics::Metrics, warmup, worker::Worker};
 
 /// Why an endpoint cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// The configuration contradicts itself.
     #[error("the endpoint's configuration is not valid")]
-    Config(#[from] ConfigError),
+    Config(#[from] OutOfRange),
     /// An address to serve on is not to be had.
     #[error(transparent)]
     Listen(#[from] foretoken_protocol::BindError),
     /// The observation port is not to be had.
-    #[error("cannot serve metrics on {address}")]
-    Metrics {
-        /// Where.
-        address: String,
-        /// What the system said.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Metrics(#[from] observation::BindError),
 }
 
 /// Why an endpoint stopped without being told to.
@@ -87,17 +83,11 @@ impl DraftService {
             .iter()
             .map(Listener::bind)
             .collect::<Result<_, _>>()?;
-        let observation = match &config.metrics_listen {
-            None => None,
-            Some(address) => {
-                Some(
-                    Observation::bind(address).map_err(|source| BindError::Metrics {
-                        address: address.clone(),
-                        source,
-                    })?,
-                )
-            }
-        };
+        let observation = config
+            .metrics_listen
+            .as_deref()
+            .map(Observation::bind)
+            .transpose()?;
         Ok(Self {
             config,
             runner,
@@ -116,8 +106,9 @@ impl DraftService {
         self.observation.as_ref().map(Observation::address)
     }
 
-    /// Serves until `stop`; then cuts all links (targets go on alone) and returns. Needs a tokio
-    /// runtime, on whose threads nothing heavy happens.
+    /// Serves until `stop`; then takes no new sessions, lets open ones go on for the grace, cuts all
+    /// links (targets go on without) and returns. Needs a tokio runtime, on whose threads nothing
+    /// heavy happens.
     pub async fn run(self, stop: CancellationToken) -> Result<(), RunError> {
         let Self {
             config,
@@ -132,20 +123,7 @@ impl DraftService {
         let (postbox, inbox) = transport.mailbox();
         let postbox = StopOnDrop(postbox);
         let links = CancellationToken::new();
-        let welcome = welcome(&config, runner.info());
-        let servers = serve(listeners, &transport, &welcome, &links, &postbox.0)?;
-
-        let ended = CancellationToken::new();
-        let end = ended.clone().drop_guard();
-        let thread = thread::Builder::new()
-            .name("foretoken-draft".into())
-            .spawn(move || {
-                let _end = end;
-                Worker::new(Engine::new(runner), servers, &config, metrics).run(&inbox);
-            })
-            .map_err(RunError::Thread)?;
-
-        let ready = Arc::new(AtomicBool::new(true));
+        let ready = Arc::new(AtomicBool::new(false));
         let mut tasks = JoinSet::new();
         if let Some(observation) = observation {
             let observed = Observed {
@@ -154,22 +132,94 @@ impl DraftService {
             };
             tasks.spawn(observation.serve(observed, links.clone()));
         }
+        let welcome = welcome(&config, runner.info());
+        let (engine, warm) = EngineThread::spawn(config, runner, metrics, inbox)?;
+        let open = async {
+            // Nobody should be told to come before the model is warm.
+            if warm.await.is_err() {
+                return Err(RunError::Engine);
+            }
+            let servers = serve(listeners, &transport, &welcome, &links, &postbox.0)?;
+            // A thread that has ended since is noticed below.
+            let _ = engine.servers.send(servers);
+            ready.store(true, Ordering::Relaxed);
+            std::future::pending().await
+        };
         let result = tokio::select! {
             () = stop.cancelled() => Ok(()),
-            () = ended.cancelled() => Err(RunError::Engine),
+            result = open => result,
+            () = engine.ended.cancelled() => Err(RunError::Engine),
             Some(done) = tasks.join_next() => {
                 done.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(RunError::Metrics)
             }
         };
         ready.store(false, Ordering::Relaxed);
+        // A thread that has ended has nothing to drain.
+        let _ = postbox.0.post(Message::Drain);
+        engine.end().await;
         links.cancel();
-        drop(postbox);
+        while tasks.join_next().await.is_some() {}
+        result
+    }
+}
+
+/// The running engine thread.
+struct EngineThread {
+    /// Takes the open listeners, once the engine is warm.
+    servers: mpsc::Sender<Vec<LinkServer>>,
+    /// Cancelled when the thread ends, however it comes about.
+    ended: CancellationToken,
+    thread: thread::JoinHandle<()>,
+}
+
+impl EngineThread {
+    /// Starts the thread. The receiver tells when the engine is warm.
+    fn spawn(
+        config: DraftConfig,
+        runner: Box<dyn ModelRunner>,
+        metrics: Metrics,
+        inbox: Mailbox<Message>,
+    ) -> Result<(Self, oneshot::Receiver<()>), RunError> {
+        let ended = CancellationToken::new();
+        let end = ended.clone().drop_guard();
+        let (is_warm, warm) = oneshot::channel();
+        let (servers, open) = mpsc::channel();
+        let thread = thread::Builder::new()
+            .name("foretoken-draft".into())
+            .spawn(move || {
+                let _end = end;
+                let mut engine = Engine::new(runner);
+                if config.warm_up {
+                    warmup::run(&mut engine, config.prefill_rows);
+                }
+                // If nobody waits any more, there will be no listeners either.
+                let _ = is_warm.send(());
+                if let Ok(servers) = open.recv() {
+                    Worker::new(engine, servers, &config, metrics).run(&inbox);
+                }
+            })
+            .map_err(RunError::Thread)?;
+        let engine = Self {
+            servers,
+            ended,
+            thread,
+        };
+        Ok((engine, warm))
+    }
+
+    /// Waits for the end of a thread that was told to drain.
+    async fn end(self) {
+        let Self {
+            servers,
+            ended,
+            thread,
+        } = self;
+        // Should it still wait for listeners.
+        drop(servers);
         ended.cancelled().await;
         if thread.join().is_err() {
             tracing::error!("the engine thread panicked");
         }
-        while tasks.join_next().await.is_some() {}
-        result
     }
 }
 

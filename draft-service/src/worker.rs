@@ -13,12 +13,16 @@ mod step;
 
 use std::{
     collections::HashMap,
+    ops::ControlFlow,
     time::{Duration, Instant},
 };
 
 use foretoken_engine::{batch::Engine, batch::Reuse, kv::Salt};
 use foretoken_protocol::link::{LinkId, LinkServer, LoadReport, Mailbox, ServerEvent};
-use foretoken_speculation::{message::ToTarget, sampling::Scratch};
+use foretoken_speculation::{
+    message::{Open, ToDraft, ToTarget},
+    sampling::Scratch,
+};
 
 use crate::{config::DraftConfig, inbox::Message, metrics::Metrics};
 use sessions::Session;
@@ -57,6 +61,7 @@ struct Limits {
     prefill_rows: usize,
     lookahead: u32,
     lease: Duration,
+    grace: Duration,
     vocab_size: u32,
     positions: usize,
     pages: usize,
@@ -79,6 +84,8 @@ pub(crate) struct Worker<O> {
     /// Sessions opened so far.
     opened: u64,
     reported: Option<LoadReport>,
+    /// When it ends whatever is open, once it was told to drain.
+    leaves_at: Option<Instant>,
     now: Instant,
 }
 
@@ -96,6 +103,7 @@ impl<O: Outlet> Worker<O> {
             prefill_rows: config.prefill_rows.min(rows),
             lookahead: config.max_lookahead,
             lease: config.lease,
+            grace: config.grace,
             vocab_size: info.vocab_size as u32,
             positions: info.max_positions,
             pages: info.pages,
@@ -118,6 +126,7 @@ impl<O: Outlet> Worker<O> {
             turn: 0,
             opened: 0,
             reported: None,
+            leaves_at: None,
             now: Instant::now(),
         }
     }
@@ -129,9 +138,8 @@ impl<O: Outlet> Worker<O> {
         loop {
             // The last, empty look also sends what the step before had to say.
             while let Some(message) = inbox.try_recv() {
-                match message {
-                    Message::Stop => return,
-                    Message::Link(listener, event) => self.take(listener, event),
+                if self.hear(message).is_break() {
+                    return;
                 }
             }
             self.now = Instant::now();
@@ -142,15 +150,45 @@ impl<O: Outlet> Worker<O> {
             let worked = self.step();
             self.flush();
             self.report();
+            if self.may_leave() {
+                return;
+            }
             if worked {
                 continue;
             }
-            match inbox.recv_timeout(NAP) {
-                Some(Message::Stop) => return,
-                Some(Message::Link(listener, event)) => self.take(listener, event),
-                None => {}
+            if let Some(message) = inbox.recv_timeout(self.nap())
+                && self.hear(message).is_break()
+            {
+                return;
             }
         }
+    }
+
+    /// Takes in one message; a break ends the thread.
+    fn hear(&mut self, message: Message) -> ControlFlow<()> {
+        match message {
+            Message::Link(listener, event) => self.take(listener, event),
+            Message::Drain => self.drain(),
+            Message::Stop => return ControlFlow::Break(()),
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// From now on new sessions are turned away.
+    pub(crate) fn drain(&mut self) {
+        self.leaves_at = Some(Instant::now() + self.limits.grace);
+    }
+
+    /// Whether it was told to drain, and nobody is left or the grace is over.
+    fn may_leave(&self) -> bool {
+        self.leaves_at
+            .is_some_and(|at| self.sessions.is_empty() || self.now >= at)
+    }
+
+    /// How long to sleep if nothing happens.
+    fn nap(&self) -> Duration {
+        self.leaves_at
+            .map_or(NAP, |at| at.saturating_duration_since(self.now).min(NAP))
     }
 
     /// Takes in what a link says.
@@ -178,7 +216,12 @@ impl<O: Outlet> Worker<O> {
             }
             ServerEvent::Messages { link, messages } => {
                 for message in messages {
-                    self.handle(link, message);
+                    match message {
+                        ToDraft::Open(open) if self.leaves_at.is_some() => {
+                            self.turn_away(link, &open);
+                        }
+                        message => self.handle(link, message),
+                    }
                 }
             }
         }
@@ -198,7 +241,7 @@ impl<O: Outlet> Worker<O> {
         let load = LoadReport {
             slots: self.limits.sessions as u32,
             used: self.sessions.len() as u32,
-            draining: false,
+            draining: self.leaves_at.is_some(),
         };
         if self.reported != Some(load) {
             self.reported = Some(load);
@@ -209,6 +252,19 @@ impl<O: Outlet> Worker<O> {
         self.metrics
             .kv_usage
             .set(used / self.limits.pages.max(1) as f64);
+    }
+
+    /// Answers an `Open` that comes too late. The endpoint may be started again: the target may ask
+    /// again.
+    fn turn_away(&mut self, link: LinkId, open: &Open) {
+        self.metrics.refused.inc();
+        let refused = ToTarget::Refused {
+            session: open.session,
+            epoch: open.epoch,
+            reason: "this endpoint is stopping".into(),
+            retry: true,
+        };
+        self.answer(link, refused);
     }
 
     /// Queues an answer for the next frame of `link`.

@@ -3,6 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use foretoken_protocol::Address;
+use foretoken_service::config::{OutOfRange, at_least_one, seconds};
 use foretoken_speculation::{
     TokenId,
     policy::{Lookahead, Policy},
@@ -132,15 +133,8 @@ impl From<LookaheadConfig> for Lookahead {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// A value outside its range.
-    #[error("{field} is {value}; it must be {allowed}")]
-    Range {
-        /// Field of [`TargetConfig`].
-        field: &'static str,
-        /// What it is.
-        value: String,
-        /// What it may be.
-        allowed: String,
-    },
+    #[error(transparent)]
+    Range(#[from] OutOfRange),
     /// A policy that does not exist.
     #[error("unknown policy {0:?}; known are Autoregressive and Speculative")]
     Policy(String),
@@ -153,18 +147,10 @@ pub const MAX_LOOKAHEAD: u32 = 32;
 impl TargetConfig {
     /// Checks the fields that have a range.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let at_least_one = |field, value: usize| {
-            if value > 0 {
-                return Ok(());
-            }
-            Err(ConfigError::Range {
-                field,
-                value: "0".into(),
-                allowed: "at least 1".into(),
-            })
-        };
-        at_least_one("listen", self.listen.len())?;
-        at_least_one("max_running", self.max_running)?;
+        at_least_one(&[
+            ("listen", self.listen.len()),
+            ("max_running", self.max_running),
+        ])?;
         let k = match self.lookahead {
             LookaheadConfig::Fixed(k) | LookaheadConfig::Adaptive { max: k } => k,
         };
@@ -212,26 +198,8 @@ fn check_lookahead(k: u32) -> Result<(), ConfigError> {
     if k <= MAX_LOOKAHEAD {
         return Ok(());
     }
-    Err(ConfigError::Range {
-        field: "lookahead",
-        value: k.to_string(),
-        allowed: format!("0 to {MAX_LOOKAHEAD}"),
-    })
-}
-
-/// Durations as seconds, in files.
-mod seconds {
-    use std::time::Duration;
-
-    use serde::{Deserialize, Deserializer, Serializer, de};
-
-    pub(super) fn serialize<S: Serializer>(value: &Duration, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_f64(value.as_secs_f64())
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-        Duration::try_from_secs_f64(f64::deserialize(from)?).map_err(de::Error::custom)
-    }
+    let allowed = format!("0 to {MAX_LOOKAHEAD}");
+    Err(OutOfRange::new("lookahead", k, allowed).into())
 }
 
 #[cfg(test)]

@@ -15,7 +15,6 @@ use foretoken_engine::{
     batch::Engine,
     runner::{ModelRunner, RunnerInfo},
 };
-use foretoken_observation::{Observation, Observed};
 use foretoken_protocol::{
     Address, Listener,
     generate::{
@@ -25,6 +24,7 @@ use foretoken_protocol::{
     link::{Mailbox, Postbox, Transport, TransportOptions},
 };
 use foretoken_registry::RegistryError;
+use foretoken_service::observation::{self, Observation, Observed};
 use foretoken_speculation::control::StepCost;
 use tokio::{sync::oneshot, task::JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -51,13 +51,8 @@ pub enum BindError {
     #[error(transparent)]
     Listen(#[from] foretoken_protocol::BindError),
     /// The observation port is not to be had.
-    #[error("cannot serve metrics on {address}")]
-    Metrics {
-        /// Where.
-        address: String,
-        /// What the system said.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Metrics(#[from] observation::BindError),
 }
 
 /// Why a target stopped without being told to.
@@ -98,17 +93,11 @@ impl TargetService {
             .iter()
             .map(Listener::bind)
             .collect::<Result<_, _>>()?;
-        let observation = match &config.metrics_listen {
-            None => None,
-            Some(address) => {
-                Some(
-                    Observation::bind(address).map_err(|source| BindError::Metrics {
-                        address: address.clone(),
-                        source,
-                    })?,
-                )
-            }
-        };
+        let observation = config
+            .metrics_listen
+            .as_deref()
+            .map(Observation::bind)
+            .transpose()?;
         Ok(Self {
             config,
             runner,

@@ -12,7 +12,7 @@ const ALLOWED: [(&str, &[&str]); 12] = [
     ("foretoken-artifacts", &["foretoken-speculation"]),
     ("foretoken-engine", &["foretoken-speculation"]),
     ("foretoken-protocol", &["foretoken-speculation"]),
-    ("foretoken-observation", &[]),
+    ("foretoken-service", &[]),
     ("foretoken-registry", &["foretoken-protocol"]),
     ("foretoken-crds", &["foretoken-speculation"]),
     (
@@ -56,7 +56,7 @@ const ALLOWED: [(&str, &[&str]); 12] = [
 /// What a service may know: services meet in `protocol`, and never know each other.
 const SERVICE: &[&str] = &[
     "foretoken-engine",
-    "foretoken-observation",
+    "foretoken-service",
     "foretoken-protocol",
     "foretoken-registry",
     "foretoken-speculation",
@@ -66,7 +66,7 @@ const SERVICE: &[&str] = &[
 const WRAPPED: [(&str, &[&str]); 5] = [
     ("tonic", &["foretoken-protocol"]),
     ("prost", &["foretoken-protocol"]),
-    ("axum", &["foretoken-router", "foretoken-observation"]),
+    ("axum", &["foretoken-router", "foretoken-service"]),
     ("memmap2", &["foretoken-engine"]),
     ("kube", &[]),
 ];

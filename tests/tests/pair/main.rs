@@ -1,6 +1,9 @@
 //! A target and its endpoints, as services over real sockets.
 #![expect(clippy::panic, reason = "helpers of tests may fail them")]
 
+mod refusal;
+mod stopping;
+
 use std::{path::Path, time::Duration};
 
 use foretoken_draft::{DraftConfig, DraftService};
@@ -63,6 +66,13 @@ fn draft(address: &Address, runner: Box<dyn ModelRunner>) -> Running<foretoken_d
         listen: vec![address.clone()],
         ..DraftConfig::default()
     };
+    draft_of(config, runner)
+}
+
+fn draft_of(
+    config: DraftConfig,
+    runner: Box<dyn ModelRunner>,
+) -> Running<foretoken_draft::RunError> {
     let service = DraftService::bind(config, runner).expect("the socket is free");
     let stop = CancellationToken::new();
     Running {
@@ -250,24 +260,6 @@ async fn an_endpoint_killed_and_started_again_changes_nothing_but_the_pace() {
     collect(stream, &mut tokens).await;
     assert_eq!(tokens, plain(&client, asked).await);
     warm(&client).await;
-    target.end().await;
-    endpoint.end().await;
-}
-
-#[tokio::test]
-async fn an_endpoint_of_another_vocabulary_is_refused_and_not_missed() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let address = socket(&folder, "draft");
-    let other = SimOptions {
-        vocab_size: 256,
-        ..sim(Role::Draft { agreement: 1.0 })
-    };
-    let endpoint = draft(&address, runner(other));
-    let (client, target) = target(with_endpoint(&address), runner(sim(Role::Target)));
-    for seed in 0..5 {
-        let (tokens, stats) = output(&client, request(seed, 40)).await;
-        assert_eq!((tokens.len(), stats.drafted), (40, 0));
-    }
     target.end().await;
     endpoint.end().await;
 }

@@ -26,6 +26,16 @@ pub struct Observed {
     pub ready: Arc<AtomicBool>,
 }
 
+/// Why the observation port is not to be had.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot serve metrics on {address}")]
+pub struct BindError {
+    /// Where.
+    address: String,
+    /// What the system said.
+    source: io::Error,
+}
+
 /// A bound observation port.
 #[derive(Debug)]
 pub struct Observation {
@@ -35,11 +45,17 @@ pub struct Observation {
 
 impl Observation {
     /// Binds `address` (`host:port`), before any runtime exists.
-    pub fn bind(address: &str) -> io::Result<Self> {
-        let listener = TcpListener::bind(address)?;
-        listener.set_nonblocking(true)?;
-        let address = listener.local_addr()?;
-        Ok(Self { listener, address })
+    pub fn bind(address: &str) -> Result<Self, BindError> {
+        let listen = || {
+            let listener = TcpListener::bind(address)?;
+            listener.set_nonblocking(true)?;
+            let address = listener.local_addr()?;
+            Ok(Self { listener, address })
+        };
+        listen().map_err(|source| BindError {
+            address: address.to_owned(),
+            source,
+        })
     }
 
     /// Where it listens.

@@ -1,0 +1,8 @@
+//! What targets and drafts have in common as services: what their configurations check, what they
+//! count, and the port on which they show how they are doing.
+//!
+//! Not here: what a service does, and the router, whose pages are among its own.
+
+pub mod config;
+pub mod metrics;
+pub mod observation;

@@ -1,0 +1,145 @@
+//! Endpoints that are told to stop.
+
+use std::sync::mpsc::{Receiver, channel};
+
+use foretoken_protocol::link::{
+    Hello, Link, LinkEvent, LinkOptions, LoadReport, Transport, TransportOptions,
+};
+use foretoken_speculation::{
+    Epoch, SessionId,
+    message::{Open, ToDraft, ToTarget},
+};
+
+use super::*;
+
+/// A target's end of a link, moved by hand.
+struct Dialled {
+    link: Link,
+    events: Receiver<LinkEvent>,
+    _transport: Transport,
+}
+
+impl Dialled {
+    fn new(address: &Address) -> Self {
+        let transport = Transport::start(TransportOptions::default()).expect("a thread");
+        let hello = Hello {
+            instance: "by hand".into(),
+            vocab_size: 128,
+            ..Hello::default()
+        };
+        let (sender, events) = channel();
+        let on_event = move |event| drop(sender.send(event));
+        let stop = CancellationToken::new();
+        let options = LinkOptions::default();
+        let link = transport.dial(address.clone(), hello, options, &stop, on_event);
+        Self {
+            link,
+            events,
+            _transport: transport,
+        }
+    }
+
+    /// The next event that `pick` takes.
+    fn wait<T>(&self, what: &str, mut pick: impl FnMut(LinkEvent) -> Option<T>) -> T {
+        loop {
+            let event = self.events.recv_timeout(PATIENT).ok();
+            let event = event.unwrap_or_else(|| panic!("waited in vain: {what}"));
+            if let Some(picked) = pick(event) {
+                return picked;
+            }
+        }
+    }
+
+    /// The answer to an `Open` of this session.
+    fn open(&self, session: u64) -> ToTarget {
+        let open = Open {
+            session: SessionId(session),
+            epoch: Epoch(1),
+            sampling: SamplingParams::default(),
+            seed: Seed(1),
+            prompt_len: 4,
+            tokens: vec![TokenId(2); 4],
+        };
+        self.link.send(vec![ToDraft::Open(open)]).expect("it is up");
+        self.wait("an answer to Open", |event| match event {
+            LinkEvent::Messages(messages) => messages.into_iter().find(|message| match message {
+                ToTarget::Opened { session: id, .. } | ToTarget::Refused { session: id, .. } => {
+                    id.0 == session
+                }
+                ToTarget::Window(_) | ToTarget::Resync(_) => false,
+            }),
+            _ => None,
+        })
+    }
+
+    fn close(&self, session: u64) {
+        let close = ToDraft::Close {
+            session: SessionId(session),
+            epoch: Epoch(1),
+        };
+        self.link.send(vec![close]).expect("it is up");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopping_endpoint_says_so_turns_sessions_away_and_ends_with_its_last_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = DraftConfig {
+        listen: vec![socket(&folder, "draft")],
+        // Nothing but the end of its sessions ends it.
+        grace: Duration::from_secs(3600),
+        ..DraftConfig::default()
+    };
+    let address = config.listen[0].clone();
+    let endpoint = draft_of(config, runner(sim(Role::Draft { agreement: 0.9 })));
+    let dialled = Dialled::new(&address);
+    dialled.wait("Up", |event| {
+        matches!(event, LinkEvent::Up(_)).then_some(())
+    });
+    assert!(matches!(dialled.open(1), ToTarget::Opened { .. }));
+    endpoint.stop.cancel();
+    let told = |event| match event {
+        LinkEvent::Load(load @ LoadReport { draining: true, .. }) => Some(load),
+        _ => None,
+    };
+    assert_eq!(dialled.wait("a word of the drain", told).used, 1);
+    match dialled.open(2) {
+        ToTarget::Refused { retry, reason, .. } => {
+            assert!(retry && reason.contains("stopping"), "{reason}");
+        }
+        other => panic!("a session was opened: {other:?}"),
+    }
+    assert!(!endpoint.task.is_finished(), "session 1 is still open");
+    dialled.close(1);
+    tokio::time::timeout(PATIENT, endpoint.end())
+        .await
+        .expect("it ends with its last session");
+    dialled.wait("Down", |event| {
+        matches!(event, LinkEvent::Down(_)).then_some(())
+    });
+}
+
+#[tokio::test]
+async fn an_endpoint_stopped_amid_an_output_ends_well_and_is_not_missed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let address = socket(&folder, "draft");
+    let config = DraftConfig {
+        listen: vec![address.clone()],
+        grace: Duration::from_millis(50),
+        ..DraftConfig::default()
+    };
+    let endpoint = draft_of(config, runner(sim(Role::Draft { agreement: 0.9 })));
+    let (client, target) = target(with_endpoint(&address), runner(sim(Role::Target)));
+    warm(&client).await;
+    let asked = request(21, 2000);
+    let mut stream = client.generate(asked.clone()).await.expect("accepted");
+    let mut tokens = Vec::new();
+    reads_ten(&mut stream, &mut tokens).await;
+    endpoint.end().await;
+    let stats = collect(stream, &mut tokens).await;
+    assert!(stats.accepted > 0, "{stats:?}");
+    assert_eq!(tokens, plain(&client, asked).await);
+    let (tokens, stats) = output(&client, request(22, 40)).await;
+    assert_eq!((tokens.len(), stats.drafted), (40, 0));
+    target.end().await;
+}
