@@ -15,6 +15,7 @@ mod logging;
 mod model;
 mod report;
 mod router;
+mod service;
 mod stop;
 mod target;
 mod up;

@@ -1,33 +1,22 @@
 //! `foretoken target`: the model that decides every token.
 
-use foretoken_protocol::Address;
+use foretoken_engine::runner::ModelRunner;
 use foretoken_target::{
     BindError, EndpointConfig, LookaheadConfig, PolicyName, TargetConfig, TargetService,
 };
-use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
-    child::{self, ServiceArgs},
     failure::usage,
-    model::{Loaded, ModelConfig},
+    report::Reporter,
+    service::{self, Fields, Service},
 };
 
 /// Arguments of `foretoken target`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    service: ServiceArgs,
-    #[command(flatten)]
-    model: ModelConfig,
-    /// Name of this replica
-    #[arg(long)]
-    instance: Option<String>,
-    /// Where routers connect, http://HOST:PORT or unix:/PATH; repeatable [default: any free port]
-    #[arg(long, value_name = "ADDRESS")]
-    listen: Vec<Address>,
-    /// Where /metrics, /health and /ready are served, HOST:PORT
-    #[arg(long, value_name = "ADDRESS")]
-    metrics_listen: Option<String>,
+    service: service::Args,
     /// Policy of requests that name none: Autoregressive or Speculative
     #[arg(long, value_parser = parse_policy)]
     policy: Option<PolicyName>,
@@ -37,84 +26,56 @@ pub(crate) struct Args {
     /// Speculation endpoint as NAME=ADDRESS, or ADDRESS; repeatable, best first
     #[arg(long, value_name = "ENDPOINT", value_parser = parse_endpoint)]
     endpoint: Vec<EndpointConfig>,
-    /// Do not keep keys and values of finished prompts
-    #[arg(long)]
-    no_prefix_cache: bool,
 }
 
 /// Configuration file of a target.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct File {
-    /// The model.
-    pub(crate) model: ModelConfig,
-    /// The service.
-    pub(crate) service: TargetConfig,
-}
+pub(crate) type File = service::File<TargetConfig>;
 
 /// Loads the model and serves until told to stop.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let reporter = args.service.reporter();
-    let stop = args.service.stop_token()?;
-    let File {
-        model,
-        service: mut config,
-    } = args.into_file()?;
-    let runtime = child::small_runtime()?;
-    let Loaded {
-        runner,
-        folder: _,
-        eos,
-        tokenizer_digest,
-    } = model.load(&runtime, reporter)?;
-    if config.eos.is_empty() {
-        config.eos = eos;
-    }
-    if config.tokenizer_digest.is_empty() {
-        config.tokenizer_digest = tokenizer_digest;
-    }
-    let _context = runtime.enter();
-    let service = TargetService::bind(config, runner).map_err(|error| match error {
-        BindError::Config(problem) => usage(problem.to_string()),
-        BindError::Listen(_) | BindError::Metrics(_) => error.into(),
-    })?;
-    tokio::spawn(reporter.follow(service.links()));
-    reporter.ready(service.addresses().map(ToString::to_string).collect());
-    child::run(&runtime, &stop, service.run(stop.clone()))
-}
-
-impl Args {
-    fn into_file(self) -> anyhow::Result<File> {
-        let Self {
-            service,
-            model: model_flags,
-            instance,
-            listen,
-            metrics_listen,
-            policy,
-            lookahead,
-            endpoint,
-            no_prefix_cache,
-        } = self;
-        let File {
-            model,
-            service: mut config,
-        } = service.read::<File>()?;
-        config.instance = instance.unwrap_or(config.instance);
-        config.metrics_listen = metrics_listen.or(config.metrics_listen);
+    let Args {
+        service,
+        policy,
+        lookahead,
+        endpoint,
+    } = args;
+    service::run::<TargetService>(service, |config| {
         config.policy = policy.unwrap_or(config.policy);
         config.lookahead = lookahead.unwrap_or(config.lookahead);
-        if !listen.is_empty() {
-            config.listen = listen;
-        }
         if !endpoint.is_empty() {
             config.endpoints = endpoint;
         }
-        config.prefix_cache &= !no_prefix_cache;
-        Ok(File {
-            model: model.overridden_by(model_flags),
-            service: config,
+    })
+}
+
+impl Service for TargetService {
+    type Config = TargetConfig;
+
+    fn fields(config: &mut TargetConfig) -> Fields<'_> {
+        Fields {
+            instance: &mut config.instance,
+            listen: &mut config.listen,
+            metrics_listen: &mut config.metrics_listen,
+            prefix_cache: &mut config.prefix_cache,
+            tokenizer_digest: &mut config.tokenizer_digest,
+            eos: Some(&mut config.eos),
+        }
+    }
+
+    fn bind(config: TargetConfig, runner: Box<dyn ModelRunner>) -> anyhow::Result<Self> {
+        Self::bind(config, runner).map_err(|error| match error {
+            BindError::Config(problem) => usage(problem.to_string()),
+            BindError::Listen(_) | BindError::Metrics(_) => error.into(),
         })
+    }
+
+    fn addresses(&self) -> Vec<String> {
+        self.addresses().map(ToString::to_string).collect()
+    }
+
+    async fn run(self, reporter: Reporter, stop: CancellationToken) -> anyhow::Result<()> {
+        tokio::spawn(reporter.follow(self.links()));
+        Ok(self.run(stop).await?)
     }
 }
 

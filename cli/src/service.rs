@@ -1,0 +1,139 @@
+//! What `foretoken target` and `foretoken draft` have in common: a model, and a service around it.
+
+use foretoken_engine::runner::ModelRunner;
+use foretoken_protocol::Address;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    child::{self, ServiceArgs},
+    model::{Loaded, ModelConfig},
+    report::Reporter,
+};
+
+/// Flags of both.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    process: ServiceArgs,
+    #[command(flatten)]
+    model: ModelConfig,
+    /// Name of this replica
+    #[arg(long)]
+    instance: Option<String>,
+    /// Where it listens, http://HOST:PORT or unix:/PATH; repeatable [default: any free port]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Vec<Address>,
+    /// Where /metrics, /health and /ready are served, HOST:PORT
+    #[arg(long, value_name = "ADDRESS")]
+    metrics_listen: Option<String>,
+    /// Do not keep keys and values of what has ended
+    #[arg(long)]
+    no_prefix_cache: bool,
+}
+
+/// Configuration file of a service with a model.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(
+    deny_unknown_fields,
+    default,
+    bound(deserialize = "C: Deserialize<'de> + Default")
+)]
+pub(crate) struct File<C> {
+    /// The model.
+    pub(crate) model: ModelConfig,
+    /// The service.
+    pub(crate) service: C,
+}
+
+/// Fields that the configurations of both have.
+pub(crate) struct Fields<'a> {
+    pub(crate) instance: &'a mut String,
+    pub(crate) listen: &'a mut Vec<Address>,
+    pub(crate) metrics_listen: &'a mut Option<String>,
+    pub(crate) prefix_cache: &'a mut bool,
+    pub(crate) tokenizer_digest: &'a mut String,
+    /// Tokens that end an output, where that matters.
+    pub(crate) eos: Option<&'a mut Vec<u32>>,
+}
+
+/// A service around a model.
+pub(crate) trait Service: Sized {
+    /// What it is told.
+    type Config: Default + DeserializeOwned;
+
+    /// The fields of `config` that both have.
+    fn fields(config: &mut Self::Config) -> Fields<'_>;
+
+    /// Binds its sockets. A configuration that cannot be served is a usage error.
+    fn bind(config: Self::Config, runner: Box<dyn ModelRunner>) -> anyhow::Result<Self>;
+
+    /// Where it listens.
+    fn addresses(&self) -> Vec<String>;
+
+    /// Serves until `stop`, and drains.
+    async fn run(self, reporter: Reporter, stop: CancellationToken) -> anyhow::Result<()>;
+}
+
+/// Loads the model and serves until told to stop. `adjust` sets what flags of the service's own
+/// say.
+pub(crate) fn run<S: Service>(
+    args: Args,
+    adjust: impl FnOnce(&mut S::Config),
+) -> anyhow::Result<()> {
+    let reporter = args.process.reporter();
+    let stop = args.process.stop_token()?;
+    let File {
+        model,
+        service: mut config,
+    } = args.into_file::<S>()?;
+    adjust(&mut config);
+    let runtime = child::small_runtime()?;
+    let Loaded {
+        runner,
+        folder: _,
+        eos,
+        tokenizer_digest,
+    } = model.load(&runtime, reporter)?;
+    let fields = S::fields(&mut config);
+    if fields.tokenizer_digest.is_empty() {
+        *fields.tokenizer_digest = tokenizer_digest;
+    }
+    if let Some(known) = fields.eos.filter(|known| known.is_empty()) {
+        *known = eos;
+    }
+    let _context = runtime.enter();
+    let service = S::bind(config, runner)?;
+    reporter.ready(service.addresses());
+    child::run(&runtime, &stop, service.run(reporter, stop.clone()))
+}
+
+impl Args {
+    /// The configuration: what the file says, unless a flag says otherwise.
+    fn into_file<S: Service>(self) -> anyhow::Result<File<S::Config>> {
+        let Self {
+            process,
+            model: model_flags,
+            instance,
+            listen,
+            metrics_listen,
+            no_prefix_cache,
+        } = self;
+        let File { model, mut service } = process.read::<File<S::Config>>()?;
+        let fields = S::fields(&mut service);
+        if let Some(instance) = instance {
+            *fields.instance = instance;
+        }
+        if !listen.is_empty() {
+            *fields.listen = listen;
+        }
+        if metrics_listen.is_some() {
+            *fields.metrics_listen = metrics_listen;
+        }
+        *fields.prefix_cache &= !no_prefix_cache;
+        Ok(File {
+            model: model.overridden_by(model_flags),
+            service,
+        })
+    }
+}
