@@ -13,13 +13,18 @@ extern crate std;
 
 pub mod branch;
 pub mod control;
+pub mod fallback;
 pub mod fanout;
 pub mod guess;
 pub mod ids;
+pub mod local;
 pub mod message;
 pub mod noise;
 pub mod policy;
+pub mod proposal;
+pub mod saguaro;
 pub mod sampling;
+pub mod theory;
 pub mod verify;
 
 pub use ids::{Epoch, Round, Seed, SessionId, TokenId};
