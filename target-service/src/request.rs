@@ -181,6 +181,12 @@ impl Request {
         })
     }
 
+    /// Forgets the round under way: the time to its verdict will say nothing about an endpoint.
+    pub(crate) fn forget_round(&mut self) {
+        self.asked = None;
+        self.verdict = None;
+    }
+
     /// Notes how much of the prompt came from the cache; the first time counts.
     pub(crate) fn opened(&mut self, seq: SeqId, cached: usize) {
         self.seq = Some(seq);

@@ -12,6 +12,7 @@
 
 mod arrivals;
 mod endpoints;
+mod parking;
 mod plan;
 mod verdict;
 
@@ -77,6 +78,8 @@ pub(crate) struct Worker {
     engine: Engine,
     scheduler: Scheduler,
     requests: BTreeMap<RequestId, Request>,
+    /// Those of them that wait for their clients to read, first come first.
+    parked: Vec<RequestId>,
     endpoints: Endpoints,
     metrics: Metrics,
     gauges: Arc<Gauges>,
@@ -99,7 +102,7 @@ enum Flow {
 /// What a turn of the loop came to.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// A step ran.
+    /// A step ran, or may run now.
     Stepped,
     /// Nothing can run before a message comes or, if there is one, this time.
     Idle(Option<Instant>),
@@ -140,6 +143,7 @@ impl Worker {
             engine,
             scheduler: Scheduler::new(limits),
             requests: BTreeMap::new(),
+            parked: Vec::new(),
             metrics,
             gauges,
             scratch: Scratch::new(),
@@ -182,8 +186,11 @@ impl Worker {
         self.now = Instant::now();
         self.sweep();
         let turn = self.step();
+        // Before anybody else can take the places that the step has freed.
+        let unparked = self.unpark();
         self.publish();
         match turn {
+            Turn::Idle(_) if unparked => Turn::Stepped,
             // Somebody who waits for a place may go away without a message.
             Turn::Idle(None) if !self.requests.is_empty() => Turn::Idle(Some(self.now + SWEEP)),
             Turn::Idle(Some(until)) => Turn::Idle(Some(until.min(self.now + SWEEP))),

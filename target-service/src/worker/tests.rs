@@ -4,4 +4,5 @@
 mod endpoint;
 mod faults;
 mod output;
+mod parking;
 mod rig;

@@ -122,6 +122,7 @@ impl Worker {
             {
                 tracing::error!(%error, "a request had no sequence");
             }
+            self.park_if_unread(verdict.request);
             return;
         };
         self.finish(verdict.request, reason);
