@@ -3,15 +3,17 @@
 pub(crate) mod logprobs;
 pub(crate) mod stream;
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
-use serde_json::{Map, Value, json};
+use foretoken_speculation::TokenId;
+use serde::Serialize;
+use serde_json::{Value, json};
 
-use self::logprobs::Logprobs;
+use self::logprobs::{Listed, Logprobs};
 use crate::{
     choice::{Finish, Piece},
     generation::Tally,
-    request::{Job, Shape},
+    request::{Job, Output, Shape},
 };
 
 /// What all parts of one answer repeat.
@@ -54,75 +56,118 @@ impl Collected {
 }
 
 /// The whole answer of a request that does not stream.
-pub(crate) fn whole(job: &Job, envelope: &Envelope, choices: &[Collected]) -> Value {
-    let object = match job.shape {
-        Shape::Chat => "chat.completion",
-        Shape::Completion => "text_completion",
-    };
-    let list: Vec<Value> = choices
-        .iter()
-        .enumerate()
-        .map(|(index, choice)| whole_choice(job, index, choice))
-        .collect();
-    let tallies: Vec<&Tally> = choices
-        .iter()
-        .filter_map(|c| c.end.as_ref().map(|(_, tally)| tally))
-        .collect();
-    json!({
-        "id": envelope.id,
-        "object": object,
-        "created": envelope.created,
-        "model": job.model.name,
-        "system_fingerprint": envelope.fingerprint,
-        "choices": list,
-        "usage": usage(job, &tallies),
-        "timings": timings(job, &tallies),
-    })
+#[derive(Serialize)]
+pub(crate) struct Whole<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    system_fingerprint: Option<&'a str>,
+    choices: Vec<WholeChoice<'a>>,
+    usage: Value,
+    timings: Value,
 }
 
-fn whole_choice(job: &Job, index: usize, choice: &Collected) -> Value {
-    let prompt = job.prompt_of(index);
-    let mut logprobs = Logprobs::new(job);
-    let mut text = String::new();
-    let mut listed = Value::Null;
-    if job.output.echo {
-        text = echoed(job, index);
-        if job.output.logprobs.is_some() {
-            let prompt_logprobs = choice.end.as_ref().map(|(_, tally)| &tally.prompt_logprobs);
-            let told = prompt_logprobs.map_or(&[][..], Vec::as_slice);
-            logprobs.push_prompt(&prompt.tokens, told);
+/// One of its choices.
+#[derive(Serialize)]
+struct WholeChoice<'a> {
+    index: usize,
+    #[serde(flatten)]
+    text: Text<'a>,
+    logprobs: Option<Listed>,
+    finish_reason: Option<&'static str>,
+    stop_reason: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<Vec<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_token_ids: Option<Vec<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens: Option<Vec<u32>>,
+}
+
+/// The text of a choice, under the name that the API gives it.
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Text<'a> {
+    Message {
+        role: &'static str,
+        content: Cow<'a, str>,
+        refusal: Option<()>,
+    },
+    Text(Cow<'a, str>),
+}
+
+impl<'a> Whole<'a> {
+    pub(crate) fn new(job: &'a Job, envelope: &'a Envelope, choices: &'a [Collected]) -> Self {
+        let object = match job.shape {
+            Shape::Chat => "chat.completion",
+            Shape::Completion => "text_completion",
+        };
+        let list = choices.iter().enumerate();
+        let ends = choices.iter().filter_map(|choice| choice.end.as_ref());
+        let tallies: Vec<&Tally> = ends.map(|(_, tally)| tally).collect();
+        Self {
+            id: &envelope.id,
+            object,
+            created: envelope.created,
+            model: &job.model.name,
+            system_fingerprint: envelope.fingerprint.as_deref(),
+            choices: list.map(|(i, c)| WholeChoice::new(job, i, c)).collect(),
+            usage: usage(job, &tallies),
+            timings: timings(job, &tallies),
         }
     }
-    text.push_str(&choice.piece.text);
-    if job.output.logprobs.is_some() {
-        logprobs.push(&choice.piece.logprobs);
-        listed = logprobs.take();
-    }
-    let mut out = Map::new();
-    out.insert("index".into(), json!(index));
-    match job.shape {
-        Shape::Chat => {
-            let message = json!({"role": "assistant", "content": text, "refusal": null});
-            out.insert("message".into(), message);
+}
+
+impl<'a> WholeChoice<'a> {
+    fn new(job: &'a Job, index: usize, choice: &'a Collected) -> Self {
+        let Output {
+            echo,
+            return_token_ids,
+            return_tokens,
+            ..
+        } = job.output;
+        let prompt = job.prompt_of(index);
+        let end = choice.end.as_ref();
+        let logprobs = job.output.logprobs.map(|_| {
+            let mut logprobs = Logprobs::new(job);
+            if echo {
+                let told = end.map_or(&[][..], |(_, tally)| &tally.prompt_logprobs);
+                logprobs.push_prompt(&prompt.tokens, told);
+            }
+            logprobs.push(&choice.piece.logprobs);
+            logprobs.into_listed()
+        });
+        let content = if echo {
+            Cow::Owned(echoed(job, index) + &choice.piece.text)
+        } else {
+            Cow::Borrowed(choice.piece.text.as_str())
+        };
+        let text = match job.shape {
+            Shape::Chat => Text::Message {
+                role: "assistant",
+                content,
+                refusal: None,
+            },
+            Shape::Completion => Text::Text(content),
+        };
+        let finish = end.map(|(finish, _)| finish);
+        Self {
+            index,
+            text,
+            logprobs,
+            finish_reason: finish.map(Finish::reason),
+            stop_reason: stop_reason(job, finish),
+            token_ids: return_token_ids.then(|| ids(&choice.piece.tokens)),
+            prompt_token_ids: return_token_ids.then(|| ids(&prompt.tokens)),
+            tokens: return_tokens.then(|| ids(&choice.piece.tokens)),
         }
-        Shape::Completion => {
-            out.insert("text".into(), json!(text));
-        }
     }
-    out.insert("logprobs".into(), listed);
-    let finish = choice.end.as_ref().map(|(finish, _)| finish);
-    out.insert("finish_reason".into(), json!(finish.map(Finish::reason)));
-    out.insert("stop_reason".into(), stop_reason(job, finish));
-    let ids = || json!(choice.piece.tokens.iter().map(|t| t.0).collect::<Vec<_>>());
-    if job.output.return_token_ids {
-        out.insert("token_ids".into(), ids());
-        let prompt: Vec<u32> = prompt.tokens.iter().map(|t| t.0).collect();
-        out.insert("prompt_token_ids".into(), json!(prompt));
-    }
-    if job.output.return_tokens {
-        out.insert("tokens".into(), ids());
-    }
-    Value::Object(out)
+}
+
+/// Tokens as numbers.
+pub(crate) fn ids(tokens: &[TokenId]) -> Vec<u32> {
+    tokens.iter().map(|token| token.0).collect()
 }
 
 /// The prompt's text, for `echo`.

@@ -25,7 +25,7 @@ use crate::{
     error::ApiError,
     generation::Generation,
     request::{self, Job, Shape, sampling::Limits},
-    response::{self, Collected, Envelope, stream::Chunks},
+    response::{self, Collected, Envelope, Whole, stream::Chunks},
     service::Shared,
 };
 
@@ -92,7 +92,7 @@ async fn answer(
         choice.add(update.piece);
         choice.end = update.finish;
     }
-    Ok(Json(response::whole(&job, &envelope, &choices)).into_response())
+    Ok(Json(Whole::new(&job, &envelope, &choices)).into_response())
 }
 
 /// Starts all choices; the first that fails fails the request.

@@ -8,6 +8,9 @@ use serde_json::{Map, Value};
 
 use crate::error::ApiError;
 
+/// Most characters of an unknown field's name that are told.
+const LONGEST_NAME: usize = 80;
+
 /// The fields of a JSON object.
 #[derive(Clone, Copy)]
 pub(crate) struct Fields<'a> {
@@ -41,6 +44,20 @@ impl<'a> Fields<'a> {
         ApiError::field(&format!("{}{name}", self.prefix), value, allowed)
     }
 
+    /// Refuses every field but those that are `known`. Only objects of our own are read this
+    /// strictly: a misspelt name in them can mean nothing else.
+    pub(crate) fn only(&self, known: &[&str]) -> Result<(), ApiError> {
+        let unknown = |name: &&String| !known.contains(&name.as_str());
+        match self.map.keys().find(unknown) {
+            None => Ok(()),
+            Some(name) => {
+                let allowed = format!("absent: the fields here are {}", known.join(", "));
+                let short: String = name.chars().take(LONGEST_NAME).collect();
+                Err(self.wrong(&short, &self.map[name], &allowed))
+            }
+        }
+    }
+
     fn read<T>(
         &self,
         name: &str,
@@ -61,6 +78,13 @@ impl<'a> Fields<'a> {
 
     pub(crate) fn text(&self, name: &str) -> Result<Option<&'a str>, ApiError> {
         self.read(name, "a string", Value::as_str)
+    }
+
+    /// One of a few words.
+    pub(crate) fn one_of(&self, name: &str, words: &[&str]) -> Result<Option<&'a str>, ApiError> {
+        self.read(name, &words.join(" or "), |value| {
+            value.as_str().filter(|word| words.contains(word))
+        })
     }
 
     /// An object, whose fields are called `name.field` in messages.

@@ -6,7 +6,11 @@ use std::{
 };
 
 use foretoken_artifacts::StopStrings;
-use foretoken_speculation::{Seed, TokenId, sampling::SamplingParams};
+use foretoken_speculation::{
+    Seed, TokenId,
+    policy::{Lookahead, Policy},
+    sampling::SamplingParams,
+};
 use serde_json::Value;
 
 use super::{Job, Output, Prompt, Shape, fields::Fields};
@@ -14,8 +18,8 @@ use crate::{error::ApiError, model::Model};
 
 /// Most alternatives per token, as in `OpenAI`'s API.
 pub(crate) const MAX_LOGPROBS: i64 = 20;
-/// Largest lookahead a request may ask for; the target may allow less.
-const MAX_LOOKAHEAD: i64 = 1024;
+/// Largest lookahead a request may ask for; targets allow no more either.
+const MAX_LOOKAHEAD: i64 = 32;
 /// Bits of a drawn seed: as many as a JSON number carries everywhere.
 const SEED_BITS: u32 = 53;
 
@@ -78,16 +82,7 @@ pub(super) fn job(
         ));
     }
     let seed = fields.integer("seed", i64::MIN, i64::MAX)?;
-    let own = fields.object("foretoken")?;
-    let policy = own
-        .map(|own| own.text("policy"))
-        .transpose()?
-        .flatten()
-        .map(str::to_owned);
-    let lookahead = own
-        .map(|own| own.integer("lookahead", 0, MAX_LOOKAHEAD))
-        .transpose()?
-        .flatten();
+    let Speculation { policy, lookahead } = speculation(fields)?;
     Ok(Job {
         output: output(fields, &given, nothing)?,
         shape: given.shape,
@@ -99,9 +94,32 @@ pub(super) fn job(
         ignore_eos,
         stop_token_ids,
         policy,
-        lookahead: lookahead.map(|k| k as u32),
+        lookahead,
         cache_prompt: fields.boolean("cache_prompt")?.unwrap_or(true),
         model,
+    })
+}
+
+/// The request's own `foretoken` object.
+#[derive(Default)]
+struct Speculation {
+    policy: Option<String>,
+    lookahead: Option<u32>,
+}
+
+fn speculation(fields: Fields<'_>) -> Result<Speculation, ApiError> {
+    let Some(own) = fields.object("foretoken")? else {
+        return Ok(Speculation::default());
+    };
+    own.only(&["policy", "lookahead"])?;
+    let policies = [
+        Policy::Autoregressive.name(),
+        Policy::Speculative(Lookahead::Fixed(0)).name(),
+    ];
+    let lookahead = own.integer("lookahead", 0, MAX_LOOKAHEAD)?;
+    Ok(Speculation {
+        policy: own.one_of("policy", &policies)?.map(str::to_owned),
+        lookahead: lookahead.map(|k| k as u32),
     })
 }
 

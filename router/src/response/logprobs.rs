@@ -3,7 +3,7 @@
 use foretoken_artifacts::Tokenizer;
 use foretoken_protocol::generate::TokenLogprobs;
 use foretoken_speculation::TokenId;
-use serde_json::{Map, Value, json};
+use serde::{Serialize, Serializer};
 
 use crate::{
     choice::Told,
@@ -13,18 +13,66 @@ use crate::{
 /// Stands for minus infinity, which JSON cannot say; vLLM's value.
 const LEAST: f32 = -9999.0;
 
+/// The `logprobs` of a choice, as the API words it.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Listed {
+    /// An entry a token.
+    Chat {
+        content: Vec<Entry>,
+        refusal: Option<()>,
+    },
+    /// Parallel lists.
+    Completion {
+        tokens: Vec<String>,
+        token_logprobs: Vec<Option<f32>>,
+        top_logprobs: Vec<Option<Ranked>>,
+        text_offset: Vec<usize>,
+    },
+}
+
+/// A token of a chat's output.
+#[derive(Debug, Serialize)]
+pub(crate) struct Entry {
+    #[serde(flatten)]
+    own: Likely,
+    top_logprobs: Vec<Likely>,
+}
+
+/// A token and how likely it is.
+#[derive(Debug, Serialize)]
+struct Likely {
+    token: String,
+    logprob: f32,
+    bytes: Vec<u8>,
+}
+
+/// Texts of tokens and their log-probabilities, likeliest first: a map whose order is told.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Ranked(Vec<(String, f32)>);
+
+impl Ranked {
+    /// Adds a token that is no likelier than those before. Of several tokens with one text only
+    /// the likeliest is told, since a map has no key twice.
+    fn push(&mut self, text: String, logprob: f32) {
+        if self.0.iter().all(|(known, _)| *known != text) {
+            self.0.push((text, logprob));
+        }
+    }
+}
+
+impl Serialize for Ranked {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(self.0.iter().map(|(text, logprob)| (text, logprob)))
+    }
+}
+
 /// Builds the `logprobs` of a choice, whole or piece by piece.
 pub(crate) struct Logprobs<'a> {
     job: &'a Job,
     /// Characters of text before the next token, for `text_offset`.
     offset: usize,
-    /// Chat: entries of `content`.
-    content: Vec<Value>,
-    /// Completions: parallel lists.
-    tokens: Vec<String>,
-    own: Vec<Option<f32>>,
-    top: Vec<Value>,
-    offsets: Vec<usize>,
+    listed: Listed,
 }
 
 impl<'a> Logprobs<'a> {
@@ -34,14 +82,22 @@ impl<'a> Logprobs<'a> {
 
     /// For a later piece of a stream.
     pub(crate) fn starting_at(job: &'a Job, offset: usize) -> Self {
+        let listed = match job.shape {
+            Shape::Chat => Listed::Chat {
+                content: Vec::new(),
+                refusal: None,
+            },
+            Shape::Completion => Listed::Completion {
+                tokens: Vec::new(),
+                token_logprobs: Vec::new(),
+                top_logprobs: Vec::new(),
+                text_offset: Vec::new(),
+            },
+        };
         Self {
             job,
             offset,
-            content: Vec::new(),
-            tokens: Vec::new(),
-            own: Vec::new(),
-            top: Vec::new(),
-            offsets: Vec::new(),
+            listed,
         }
     }
 
@@ -54,73 +110,62 @@ impl<'a> Logprobs<'a> {
     pub(crate) fn push_prompt(&mut self, tokens: &[TokenId], logprobs: &[TokenLogprobs]) {
         let told = std::iter::once(None).chain(logprobs.iter().map(Some));
         for (&token, logprobs) in tokens.iter().zip(told.chain(std::iter::repeat(None))) {
-            self.push_completion(token, logprobs);
+            self.push_one(token, logprobs);
         }
     }
 
     /// Adds tokens of the output.
     pub(crate) fn push(&mut self, told: &[Told]) {
         for told in told {
-            match self.job.shape {
-                Shape::Chat => self.push_chat(told),
-                Shape::Completion => self.push_completion(told.token, Some(&told.logprobs)),
+            self.push_one(told.token, Some(&told.logprobs));
+        }
+    }
+
+    /// Adds a token; one without log-probabilities is told by completions alone.
+    fn push_one(&mut self, token: TokenId, logprobs: Option<&TokenLogprobs>) {
+        let tokenizer = &self.job.model.tokenizer;
+        let most = self.job.output.logprobs.unwrap_or(0) as usize;
+        let top = |logprobs: &'_ TokenLogprobs| logprobs.top.len().min(most);
+        match &mut self.listed {
+            Listed::Chat { content, .. } => {
+                let Some(told) = logprobs else { return };
+                let likely = |&(token, logprob): &(TokenId, f32)| Likely {
+                    token: shown(tokenizer, token),
+                    logprob: finite(logprob),
+                    bytes: tokenizer.token_bytes(token).to_vec(),
+                };
+                content.push(Entry {
+                    own: likely(&(token, told.logprob)),
+                    top_logprobs: told.top[..top(told)].iter().map(likely).collect(),
+                });
+            }
+            Listed::Completion {
+                tokens,
+                token_logprobs,
+                top_logprobs,
+                text_offset,
+            } => {
+                let text = shown(tokenizer, token);
+                text_offset.push(self.offset);
+                self.offset += text.chars().count();
+                token_logprobs.push(logprobs.map(|told| finite(told.logprob)));
+                top_logprobs.push(logprobs.map(|told| {
+                    let mut ranked = Ranked::default();
+                    for &(token, logprob) in &told.top[..top(told)] {
+                        ranked.push(shown(tokenizer, token), finite(logprob));
+                    }
+                    // If it is not among the likeliest it comes after them.
+                    ranked.push(text.clone(), finite(told.logprob));
+                    ranked
+                }));
+                tokens.push(text);
             }
         }
     }
 
-    fn push_chat(&mut self, told: &Told) {
-        let tokenizer = &self.job.model.tokenizer;
-        let entry = |token: TokenId, logprob: f32| {
-            let mut map = Map::new();
-            map.insert("token".into(), json!(shown(tokenizer, token)));
-            map.insert("logprob".into(), json!(finite(logprob)));
-            map.insert("bytes".into(), json!(tokenizer.token_bytes(token)));
-            map
-        };
-        let most = self.job.output.logprobs.unwrap_or(0) as usize;
-        let top = told.logprobs.top.iter().take(most);
-        let top: Vec<Value> = top.map(|&(t, l)| Value::Object(entry(t, l))).collect();
-        let mut one = entry(told.token, told.logprobs.logprob);
-        one.insert("top_logprobs".into(), Value::Array(top));
-        self.content.push(Value::Object(one));
-    }
-
-    fn push_completion(&mut self, token: TokenId, logprobs: Option<&TokenLogprobs>) {
-        let tokenizer = &self.job.model.tokenizer;
-        let text = shown(tokenizer, token);
-        self.offsets.push(self.offset);
-        self.offset += text.chars().count();
-        self.own.push(logprobs.map(|l| finite(l.logprob)));
-        let most = self.job.output.logprobs.unwrap_or(0) as usize;
-        self.top.push(match logprobs {
-            None => Value::Null,
-            Some(l) => {
-                let mut map: Map<String, Value> = Map::new();
-                for &(t, logprob) in l.top.iter().take(most) {
-                    // Of several tokens with one text the likeliest is told.
-                    map.entry(shown(tokenizer, t))
-                        .or_insert(json!(finite(logprob)));
-                }
-                map.entry(text.clone()).or_insert(json!(finite(l.logprob)));
-                Value::Object(map)
-            }
-        });
-        self.tokens.push(text);
-    }
-
-    /// What was added, as the API words it.
-    pub(crate) fn take(&mut self) -> Value {
-        match self.job.shape {
-            Shape::Chat => {
-                json!({"content": std::mem::take(&mut self.content), "refusal": null})
-            }
-            Shape::Completion => json!({
-                "tokens": std::mem::take(&mut self.tokens),
-                "token_logprobs": std::mem::take(&mut self.own),
-                "top_logprobs": std::mem::take(&mut self.top),
-                "text_offset": std::mem::take(&mut self.offsets),
-            }),
-        }
+    /// What was added.
+    pub(crate) fn into_listed(self) -> Listed {
+        self.listed
     }
 }
 
@@ -134,5 +179,25 @@ fn finite(logprob: f32) -> f32 {
         logprob.max(LEAST)
     } else {
         LEAST
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_likeliest_come_first_and_of_one_text_the_likeliest_is_told() {
+        let mut ranked = Ranked::default();
+        for (text, logprob) in [
+            ("z", -0.1),
+            ("\u{fffd}", -0.5),
+            ("a", -1.0),
+            ("\u{fffd}", -2.0),
+        ] {
+            ranked.push(text.to_owned(), logprob);
+        }
+        let json = serde_json::to_string(&ranked).expect("it is a map");
+        assert_eq!(json, "{\"z\":-0.1,\"\u{fffd}\":-0.5,\"a\":-1.0}");
     }
 }

@@ -8,20 +8,50 @@ use std::{convert::Infallible, io::Write, sync::Arc};
 use axum::body::{Body, Bytes};
 use foretoken_protocol::generate::TokenLogprobs;
 use futures::{Stream, StreamExt, stream};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
-use super::{Envelope, echoed, logprobs::Logprobs, stop_reason, timings, usage};
+use super::{
+    Envelope, echoed, ids,
+    logprobs::{Listed, Logprobs},
+    stop_reason, timings, usage,
+};
 use crate::{
     choice::{Finish, Piece, Update},
     error::ApiError,
     generation::Tally,
-    request::{Job, Shape},
+    request::{Job, Output, Shape},
 };
 
 /// Room for a usual chunk.
 const CHUNK_BYTES: usize = 512;
 /// What comes after a line break of an event's data.
 const END: &[u8] = b"\n\n";
+
+/// What a choice begins with.
+#[derive(Serialize)]
+struct FirstChoice {
+    index: usize,
+    #[serde(flatten)]
+    text: FirstText,
+    logprobs: Option<Listed>,
+    finish_reason: Option<()>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_token_ids: Option<Vec<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<[u32; 0]>,
+}
+
+/// Its text, under the name that the API gives it.
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+enum FirstText {
+    Delta {
+        role: &'static str,
+        content: &'static str,
+    },
+    Text(String),
+}
 
 /// Renders chunks of one answer.
 pub(crate) struct Chunks {
@@ -88,8 +118,10 @@ impl Chunks {
         if std::mem::take(&mut self.fresh[index]) {
             self.first(&mut out, index);
         }
-        let ids = self.job.output.return_token_ids || self.job.output.return_tokens;
-        if !piece.text.is_empty() || !piece.logprobs.is_empty() || (ids && !piece.tokens.is_empty())
+        let wanted = self.job.output.return_token_ids || self.job.output.return_tokens;
+        if !piece.text.is_empty()
+            || !piece.logprobs.is_empty()
+            || (wanted && !piece.tokens.is_empty())
         {
             self.piece(&mut out, index, &piece);
         }
@@ -102,41 +134,36 @@ impl Chunks {
 
     /// The first chunk of a choice: the role, or the echoed prompt.
     fn first(&mut self, out: &mut Vec<u8>, index: usize) {
+        let Output {
+            echo,
+            return_token_ids,
+            ..
+        } = self.job.output;
         let prompt = self.job.prompt_of(index);
-        let mut choice = match self.job.shape {
-            Shape::Chat => json!({
-                "index": index,
-                "delta": {"role": "assistant", "content": ""},
-                "logprobs": null,
-                "finish_reason": null,
-            }),
-            Shape::Completion if self.job.output.echo => {
-                let mut logprobs = Logprobs::new(&self.job);
-                let told = self
-                    .prompts
-                    .get_mut(index)
-                    .map(std::mem::take)
-                    .unwrap_or_default();
-                logprobs.push_prompt(&prompt.tokens, &told);
-                self.offsets[index] = logprobs.offset();
-                let wanted = self.job.output.logprobs.is_some();
-                json!({
-                    "index": index,
-                    "text": echoed(&self.job, index),
-                    "logprobs": if wanted { logprobs.take() } else { Value::Null },
-                    "finish_reason": null,
-                })
-            }
-            Shape::Completion if self.job.output.return_token_ids => {
-                json!({"index": index, "text": "", "logprobs": null, "finish_reason": null})
-            }
+        let text = match self.job.shape {
+            Shape::Chat => FirstText::Delta {
+                role: "assistant",
+                content: "",
+            },
+            Shape::Completion if echo => FirstText::Text(echoed(&self.job, index)),
+            Shape::Completion if return_token_ids => FirstText::Text(String::new()),
             Shape::Completion => return,
         };
-        if self.job.output.return_token_ids {
-            let ids: Vec<u32> = prompt.tokens.iter().map(|t| t.0).collect();
-            choice["prompt_token_ids"] = json!(ids);
-            choice["token_ids"] = json!([]);
-        }
+        let logprobs = self.job.output.logprobs.filter(|_| echo).map(|_| {
+            let mut logprobs = Logprobs::new(&self.job);
+            let told = self.prompts.get_mut(index).map(std::mem::take);
+            logprobs.push_prompt(&prompt.tokens, &told.unwrap_or_default());
+            self.offsets[index] = logprobs.offset();
+            logprobs.into_listed()
+        });
+        let choice = FirstChoice {
+            index,
+            text,
+            logprobs,
+            finish_reason: None,
+            prompt_token_ids: return_token_ids.then(|| ids(&prompt.tokens)),
+            token_ids: return_token_ids.then_some([]),
+        };
         self.chunk(out, |out| write_json(out, &choice));
     }
 
@@ -146,7 +173,7 @@ impl Chunks {
             let mut logprobs = Logprobs::starting_at(&self.job, self.offsets[index]);
             logprobs.push(&piece.logprobs);
             self.offsets[index] = logprobs.offset();
-            logprobs.take()
+            logprobs.into_listed()
         });
         let job = Arc::clone(&self.job);
         self.chunk(out, |out| {
@@ -168,8 +195,7 @@ impl Chunks {
             ] {
                 if wanted {
                     let _ = write!(out, ",\"{name}\":");
-                    let ids: Vec<u32> = piece.tokens.iter().map(|t| t.0).collect();
-                    write_json(out, &ids);
+                    write_json(out, &ids(&piece.tokens));
                 }
             }
             out.extend_from_slice(b",\"finish_reason\":null}");

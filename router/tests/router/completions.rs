@@ -414,6 +414,45 @@ async fn chat_logprobs_have_tokens_bytes_and_alternatives() {
 }
 
 #[tokio::test]
+async fn alternatives_come_in_order_of_probability_in_both_apis_streamed_or_not() {
+    /// Where each of `words` begins in `text`, all of them after `start`.
+    fn places(text: &str, start: &str, words: &[String]) -> Vec<usize> {
+        let from = text.find(start).expect("it is told");
+        let place = |word: &String| text[from..].find(word).expect("it is told");
+        words.iter().map(place).collect()
+    }
+    // The scripted target gives token t the alternatives t, t + 1, ... in this order.
+    let first = (300..4000)
+        .find(|&id| {
+            let word = |i: u32| tokenizer().decode(&[TokenId(id + i)], false);
+            let plain = |i| {
+                word(i)
+                    .bytes()
+                    .all(|b| b.is_ascii_alphabetic() || b == b' ')
+            };
+            (0..5).all(plain) && !(1..5).map(word).is_sorted()
+        })
+        .expect("there are five words out of order");
+    let mut script = Script::says("");
+    script.output = vec![TokenId(first), EOS];
+    let setup = start(script).await;
+    let words: Vec<String> = (first..first + 5)
+        .map(|id| json!(tokenizer().decode(&[TokenId(id)], false)).to_string())
+        .collect();
+    for stream in [false, true] {
+        let body = completion(json!({"logprobs": 5, "stream": stream}));
+        let answer = setup.client().post("/v1/completions", &body).await;
+        let keys: Vec<String> = words.iter().map(|word| format!("{word}:")).collect();
+        let found = places(answer.text(), "\"top_logprobs\"", &keys);
+        assert!(found.is_sorted(), "{found:?} in {}", answer.text());
+        let body = chat(json!({"logprobs": true, "top_logprobs": 5, "stream": stream}));
+        let answer = setup.client().post("/v1/chat/completions", &body).await;
+        let found = places(answer.text(), "\"top_logprobs\"", &words);
+        assert!(found.is_sorted(), "{found:?} in {}", answer.text());
+    }
+}
+
+#[tokio::test]
 async fn ids_come_back_under_both_names() {
     let setup = start(Script::says(" ok then")).await;
     let body = completion(json!({"return_token_ids": true, "return_tokens": true}));

@@ -165,12 +165,27 @@ async fn wrong_types_and_ranges_name_field_value_and_what_is_allowed() {
         (
             completion("foretoken", json!({"policy": 1})),
             "foretoken.policy",
-            ["1", "a string"],
+            ["1", "Autoregressive or Speculative"],
         ),
         (
             completion("foretoken", json!({"lookahead": -1})),
             "foretoken.lookahead",
             ["-1", "0"],
+        ),
+        (
+            completion("foretoken", json!({"lookahead": 33})),
+            "foretoken.lookahead",
+            ["33", "from 0 to 32"],
+        ),
+        (
+            completion("foretoken", json!({"policy": "Magic"})),
+            "foretoken.policy",
+            ["\"Magic\"", "Autoregressive or Speculative"],
+        ),
+        (
+            chat("foretoken", json!({"policy": "Speculative", "lookahed": 3})),
+            "foretoken.lookahed",
+            ["3", "the fields here are policy, lookahead"],
         ),
         (
             completion("guided_regex", json!("a")),
