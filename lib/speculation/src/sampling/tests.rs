@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Logits with the spread of a real model's: mostly low, a few high; `spread` scales them.
-fn row(vocab: u32, seed: u32, spread: f32) -> Vec<f32> {
+pub(super) fn row(vocab: u32, seed: u32, spread: f32) -> Vec<f32> {
     (0..vocab)
         .map(|v| {
             let u = philox([v, seed, 0, 0], [3, 1])[0] as f32 / u32::MAX as f32;
@@ -18,16 +18,21 @@ fn row(vocab: u32, seed: u32, spread: f32) -> Vec<f32> {
         .collect()
 }
 
-fn sampler(params: &SamplingParams, seed: u64, tokens: &[TokenId], prompt_len: usize) -> Sampler {
+pub(super) fn sampler(
+    params: &SamplingParams,
+    seed: u64,
+    tokens: &[TokenId],
+    prompt_len: usize,
+) -> Sampler {
     Sampler::new(params.clone(), Seed(seed), tokens, prompt_len).unwrap()
 }
 
-fn ids(tokens: impl IntoIterator<Item = u32>) -> Vec<TokenId> {
+pub(super) fn ids(tokens: impl IntoIterator<Item = u32>) -> Vec<TokenId> {
     tokens.into_iter().map(TokenId).collect()
 }
 
 /// The tokens that are kept, by sorting everything.
-fn naive_support(logits: &[f32], params: &SamplingParams) -> Vec<usize> {
+pub(super) fn naive_support(logits: &[f32], params: &SamplingParams) -> Vec<usize> {
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|&a, &b| logits[b].partial_cmp(&logits[a]).unwrap().then(a.cmp(&b)));
     let top = logits[order[0]];
@@ -73,7 +78,7 @@ fn naive_choice(logits: &[f32], params: &SamplingParams, noise: &Noise) -> Token
     TokenId(best.1 as u32)
 }
 
-fn any_params() -> impl Strategy<Value = SamplingParams> {
+pub(super) fn any_params() -> impl Strategy<Value = SamplingParams> {
     let top_p = prop_oneof![Just(1.0_f32), 0.01..1.0_f32, Just(0.999_99)];
     let min_p = prop_oneof![Just(0.0_f32), 0.0..1.0_f32, Just(1e-6)];
     let top_k = prop_oneof![Just(0_u32), 1..60_u32, 200..400_u32];
@@ -89,7 +94,7 @@ fn any_params() -> impl Strategy<Value = SamplingParams> {
 }
 
 /// Rows of awkward lengths, some with ties and infinities.
-fn any_row() -> impl Strategy<Value = Vec<f32>> {
+pub(super) fn any_row() -> impl Strategy<Value = Vec<f32>> {
     (1..700_u32, any::<u32>(), 0.0..8.0_f32, 0..4_u8).prop_map(|(vocab, seed, spread, kind)| {
         let mut logits = row(vocab, seed, spread);
         match kind {
