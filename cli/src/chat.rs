@@ -8,6 +8,7 @@ use anyhow::{Context as _, bail};
 use reqwest::Client;
 use rustyline::{DefaultEditor, error::ReadlineError};
 use serde_json::{Value, json};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 mod answer;
 mod events;
@@ -99,20 +100,24 @@ struct Chat {
 }
 
 impl Chat {
-    /// Sends a message and shows the answer as it comes.
+    /// Sends a message and shows the answer as it comes, or until Ctrl-C.
     async fn say(&mut self, text: &str) -> anyhow::Result<()> {
+        let mut interrupts = signal(SignalKind::interrupt()).context("cannot watch for Ctrl-C")?;
         self.messages.push(message("user", text));
         let mut request = self.request.clone();
         request["messages"] = self.messages.clone().into();
-        let sent = self.client.post(&self.url).json(&request).send().await;
-        let mut answer = match Answer::begin(sent).await {
+        let begun = tokio::select! {
+            sent = self.client.post(&self.url).json(&request).send() => Answer::begin(sent).await,
+            _ = interrupts.recv() => Err(anyhow::anyhow!("stopped before the answer began")),
+        };
+        let mut answer = match begun {
             Ok(answer) => answer,
             Err(error) => {
                 self.messages.pop();
                 return Err(error);
             }
         };
-        let outcome = self.show(&mut answer).await;
+        let outcome = self.show(&mut answer, &mut interrupts).await;
         // What was said is said, even if the rest is missing.
         self.messages.push(message("assistant", answer.text()));
         outcome?;
@@ -122,14 +127,11 @@ impl Chat {
     }
 
     /// Shows pieces until the answer ends or Ctrl-C stops it; dropping the stream tells the server.
-    async fn show(&self, answer: &mut Answer) -> anyhow::Result<()> {
+    async fn show(&self, answer: &mut Answer, interrupts: &mut Signal) -> anyhow::Result<()> {
         loop {
             let pieces = tokio::select! {
                 pieces = answer.next() => pieces?,
-                interrupt = tokio::signal::ctrl_c() => {
-                    interrupt.context("cannot watch for Ctrl-C")?;
-                    None
-                }
+                _ = interrupts.recv() => None,
             };
             let Some(pieces) = pieces else { return Ok(()) };
             let mut shown = String::new();

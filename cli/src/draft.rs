@@ -14,7 +14,7 @@ use crate::{
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    service: service::Args,
+    service: service::EngineArgs,
     /// Most sessions at once
     #[arg(long, value_name = "N")]
     max_sessions: Option<usize>,

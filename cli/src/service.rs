@@ -13,7 +13,7 @@ use crate::{
 
 /// Flags of both.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct EngineArgs {
     #[command(flatten)]
     process: ServiceArgs,
     #[command(flatten)]
@@ -78,7 +78,7 @@ pub(crate) trait Service: Sized {
 /// Loads the model and serves until told to stop. `adjust` sets what flags of the service's own
 /// say.
 pub(crate) fn run<S: Service>(
-    args: Args,
+    args: EngineArgs,
     adjust: impl FnOnce(&mut S::Config),
 ) -> anyhow::Result<()> {
     let reporter = args.process.reporter();
@@ -108,7 +108,7 @@ pub(crate) fn run<S: Service>(
     child::run(&runtime, &stop, service.run(reporter, stop.clone()))
 }
 
-impl Args {
+impl EngineArgs {
     /// The configuration: what the file says, unless a flag says otherwise.
     fn into_file<S: Service>(self) -> anyhow::Result<File<S::Config>> {
         let Self {

@@ -16,7 +16,7 @@ use crate::{
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    service: service::Args,
+    service: service::EngineArgs,
     /// Policy of requests that name none: Autoregressive or Speculative
     #[arg(long, value_parser = parse_policy)]
     policy: Option<PolicyName>,

@@ -82,6 +82,30 @@ impl Outlet {
     }
 }
 
+/// Pauses between restarts.
+#[derive(Debug)]
+struct Pauses {
+    next: Duration,
+}
+
+impl Default for Pauses {
+    fn default() -> Self {
+        Self { next: FIRST_PAUSE }
+    }
+}
+
+impl Pauses {
+    /// The pause after a life of this length.
+    fn after(&mut self, life: Duration) -> Duration {
+        if life > LONG_LIFE {
+            self.next = FIRST_PAUSE;
+        }
+        let pause = self.next;
+        self.next = (pause * 2).min(LONGEST_PAUSE);
+        pause
+    }
+}
+
 /// Runs `program` until told to stop, or until it proves unable to start.
 pub(super) async fn keep_running(
     executable: PathBuf,
@@ -92,7 +116,7 @@ pub(super) async fn keep_running(
 ) {
     let outlet = Outlet { index, events };
     let mut has_served = false;
-    let mut pause = FIRST_PAUSE;
+    let mut pauses = Pauses::default();
     for restarts in 0.. {
         let started = Instant::now();
         let mut child = match start(&executable, &program) {
@@ -124,15 +148,12 @@ pub(super) async fn keep_running(
         if !has_served && status.code().is_some() {
             return outlet.tell(News::Failed { status }).await;
         }
-        if started.elapsed() > LONG_LIFE {
-            pause = FIRST_PAUSE;
-        }
+        let pause = pauses.after(started.elapsed());
         outlet.tell(News::Died { status, pause }).await;
         tokio::select! {
             () = sleep(pause) => {}
             () = stopped(&mut orders) => return outlet.tell(News::Ended { status: None }).await,
         }
-        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
@@ -229,4 +250,19 @@ fn forward(child: &mut Child, outlet: &Outlet) -> tokio::task::JoinHandle<bool> 
 
 fn lines<R: AsyncRead + Unpin>(stream: R) -> tokio::io::Lines<BufReader<R>> {
     BufReader::new(stream).lines()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_a_limit_and_begin_anew_after_a_long_life() {
+        let mut pauses = Pauses::default();
+        let short = |_| pauses.after(Duration::from_secs(1)).as_millis();
+        let doubling: Vec<_> = (0..8).map(short).collect();
+        assert_eq!(doubling, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
+        assert_eq!(pauses.after(LONG_LIFE * 2), FIRST_PAUSE);
+        assert_eq!(pauses.after(LONG_LIFE), FIRST_PAUSE * 2);
+    }
 }

@@ -71,7 +71,7 @@ pub(super) async fn supervise(
     }
     drop((events, router_orders, other_orders));
     let mut signals = Signals::new()?;
-    let result = fleet.run(&mut news, &mut signals).await;
+    let mut result = fleet.run(&mut news, &mut signals).await;
     routers.send_replace(Order::Drain);
     if result.is_err() {
         // Nothing has been served, so there is nothing to finish.
@@ -92,11 +92,14 @@ pub(super) async fn supervise(
             },
             () = signals.any() => {
                 console.say("stopping at once");
+                // Streams may have been cut.
+                result = result.and(Err(Reported::Failure.into()));
                 routers.send_replace(Order::Kill);
                 others.send_replace(Order::Kill);
             }
             () = sleep_until(deadline) => {
                 console.say("some services hang; stopping at once");
+                result = result.and(Err(Reported::Failure.into()));
                 routers.send_replace(Order::Kill);
                 others.send_replace(Order::Kill);
                 while tasks.join_next().await.is_some() {}

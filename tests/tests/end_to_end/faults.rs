@@ -18,6 +18,13 @@ fn request(seed: u64) -> Value {
     })
 }
 
+/// What `up` says of a service that was killed for the first time.
+fn restarting(name: &str) -> String {
+    // The names of all processes take as many columns as the longest.
+    let width = "draft-tiny-0".len();
+    format!("{name:width$} | ended (signal: 9 (SIGKILL)); starting again in 100ms")
+}
+
 async fn undisturbed(up: &Up, seed: u64) -> String {
     let mut request = request(seed);
     request["foretoken"] = json!({"policy": "Autoregressive"});
@@ -46,6 +53,7 @@ fn a_killed_draft_or_target_changes_no_byte_of_a_stream() {
             assert_eq!(first.finish().await, expected, "{name} was killed");
             assert_eq!(second.finish().await, expected, "{name} was killed");
             up.wait_for_restart(name, 1);
+            assert!(up.log().contains(&restarting(name)), "{}", up.log());
         }
     });
 }
@@ -58,6 +66,7 @@ fn a_killed_router_comes_back_and_answers_the_same() {
         let _broken = begun(&up, 2).await;
         up.kill("router");
         up.wait_for_restart("router", 1);
+        assert!(up.log().contains(&restarting("router")), "{}", up.log());
         let url = format!("{}/ready", up.url);
         loop {
             let answer = reqwest::get(&url).await;
@@ -86,6 +95,26 @@ fn an_interrupt_lets_streams_finish_and_ends_well() {
         up.state().is_none(),
         "nothing runs, yet state.json is there"
     );
+}
+
+#[test]
+fn a_second_interrupt_stops_at_once_even_what_hangs() {
+    let mut up = Up::start(1);
+    let pids = up.pids();
+    run(async {
+        let _unfinished = begun(&up, 4).await;
+        let _hangs = up.freeze("target-0");
+        signal(up.pid(), "INT");
+        wait("the drain", || {
+            up.log().contains("press Ctrl-C again").then_some(())
+        });
+        assert!(up.is_running(), "a stream was given up: {}", up.log());
+        signal(up.pid(), "INT");
+        assert_eq!(up.end().code(), Some(1), "{}", up.log());
+    });
+    assert!(up.log().contains("stopping at once"), "{}", up.log());
+    assert!(!up.log().contains("some services hang"), "{}", up.log());
+    assert!(pids.into_iter().all(|pid| !is_running(pid)));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::{
     env, fs,
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Child, Command, ExitStatus},
     sync::{Mutex, MutexGuard, OnceLock, PoisonError},
     thread::sleep,
     time::{Duration, Instant},
@@ -95,10 +95,16 @@ pub(crate) struct Up {
 impl Up {
     /// Starts the shipped pair and waits until it serves.
     pub(crate) fn start(targets: u32) -> Self {
+        Self::serving(&manifest(targets), &[])
+    }
+
+    /// Starts what `manifest` says, in an environment with these variables, and waits until it
+    /// serves.
+    pub(crate) fn serving(manifest: &str, variables: &[(&str, &str)]) -> Self {
         let machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = TempDir::new().unwrap();
         let file = folder.path().join("story.yaml");
-        fs::write(&file, manifest(targets)).unwrap();
+        fs::write(&file, manifest).unwrap();
         let process = Command::new(executable())
             .args([
                 "up",
@@ -113,7 +119,8 @@ impl Up {
             .arg(&file)
             .arg("--state-dir")
             .arg(folder.path())
-            .stdout(Stdio::null())
+            .envs(variables.iter().copied())
+            .stdout(fs::File::create(folder.path().join("out")).unwrap())
             .stderr(fs::File::create(folder.path().join("log")).unwrap())
             .spawn()
             .unwrap();
@@ -142,7 +149,12 @@ impl Up {
         self.folder.path()
     }
 
-    /// What it printed.
+    /// What it printed on standard output.
+    pub(crate) fn greeting(&self) -> String {
+        fs::read_to_string(self.folder.path().join("out")).unwrap()
+    }
+
+    /// What it printed on standard error.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
@@ -165,6 +177,19 @@ impl Up {
             .iter()
             .find(|service| service["name"] == name)
             .cloned()
+    }
+
+    /// Holds a service still, as a machine that hangs would, until the guard is dropped.
+    pub(crate) fn freeze(&self, name: &str) -> Frozen {
+        let service = self.service(name).unwrap();
+        let pid = service["pid"].as_u64().unwrap();
+        signal(pid, "STOP");
+        Frozen(pid)
+    }
+
+    /// Whether `up` itself runs.
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.process.try_wait().unwrap().is_none()
     }
 
     /// Kills a service as a crash would, without waiting for anything.
@@ -227,6 +252,18 @@ impl Up {
             text: String::new(),
             ended: false,
         }
+    }
+}
+
+/// A service that stands still.
+pub(crate) struct Frozen(u64);
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        // It may have been killed meanwhile.
+        let pid = self.0.to_string();
+        let thawed = Command::new("kill").args(["-CONT", &pid]).output();
+        assert!(thawed.is_ok());
     }
 }
 

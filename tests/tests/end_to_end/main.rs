@@ -4,7 +4,11 @@
 //! dies while tokens stream.
 #![expect(clippy::unwrap_used, reason = "what tests are made of may fail them")]
 
+mod downloads;
+mod endpoints;
 mod faults;
 mod fixture;
 mod losslessness;
+mod mirror;
+mod terminal;
 mod usage;

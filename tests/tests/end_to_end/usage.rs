@@ -31,7 +31,7 @@ fn check_prints_every_mistake_with_its_line_and_fails() {
         .replace("target: {replicas: 1}", "target: {replicas: 1, dtype: fp8}");
     let path = file(folder.path(), &bad);
     let output = foretoken(&["check", &path]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(64));
     let text = stderr(&output);
     assert!(
         text.contains(&format!(
@@ -70,6 +70,37 @@ fn a_policy_to_come_passes_check_with_a_warning_and_is_refused_by_up() {
 }
 
 #[test]
+fn what_only_a_cluster_may_have_is_a_warning_of_check_and_an_error_of_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = manifest(1)
+        .replace("/target\"", "/targett\"")
+        .replace("[{name: tiny}]", "[{name: tinny}]");
+    let path = file(folder.path(), &text);
+    let missing = |kind: &str| format!("{path}:5: {kind}spec.model.uri: model folder ");
+    let undefined = |kind: &str| {
+        let field = "spec.speculation.endpoints[0]";
+        format!("{path}:9: {kind}{field}: no SpeculationEndpoint default/tinny in this file")
+    };
+    for arguments in [
+        &["check", &path][..],
+        &["check", "--up", &path],
+        &["up", "-f", &path],
+    ] {
+        let output = foretoken(arguments);
+        let is_lenient = arguments == ["check", &path];
+        let (code, kind) = if is_lenient {
+            (0, "warning: ")
+        } else {
+            (64, "")
+        };
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(said.contains(&missing(kind)), "{arguments:?}: {said}");
+        assert!(said.contains(&undefined(kind)), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
 fn a_port_in_use_is_said_before_anything_starts() {
     let folder = tempfile::tempdir().unwrap();
     let path = file(folder.path(), &manifest(1));
@@ -84,6 +115,7 @@ fn a_port_in_use_is_said_before_anything_starts() {
         text.contains(&format!("cannot listen on 127.0.0.1:{port}")),
         "{text}"
     );
+    assert!(text.contains("choose another with --port"), "{text}");
     assert!(!Path::new(state).exists(), "it started all the same");
 }
 

@@ -1,0 +1,177 @@
+//! Models that come from a hub.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    path::Path,
+    process::{Command, Output, Stdio},
+};
+
+use serde_json::json;
+
+use crate::{
+    fixture::{Up, executable, manifest, run, wait},
+    mirror::Mirror,
+};
+
+const PROMPT: &str = "Question: Tom has 3 apples.";
+/// What the mirror sends of the weights before it stalls: many of its blocks, and far from all.
+const PART: usize = 3_000_000;
+
+/// `foretoken generate` with a target of this address and a cache in `home`.
+fn generate(command: &mut Command, mirror: &Mirror, home: &Path, target: &str) -> Output {
+    prepared(command, mirror, home, target).output().unwrap()
+}
+
+fn prepared<'a>(
+    command: &'a mut Command,
+    mirror: &Mirror,
+    home: &Path,
+    target: &str,
+) -> &'a mut Command {
+    command
+        .env_remove("HF_HUB_CACHE")
+        .env("HF_ENDPOINT", &mirror.url)
+        .env("HF_HOME", home)
+        .args(["generate", "--model", target, "--temperature", "0"])
+        .args(["--max-tokens", "12", "--threads", "1", PROMPT])
+}
+
+fn text(output: &Output) -> String {
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{log}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// What the shipped target says, read from its folder.
+fn expected(mirror: &Mirror, home: &Path) -> String {
+    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/target");
+    let target = target.to_str().unwrap();
+    text(&generate(
+        &mut Command::new(executable()),
+        mirror,
+        home,
+        target,
+    ))
+}
+
+#[test]
+fn up_fetches_both_models_from_the_mirror_and_generate_finds_them_in_the_cache() {
+    let mirror = Mirror::start(None);
+    let home = tempfile::tempdir().unwrap();
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models");
+    let models = format!("file://{}", models.canonicalize().unwrap().display());
+    let text_of_file = manifest(1).replace(&models, "hf://owner");
+    assert!(text_of_file.contains("hf://owner/target"), "{text_of_file}");
+    let variables = [
+        ("HF_ENDPOINT", mirror.url.as_str()),
+        ("HF_HOME", home.path().to_str().unwrap()),
+    ];
+    let up = Up::serving(&text_of_file, &variables);
+    assert!(
+        up.greeting().starts_with("ready: story (Speculative) at"),
+        "{}",
+        up.greeting()
+    );
+    let answered = run(async {
+        let request = json!({
+            "model": "story", "prompt": PROMPT, "max_tokens": 12, "temperature": 0,
+        });
+        up.complete(&request).await["choices"][0]["text"].clone()
+    });
+    let downloads = mirror.seen().downloads;
+    assert!(
+        downloads >= 4,
+        "weights and tokenizers of two models: {downloads}"
+    );
+    let found = generate(
+        &mut Command::new(executable()),
+        &mirror,
+        home.path(),
+        "hf://owner/target",
+    );
+    let found = text(&found);
+    assert_eq!(mirror.seen().downloads, downloads, "it was fetched again");
+    assert_eq!(found.trim_end(), answered.as_str().unwrap().trim_end());
+    assert_eq!(found, expected(&mirror, home.path()));
+}
+
+#[test]
+fn a_download_that_was_killed_goes_on_where_it_stopped() {
+    let mirror = Mirror::start(Some(PART));
+    let home = tempfile::tempdir().unwrap();
+    let mut command = Command::new(executable());
+    let mut killed = prepared(&mut command, &mirror, home.path(), "hf://owner/target")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait("the first bytes", || {
+        (partial(home.path()) > 0).then_some(())
+    });
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    let have = partial(home.path());
+    let target = "hf://owner/target";
+    let resumed = generate(
+        &mut Command::new(executable()),
+        &mirror,
+        home.path(),
+        target,
+    );
+    assert_eq!(text(&resumed), expected(&mirror, home.path()));
+    let ranges = mirror.seen().ranges;
+    let from = format!("bytes={have}-");
+    assert!(
+        ranges.iter().any(|range| range.starts_with(&from)),
+        "{from} is not in {ranges:?}"
+    );
+    assert_eq!(partial(home.path()), 0, "parts are left");
+}
+
+/// Bytes of all files that are not complete.
+fn partial(folder: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return 0;
+    };
+    let sizes = entries.flatten().map(|entry| {
+        let path = entry.path();
+        if path.is_dir() {
+            partial(&path)
+        } else if path.extension() == Some(OsStr::new("incomplete")) {
+            entry.metadata().map_or(0, |meta| meta.len())
+        } else {
+            0
+        }
+    });
+    sizes.sum()
+}
+
+/// A command that runs the executable with a disk of 4 MB at `home`, which is gone with it.
+fn on_small_disk(home: &Path) -> Command {
+    let mut command = Command::new("unshare");
+    command
+        .args(["--mount", "--map-root-user", "sh", "-c"])
+        .arg("mount -t tmpfs -o size=4m none \"$0\" && exec \"$@\"")
+        .arg(home);
+    command
+}
+
+#[test]
+fn a_full_disk_is_named_with_what_is_missing() {
+    let home = tempfile::tempdir().unwrap();
+    let probe = on_small_disk(home.path()).arg("true").output();
+    if !probe.is_ok_and(|probe| probe.status.success()) {
+        eprintln!("skipped: this user may not mount a small disk (unshare, mount -t tmpfs)");
+        return;
+    }
+    let mirror = Mirror::start(None);
+    let mut command = on_small_disk(home.path());
+    command.arg(executable());
+    let output = generate(&mut command, &mirror, home.path(), "hf://owner/target");
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{log}");
+    assert!(log.contains("disk is full"), "{log}");
+    assert!(log.contains(home.path().to_str().unwrap()), "{log}");
+    assert!(!log.contains("panicked"), "{log}");
+}

@@ -1,0 +1,90 @@
+//! Deployments whose endpoints are not all of use.
+
+use std::path::Path;
+
+use serde_json::json;
+
+use crate::fixture::{Up, manifest, run};
+
+/// The shipped pair, and before its draft an endpoint `other` with the model of this folder.
+fn with_other(model: &Path) -> String {
+    let model = model.canonicalize().unwrap();
+    let text = manifest(1).replace("[{name: tiny}]", "[{name: other}, {name: tiny}]");
+    format!(
+        "{text}---
+apiVersion: foretoken.io/v1alpha1
+kind: SpeculationEndpoint
+metadata: {{name: other}}
+spec:
+  model: {{uri: \"file://{}\"}}
+",
+        model.display()
+    )
+}
+
+fn folder(path: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
+}
+
+const REFUSED: &str = "endpoint draft-other-0 refused: the target has a vocabulary of 4096 entries, \
+                       the endpoint of 384";
+
+#[test]
+fn a_deployment_whose_only_endpoint_is_refused_says_that_it_is_autoregressive() {
+    let text = with_other(&folder("tests/fixtures/llama-draft")).replace(", {name: tiny}]", "]");
+    let up = Up::serving(&text, &[]);
+    let expected = format!("ready: story (Autoregressive: {REFUSED}");
+    assert!(up.greeting().starts_with(&expected), "{}", up.greeting());
+    run(async {
+        let request = json!({"model": "story", "prompt": "Tom", "max_tokens": 8});
+        let usage = &up.complete(&request).await["usage"]["foretoken"];
+        assert_eq!(usage["drafted"], 0, "{usage}");
+    });
+}
+
+#[test]
+fn of_two_endpoints_one_that_is_refused_is_named_and_the_other_used() {
+    let up = Up::serving(&with_other(&folder("tests/fixtures/llama-draft")), &[]);
+    let expected = format!("ready: story (Speculative; {REFUSED}");
+    assert!(up.greeting().starts_with(&expected), "{}", up.greeting());
+    run(async {
+        let request = json!({
+            "model": "story", "prompt": "Question: Tom has 3 apples.", "max_tokens": 40,
+            "temperature": 0,
+        });
+        let usage = &up.complete(&request).await["usage"]["foretoken"];
+        assert!(usage["accepted"].as_u64() > Some(0), "{usage}");
+    });
+}
+
+#[test]
+fn of_two_endpoints_one_that_hangs_is_passed_over_and_changes_no_byte() {
+    let up = Up::serving(&with_other(&folder("models/draft")), &[]);
+    assert!(
+        up.greeting().starts_with("ready: story (Speculative) at"),
+        "{}",
+        up.greeting()
+    );
+    run(async {
+        let mut request = json!({
+            "model": "story", "prompt": "Question: Tom has 3 apples.", "max_tokens": 60,
+            "temperature": 1, "seed": 5, "foretoken": {"policy": "Autoregressive"},
+        });
+        let plain = up.complete(&request).await["choices"].clone();
+        request["foretoken"] = json!({"policy": "Speculative"});
+        let accepted = async || {
+            let answer = up.complete(&request).await;
+            assert_eq!(answer["choices"], plain);
+            answer["usage"]["foretoken"]["accepted"].as_u64().unwrap()
+        };
+        assert!(accepted().await > 0);
+        let _hangs = up.freeze("draft-other-0");
+        // The first ones wait for it in vain; soon nobody asks it any more.
+        for attempt in 0.. {
+            if accepted().await > 0 {
+                break;
+            }
+            assert!(attempt < 1000, "the other endpoint is never used");
+        }
+    });
+}
