@@ -82,6 +82,12 @@ impl SuffixIndex {
         Some(length as u32)
     }
 
+    /// Slots of both tables, of 12 bytes each.
+    #[cfg(test)]
+    pub(super) fn slots(&self) -> usize {
+        self.young.ends.len() + self.old.ends.len()
+    }
+
     /// Where the longest suffix that occurred before ended when it last did, and its length.
     fn find(&self, tokens: &[TokenId]) -> Option<(usize, usize)> {
         let candidates = keys(tokens).into_iter().zip(LENGTHS);

@@ -208,7 +208,6 @@ fn what_was_learned_hits_more_often_than_fixed_shapes_and_as_often_as_it_says() 
         let geometric = play(FanOut::Geometric, temperature, budget);
         let learned = play(FanOut::Learned, temperature, budget);
         let all = (uniform.0, geometric.0, learned.0);
-        std::println!("T={temperature} B={budget}: {uniform:?} {geometric:?} {learned:?}");
         assert!(learned.0 > geometric.0 + 0.01, "{all:?}");
         assert!(learned.0 > uniform.0 + 0.01, "{all:?}");
         for (hits, expected) in [uniform, geometric, learned] {

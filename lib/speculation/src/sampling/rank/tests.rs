@@ -44,7 +44,9 @@ fn naive(
         })
         .collect();
     list.sort_by(|a, b| {
-        let by_logit = logits[b.token.index()].total_cmp(&logits[a.token.index()]);
+        // Zeros of both signs are equal.
+        let logit = |ranked: &Ranked| logits[ranked.token.index()] + 0.0;
+        let by_logit = logit(b).total_cmp(&logit(a));
         let zero = a.score == f64::NEG_INFINITY && b.score == f64::NEG_INFINITY;
         b.score
             .total_cmp(&a.score)
