@@ -50,8 +50,9 @@ pub(crate) struct Told {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Piece {
     pub(crate) text: String,
+    /// Ids, if asked for.
     pub(crate) tokens: Vec<TokenId>,
-    /// Log-probabilities of `tokens`, if asked for.
+    /// Log-probabilities of the tokens, if asked for.
     pub(crate) logprobs: Vec<Told>,
 }
 
@@ -61,7 +62,7 @@ pub(crate) struct Update {
     pub(crate) index: usize,
     pub(crate) piece: Piece,
     /// Set in the last update, with what the choice took.
-    pub(crate) finish: Option<(Finish, Tally)>,
+    pub(crate) finish: Option<(Finish, Box<Tally>)>,
 }
 
 /// One choice of a request.
@@ -116,7 +117,9 @@ impl Choice {
         let token = emitted.token;
         self.told += 1;
         self.accepted += u32::from(emitted.accepted);
-        piece.tokens.push(token);
+        if self.job.output.wants_ids() {
+            piece.tokens.push(token);
+        }
         if let Some(logprobs) = emitted.logprobs {
             piece.logprobs.push(Told { token, logprobs });
         }
@@ -168,7 +171,7 @@ impl Choice {
             .map(|finish| self.flush(finish, &mut piece))
             .map(|finish| {
                 generation.end(finish.reason(), self.told, self.accepted);
-                (finish, generation.tally().clone())
+                (finish, Box::new(generation.tally().clone()))
             });
         Update {
             index: self.index,
@@ -184,13 +187,15 @@ pub(crate) fn updates(
     index: usize,
     generation: Generation,
 ) -> impl Stream<Item = Result<Update, ApiError>> + Send {
-    let state = Some((Choice::new(job, index), generation));
+    // Boxed, since the state is moved with every item.
+    let state = Some(Box::new((Choice::new(job, index), generation)));
     stream::unfold(state, |state| async move {
-        let (mut choice, mut generation) = state?;
+        let mut state = state?;
+        let (choice, generation) = &mut *state;
         match generation.next().await {
             Ok(progress) => {
-                let update = choice.update(progress, &mut generation);
-                let next = update.finish.is_none().then_some((choice, generation));
+                let update = choice.update(progress, generation);
+                let next = update.finish.is_none().then_some(state);
                 Some((Ok(update), next))
             }
             Err(error) => Some((Err(error), None)),

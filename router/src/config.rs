@@ -24,6 +24,13 @@ pub struct RouterConfig {
     pub api_keys: Vec<String>,
     /// Longest request body. Default 16 MiB.
     pub max_body_bytes: usize,
+    /// How long the head of a request may take to come, and how long a connection may be idle.
+    /// Default 30 s.
+    #[serde(rename = "head_seconds", with = "seconds")]
+    pub head: Duration,
+    /// How long a body may take to come. Default 60 s.
+    #[serde(rename = "body_seconds", with = "seconds")]
+    pub body: Duration,
     /// Most choices one request may ask for, over all its prompts. Default 256.
     pub max_choices: usize,
     /// How often a target is asked how it is. Default 1 s.
@@ -59,6 +66,8 @@ impl Default for RouterConfig {
             registry: None,
             api_keys: Vec::new(),
             max_body_bytes: 16 << 20,
+            head: Duration::from_secs(30),
+            body: Duration::from_secs(60),
             max_choices: 256,
             probe: Duration::from_secs(1),
             replay: Duration::from_secs(60),
@@ -139,8 +148,14 @@ impl RouterConfig {
                 say(field, "0".to_owned(), "at least 1");
             }
         }
-        if self.probe.is_zero() {
-            say("probe_seconds", "0".to_owned(), "more than 0");
+        for (field, value) in [
+            ("head_seconds", self.head),
+            ("body_seconds", self.body),
+            ("probe_seconds", self.probe),
+        ] {
+            if value.is_zero() {
+                say(field, "0".to_owned(), "more than 0");
+            }
         }
         for (i, key) in self.api_keys.iter().enumerate() {
             if key.is_empty() || !key.bytes().all(|b| b.is_ascii_graphic()) {
@@ -202,16 +217,17 @@ mod tests {
                 address: foretoken_protocol::Address::loopback(1),
             }],
             max_choices: 0,
+            head: Duration::ZERO,
             api_keys: vec!["a b".into()],
             ..RouterConfig::default()
         };
         let problems = config.check().unwrap_err();
         let text: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        assert_eq!(text.len(), 5, "{text:?}");
+        assert_eq!(text.len(), 6, "{text:?}");
         assert!(
             text[0].contains("listen") && text[0].contains("8000") && text[0].contains("host:port")
         );
-        assert!(!text[4].contains("a b"), "keys are not printed");
+        assert!(!text[5].contains("a b"), "keys are not printed");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Errors as the `OpenAI` API words them: a status, and `{"error": {message, type, param, code}}`.
 
+use std::time::Duration;
+
 use axum::{
     body::Body,
     http::{HeaderValue, StatusCode, header},
@@ -58,6 +60,18 @@ impl ApiError {
         }
     }
 
+    /// The prompt's text is so long that its tokens need no counting.
+    pub(crate) fn hopelessly_long(bytes: usize, limit: u32, param: &str) -> Self {
+        Self {
+            param: Some(param.to_owned()),
+            code: Some("context_length_exceeded"),
+            ..Self::invalid(format!(
+                "this model's maximum context length is {limit} tokens, and the prompt has {bytes} \
+                 bytes, which are more tokens than that; shorten it"
+            ))
+        }
+    }
+
     pub(crate) fn unknown_model(name: &str, known: &[&str]) -> Self {
         let message = format!(
             "model '{name}' does not exist; there are: {}",
@@ -88,6 +102,15 @@ impl ApiError {
         Self {
             code: Some("body_too_large"),
             ..Self::new(StatusCode::PAYLOAD_TOO_LARGE, message)
+        }
+    }
+
+    pub(crate) fn body_too_slow(patience: Duration) -> Self {
+        let seconds = patience.as_secs_f64();
+        let message = format!("the request body did not come within {seconds} s");
+        Self {
+            code: Some("request_timeout"),
+            ..Self::new(StatusCode::REQUEST_TIMEOUT, message)
         }
     }
 

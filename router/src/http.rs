@@ -17,6 +17,7 @@ use axum::{
 use serde_json::{Map, Value};
 
 use crate::{
+    config::RouterConfig,
     error::ApiError,
     model::Model,
     request::fields::{Fields, parse_body},
@@ -141,10 +142,14 @@ fn request_id(headers: &HeaderMap) -> String {
     format!("{:016x}{:016x}", word(), word())
 }
 
-/// The bytes of a request's body.
-async fn body_bytes(shared: &Shared, body: Body) -> Result<Bytes, ApiError> {
-    let limit = shared.config.max_body_bytes;
-    axum::body::to_bytes(body, limit).await.map_err(|error| {
+/// The bytes of a request's body, if they come in time and are not too many.
+async fn body_bytes(config: &RouterConfig, body: Body) -> Result<Bytes, ApiError> {
+    let limit = config.max_body_bytes;
+    let read = tokio::time::timeout(config.body, axum::body::to_bytes(body, limit));
+    let bytes = read
+        .await
+        .map_err(|_| ApiError::body_too_slow(config.body))?;
+    bytes.map_err(|error| {
         let too_large = std::error::Error::source(&error)
             .is_some_and(|source| source.to_string().contains("length limit"));
         if too_large {
@@ -162,7 +167,7 @@ async fn with_body<T: Send + 'static>(
     body: Body,
     work: impl FnOnce(&Shared, &Map<String, Value>) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
-    let bytes = body_bytes(&shared, body).await?;
+    let bytes = body_bytes(&shared.config, body).await?;
     let large = bytes.len() > LARGE_BODY;
     let work = move || work(&shared, &parse_body(&bytes)?);
     if !large {

@@ -21,6 +21,7 @@ mod metrics;
 mod model;
 mod request;
 mod response;
+mod server;
 mod service;
 mod targets;
 

@@ -39,7 +39,12 @@ pub(crate) struct Model {
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) template: ChatTemplate,
     pub(crate) generation: GenerationConfig,
+    /// Bytes of the longest token's text.
+    longest_token: usize,
 }
+
+/// By how much a normalizer may shorten a text, generously.
+const SHORTENING: usize = 4;
 
 impl Model {
     pub(crate) fn load(config: &ModelConfig) -> Result<Self, ModelError> {
@@ -56,13 +61,22 @@ impl Model {
                 "no chat template; messages are joined by line breaks"
             );
         }
+        let all = (0..tokenizer.vocab_size() as u32).map(TokenId);
+        let longest_token = all.map(|token| tokenizer.token_bytes(token).len()).max();
         Ok(Self {
             name,
             folder,
-            tokenizer,
             template,
             generation,
+            longest_token: longest_token.unwrap_or(1),
+            tokenizer,
         })
+    }
+
+    /// Bytes of text beyond which no prompt has only `tokens` tokens, however it is tokenized.
+    /// Tokenizing megabytes takes seconds; what cannot fit is not worth them.
+    pub(crate) fn longest_text(&self, tokens: u32) -> usize {
+        (tokens as usize).saturating_mul(self.longest_token * SHORTENING)
     }
 
     /// Entries of the vocabulary; ids from here on name no token.

@@ -84,6 +84,13 @@ pub(crate) struct Output {
     pub(crate) nothing: bool,
 }
 
+impl Output {
+    /// Whether ids are told, under whichever name.
+    pub(crate) fn wants_ids(&self) -> bool {
+        self.return_token_ids || self.return_tokens
+    }
+}
+
 impl Job {
     /// Choices of the request, over all prompts.
     pub(crate) fn choices(&self) -> usize {

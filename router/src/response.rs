@@ -44,7 +44,7 @@ impl Envelope {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Collected {
     pub(crate) piece: Piece,
-    pub(crate) end: Option<(Finish, Tally)>,
+    pub(crate) end: Option<(Finish, Box<Tally>)>,
 }
 
 impl Collected {
@@ -105,7 +105,7 @@ impl<'a> Whole<'a> {
         };
         let list = choices.iter().enumerate();
         let ends = choices.iter().filter_map(|choice| choice.end.as_ref());
-        let tallies: Vec<&Tally> = ends.map(|(_, tally)| tally).collect();
+        let tallies: Vec<&Tally> = ends.map(|(_, tally)| &**tally).collect();
         Self {
             id: &envelope.id,
             object,

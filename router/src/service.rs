@@ -7,7 +7,6 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use axum::serve::ListenerExt;
 use foretoken_registry::{Directory, Registry, RegistryError, StaticRegistry};
 use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::CancellationToken;
@@ -17,6 +16,7 @@ use crate::{
     http,
     metrics::Metrics,
     model::{Model, ModelError},
+    server,
     targets::Targets,
 };
 
@@ -62,7 +62,7 @@ fn hint(error: &io::Error) -> &'static str {
 
 /// Why a router stopped by itself.
 #[derive(Debug, thiserror::Error)]
-#[error("the HTTP server failed: {0}")]
+#[error("the HTTP server cannot take connections any more: {0}")]
 pub struct RunError(#[from] io::Error);
 
 /// A router that listens and is not yet serving.
@@ -148,21 +148,14 @@ impl Router {
             )
         };
         tracing::info!(%address, "router is listening");
-        let listener = listener.tap_io(|stream| {
-            // Without it small chunks wait for acknowledgements, tens of milliseconds each.
-            if let Err(error) = stream.set_nodelay(true) {
-                tracing::debug!(%error, "cannot set TCP_NODELAY");
-            }
-        });
         let app = http::app(Arc::clone(&shared));
-        let server =
-            axum::serve(listener, app).with_graceful_shutdown(stop.clone().cancelled_owned());
+        let server = server::serve(listener, app, shared.config.head, stop.clone());
         let grace = async {
             stop.cancelled().await;
             tokio::time::sleep(shared.config.grace).await;
         };
         let served = tokio::select! {
-            served = server.into_future() => served,
+            served = server => served,
             () = grace => Ok(()),
         };
         background.cancel();

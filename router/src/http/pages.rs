@@ -66,7 +66,7 @@ fn tokenized(shared: &Shared, body: &Map<String, Value>) -> Result<Value, ApiErr
     let model = named_model(shared, body)?;
     let fields = Fields::new(body);
     let prompt = if fields.get("messages").is_some() {
-        chat::prompt(body, &model)?
+        chat::prompt(body, &model, None)?
     } else {
         let text = fields.text("prompt")?.ok_or_else(|| {
             ApiError::field(

@@ -40,7 +40,7 @@ pub(crate) fn job(
     }
     let given = Given {
         shape: Shape::Chat,
-        prompts: vec![prompt(body, &model)?],
+        prompts: vec![prompt(body, &model, Some(limits))?],
         max_tokens,
         logprobs: logprobs.then_some(top.unwrap_or(0) as u32),
         echo: false,
@@ -49,8 +49,13 @@ pub(crate) fn job(
     sampling::job(fields, model, limits, given)
 }
 
-/// The prompt that the model's template makes of the messages.
-pub(crate) fn prompt(body: &Map<String, Value>, model: &Model) -> Result<Prompt, ApiError> {
+/// The prompt that the model's template makes of the messages; with `limits`, only if it can be
+/// within them.
+pub(crate) fn prompt(
+    body: &Map<String, Value>,
+    model: &Model,
+    limits: Option<Limits>,
+) -> Result<Prompt, ApiError> {
     let fields = Fields::new(body);
     let messages = messages(fields)?;
     let variables = match fields.get("chat_template_kwargs") {
@@ -70,6 +75,9 @@ pub(crate) fn prompt(body: &Map<String, Value>, model: &Model) -> Result<Prompt,
             param: Some("messages".to_owned()),
             ..ApiError::invalid(error.to_string())
         })?;
+    if let Some(limits) = limits {
+        limits.check_text(&text, model, "messages")?;
+    }
     let special = fields.boolean("add_special_tokens")?;
     encode(
         model,

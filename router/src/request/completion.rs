@@ -72,7 +72,10 @@ fn prompts(fields: Fields<'_>, model: &Model, limits: Limits) -> Result<Vec<Prom
             &format!("{ALLOWED}; ids go from 0 to {last}"),
         )
     };
-    let text = |text: &str| encode(model, text, add_special);
+    let text = |text: &str| {
+        limits.check_text(text, model, "prompt")?;
+        encode(model, text, add_special)
+    };
     let ids = |list: &[Value]| {
         let tokens = token_ids(list, model.vocab_size()).ok_or_else(wrong)?;
         let text = if list.is_empty() {

@@ -119,11 +119,7 @@ impl<'a> Fields<'a> {
 
     /// An integer within `low..=high`. `8.0` is one.
     pub(crate) fn integer(&self, name: &str, low: i64, high: i64) -> Result<Option<i64>, ApiError> {
-        let allowed = if high >= i64::from(u32::MAX) {
-            format!("an integer of at least {low}")
-        } else {
-            format!("an integer from {low} to {high}")
-        };
+        let allowed = format!("an integer from {low} to {high}");
         self.read(name, &allowed, |value| {
             let whole = |f: &f64| f.fract() == 0.0 && f.abs() < 9.0e15;
             let number = value

@@ -43,6 +43,20 @@ pub(crate) struct Limits {
     pub(crate) max_positions: u32,
 }
 
+impl Limits {
+    /// Refuses a text that is too long whatever its tokens are, before they are counted.
+    pub(super) fn check_text(self, text: &str, model: &Model, field: &str) -> Result<(), ApiError> {
+        if text.len() <= model.longest_text(self.max_positions) {
+            return Ok(());
+        }
+        Err(ApiError::hopelessly_long(
+            text.len(),
+            self.max_positions,
+            field,
+        ))
+    }
+}
+
 /// Reads the shared fields and completes the job.
 pub(super) fn job(
     fields: Fields<'_>,

@@ -64,7 +64,7 @@ pub(crate) struct Chunks {
     offsets: Vec<usize>,
     /// Per choice, whether its first chunk is still to come.
     fresh: Vec<bool>,
-    tallies: Vec<Option<Tally>>,
+    tallies: Vec<Option<Box<Tally>>>,
     /// Per choice, log-probabilities of its prompt, until they are told.
     prompts: Vec<Vec<TokenLogprobs>>,
 }
@@ -118,11 +118,7 @@ impl Chunks {
         if std::mem::take(&mut self.fresh[index]) {
             self.first(&mut out, index);
         }
-        let wanted = self.job.output.return_token_ids || self.job.output.return_tokens;
-        if !piece.text.is_empty()
-            || !piece.logprobs.is_empty()
-            || (wanted && !piece.tokens.is_empty())
-        {
+        if !piece.text.is_empty() || !piece.logprobs.is_empty() || !piece.tokens.is_empty() {
             self.piece(&mut out, index, &piece);
         }
         if let Some((finish, tally)) = finish {
@@ -228,7 +224,12 @@ impl Chunks {
     fn done(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(CHUNK_BYTES);
         if self.job.output.include_usage {
-            let tallies: Vec<&Tally> = self.tallies.iter().flatten().collect();
+            let tallies: Vec<&Tally> = self
+                .tallies
+                .iter()
+                .flatten()
+                .map(|tally| &**tally)
+                .collect();
             out.extend_from_slice(&self.head);
             out.extend_from_slice(b"],\"usage\":");
             write_json(&mut out, &usage(&self.job, &tallies));
@@ -255,7 +256,8 @@ pub(crate) fn body(
     chunks: Chunks,
     updates: impl Stream<Item = Result<Update, ApiError>> + Send + 'static,
 ) -> Body {
-    let state = Some((chunks, Box::pin(updates)));
+    // Boxed, since the state is moved with every item.
+    let state = Some((Box::new(chunks), Box::pin(updates)));
     let frames = stream::unfold(state, |state| async move {
         let (mut chunks, mut updates) = state?;
         loop {

@@ -57,6 +57,11 @@ impl Client {
         stream
     }
 
+    /// What a connection said until its end.
+    pub(crate) fn parse(bytes: &[u8]) -> Answer {
+        Answer::parse(bytes)
+    }
+
     pub(crate) async fn send(&self, method: &str, path: &str, body: &[u8]) -> Answer {
         let mut stream = self.open(method, path, body).await;
         let mut bytes = Vec::new();

@@ -46,13 +46,13 @@ async fn wrong_types_and_ranges_name_field_value_and_what_is_allowed() {
         (
             completion("top_k", json!(1.5)),
             "top_k",
-            ["1.5", "an integer of at least -1"],
+            ["1.5", "an integer from -1 to 4294967295"],
         ),
         (completion("min_p", json!(2)), "min_p", ["2", "from 0 to 1"]),
         (
             completion("max_tokens", json!(0)),
             "max_tokens",
-            ["0", "at least 1"],
+            ["0", "from 1 to"],
         ),
         (
             completion("max_tokens", json!("9")),
@@ -188,6 +188,36 @@ async fn wrong_types_and_ranges_name_field_value_and_what_is_allowed() {
             ["3", "the fields here are policy, lookahead"],
         ),
         (
+            completion("top_k", json!(u64::MAX)),
+            "top_k",
+            ["18446744073709551615", "from -1 to 4294967295"],
+        ),
+        (
+            completion("max_tokens", json!(-3)),
+            "max_tokens",
+            ["-3", "from 1 to"],
+        ),
+        (
+            completion("seed", json!(1e300)),
+            "seed",
+            ["1e+300", "to 9223372036854775807"],
+        ),
+        (
+            completion("temperature", json!(1e308)),
+            "temperature",
+            ["1e+308", "from 0 to 2"],
+        ),
+        (
+            completion("n", json!(1_000_000_000)),
+            "n",
+            ["1000000000", "from 1 to 256"],
+        ),
+        (
+            completion("stop", json!("")),
+            "stop",
+            ["\"\"", "none empty"],
+        ),
+        (
             completion("guided_regex", json!("a")),
             "guided_regex",
             ["\"a\"", "not supported"],
@@ -243,7 +273,7 @@ async fn wrong_types_and_ranges_name_field_value_and_what_is_allowed() {
         (
             chat("max_completion_tokens", json!(0)),
             "max_completion_tokens",
-            ["0", "at least 1"],
+            ["0", "from 1 to"],
         ),
     ] {
         let answer = setup.client().post(path, &body).await;
@@ -271,7 +301,7 @@ async fn bodies_that_are_no_json_object_are_refused() {
         "[".repeat(100_000),
         "]".repeat(100_000)
     );
-    let cases: [(&[u8], &str); 7] = [
+    let cases: [(&[u8], &str); 10] = [
         (b"", "not valid JSON"),
         (b"{\"prompt\": ", "not valid JSON"),
         (b"[1]", "must be a JSON object"),
@@ -279,6 +309,9 @@ async fn bodies_that_are_no_json_object_are_refused() {
         (b"{\"prompt\": \"\xff\xfe\"}", "not valid JSON"),
         (b"{\"prompt\": \"\\ud800\"}", "not valid JSON"),
         (deep.as_bytes(), "not valid JSON"),
+        (b"{\"temperature\": NaN}", "not valid JSON"),
+        (b"{\"temperature\": -Infinity}", "not valid JSON"),
+        (b"{\"temperature\": 1e999}", "not valid JSON"),
     ];
     for path in [
         "/v1/completions",
@@ -306,6 +339,39 @@ async fn a_prompt_that_is_too_long_is_told_the_numbers() {
         "{message}"
     );
     assert_eq!(answer.json()["error"]["code"], "context_length_exceeded");
+}
+
+#[tokio::test]
+async fn a_text_that_no_tokenizer_could_make_fit_is_refused_without_being_tokenized() {
+    let setup = start(Script::says(" ok")).await;
+    // More than any 1,024 tokens of this vocabulary are, and cheap to tokenize all the same.
+    let text = "hello world ".repeat(40_000);
+    for (path, body, param) in [
+        ("/v1/completions", json!({"prompt": text}), "prompt"),
+        ("/v1/completions", json!({"prompt": ["x", text]}), "prompt"),
+        (
+            "/v1/chat/completions",
+            json!({"messages": [{"role": "user", "content": text}]}),
+            "messages",
+        ),
+    ] {
+        let answer = setup.client().post(path, &body).await;
+        assert_eq!(answer.status, 400);
+        let message = answer.error();
+        assert!(
+            message.contains("480") && message.contains("bytes"),
+            "{message}"
+        );
+        let error = &answer.json()["error"];
+        assert_eq!(error["code"], "context_length_exceeded");
+        assert_eq!(error["param"], param);
+    }
+    // Text itself may be as long as it likes.
+    let answer = setup
+        .client()
+        .post("/tokenize", &json!({"prompt": text}))
+        .await;
+    assert_eq!(answer.status, 200);
 }
 
 #[tokio::test]

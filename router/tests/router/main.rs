@@ -13,6 +13,7 @@ mod errors;
 mod faults;
 mod golden;
 mod pages;
+mod slow_clients;
 mod streams;
 mod target;
 

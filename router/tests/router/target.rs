@@ -50,6 +50,9 @@ pub(crate) struct Script {
     /// Refuses every request.
     pub(crate) refuses: Option<String>,
     pub(crate) digest: String,
+    /// Waits for its client from this many unread bytes on.
+    pub(crate) most_unread: usize,
+    pub(crate) max_positions: u32,
 }
 
 impl Script {
@@ -65,6 +68,8 @@ impl Script {
             busy: false,
             refuses: None,
             digest: "d1e5".into(),
+            most_unread: usize::MAX,
+            max_positions: 1024,
         }
     }
 
@@ -86,6 +91,7 @@ pub(crate) struct Target {
     running: AtomicU32,
     cancelled: AtomicU32,
     tokens_sent: AtomicU32,
+    stalls: AtomicU32,
 }
 
 impl Target {
@@ -108,6 +114,7 @@ impl Target {
             running: AtomicU32::new(0),
             cancelled: AtomicU32::new(0),
             tokens_sent: AtomicU32::new(0),
+            stalls: AtomicU32::new(0),
         });
         tokio::spawn(serve_generate(
             listener,
@@ -139,6 +146,11 @@ impl Target {
 
     pub(crate) fn tokens_sent(&self) -> u32 {
         self.tokens_sent.load(Ordering::SeqCst)
+    }
+
+    /// How often in succession it has looked in vain whether its client has read.
+    pub(crate) fn stalls(&self) -> u32 {
+        self.stalls.load(Ordering::SeqCst)
     }
 
     pub(crate) fn change(&self, change: impl FnOnce(&mut Script)) {
@@ -182,6 +194,11 @@ impl Target {
         let end = script.output.len().min(request.max_tokens as usize);
         let (mut rounds, mut accepted) = (0, 0);
         while at < end {
+            while events.unread() > script.most_unread && !events.is_cancelled() {
+                self.stalls.fetch_add(1, Ordering::SeqCst);
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            self.stalls.store(0, Ordering::SeqCst);
             if script.dies_after.is_some_and(|n| at >= n) {
                 self.script.lock().unwrap().dies_after = None;
                 return Ok(());
@@ -266,12 +283,13 @@ impl GenerateService for Served {
     }
 
     fn info(&self) -> TargetInfo {
+        let script = self.0.script.lock().unwrap().clone();
         TargetInfo {
             instance: self.0.name.clone(),
-            model_digest: self.0.script.lock().unwrap().digest.clone(),
+            model_digest: script.digest,
             path: "test/scripted".into(),
             vocab_size: 4096,
-            max_positions: 1024,
+            max_positions: script.max_positions,
             policy: "Speculative".into(),
             load: TargetLoad::default(),
         }

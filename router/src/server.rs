@@ -1,0 +1,90 @@
+//! Connections: taking them, how long clients may be silent, ending them.
+//!
+//! A head that does not come in time, and a connection that is idle as long, are hung up on. How
+//! large a head may be is hyper's: about 400 KiB and 100 fields, then 431. Bodies have limits of
+//! their own, where they are read.
+
+use std::{io, pin::pin, time::Duration};
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+};
+use tokio_util::sync::CancellationToken;
+
+/// Wait after the system had no room for another connection.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Serves `app` until `stop`, then takes no more connections and waits for the last answer.
+/// Dropping the future ends all connections.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    app: Router,
+    head: Duration,
+    stop: CancellationToken,
+) -> io::Result<()> {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => break,
+            stream = accept(&listener) => {
+                let served = connection(stream?, app.clone(), head, stop.clone());
+                connections.spawn(served);
+            }
+            Some(_) = connections.join_next() => {}
+        }
+    }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
+    Ok(())
+}
+
+/// The next connection. One that breaks before it is taken, and a lack of files or memory, concern
+/// the listener no further; everything else is its end.
+async fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
+    /// `ENFILE`, `EMFILE`, `ENOMEM`, `ENOBUFS` of Linux.
+    const NO_ROOM: [i32; 4] = [23, 24, 12, 105];
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return Ok(stream),
+            Err(error) => match (error.kind(), error.raw_os_error()) {
+                (ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted, _) => {}
+                (_, Some(code)) if NO_ROOM.contains(&code) => {
+                    tracing::warn!(%error, "cannot take a connection; trying again");
+                    tokio::time::sleep(PAUSE).await;
+                }
+                _ => return Err(error),
+            },
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, app: Router, head: Duration, stop: CancellationToken) {
+    // Without it small chunks wait for acknowledgements, tens of milliseconds each.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "cannot set TCP_NODELAY");
+    }
+    let service = TowerToHyperService::new(app);
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(head)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection broke");
+    }
+}
