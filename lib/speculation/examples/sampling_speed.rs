@@ -6,8 +6,8 @@ use std::{hint::black_box, time::Instant};
 
 use foretoken_speculation::{
     Seed, TokenId,
-    noise::philox,
-    sampling::{Sampler, SamplingParams, Scratch, logprobs},
+    noise::{Domain, philox},
+    sampling::{RankBy, Ranking, Sampler, SamplingParams, Scratch, logprobs},
 };
 
 /// Rows like a model's: many unlikely tokens, a few likely ones.
@@ -32,6 +32,20 @@ fn measure(mut call: impl FnMut(usize)) -> f64 {
             start.elapsed().as_secs_f64() / 32.0 * 1e6
         })
         .fold(f64::INFINITY, f64::min)
+}
+
+/// The same for the best 32 tokens.
+fn measure_best(sampler: &Sampler, rows: &[Vec<f32>], scratch: &mut Scratch) -> f64 {
+    let mut best = Vec::new();
+    let ranking = Ranking {
+        by: RankBy::Noise(Domain::Coupled),
+        n: 32,
+        without: Some(TokenId(3)),
+    };
+    measure(|i| {
+        sampler.rank(ranking, &rows[i % rows.len()], scratch, &mut best);
+        black_box(&best);
+    })
 }
 
 fn main() {
@@ -96,6 +110,8 @@ fn main() {
                 sampler.push(black_box(token));
             });
             println!("vocabulary {vocab:6}  {name:16} {micros:8.2} us");
+            let micros = measure_best(&sampler, &rows, &mut scratch);
+            println!("vocabulary {vocab:6}  {name:16} {micros:8.2} us for the best 32");
         }
         let micros = measure(|i| {
             black_box(logprobs(&rows[i % rows.len()], TokenId(5), 5, &mut scratch));

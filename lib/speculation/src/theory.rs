@@ -9,6 +9,8 @@
 mod batch;
 mod network;
 
+use core::time::Duration;
+
 pub use self::{
     batch::LockStep,
     network::{Delivery, Networked},
@@ -105,6 +107,16 @@ pub fn gain_bounds(plain: Speculator, primary: Speculator, hit_rate: f64) -> (f6
     let least = hit_rate * primary.tokens + 1.0 - hit_rate;
     let scale = (1.0 + plain.time) / plain.tokens;
     (scale * least, scale * primary.tokens)
+}
+
+/// The longest lookahead whose branches are ready when the verdict is:
+/// `K <= (verification - overhead) / step`. `overhead` is what a round costs an endpoint besides its
+/// branch steps: glue, building, messages, round trip if it is not hidden otherwise. One token more
+/// makes every hit wait; a public reproduction loses a quarter of its speed that way.
+pub fn hidden_lookahead(verification: Duration, overhead: Duration, step: Duration) -> u32 {
+    let left = verification.saturating_sub(overhead).as_nanos();
+    left.checked_div(step.as_nanos())
+        .map_or(u32::MAX, |steps| u32::try_from(steps).unwrap_or(u32::MAX))
 }
 
 #[cfg(test)]

@@ -210,3 +210,14 @@ fn a_pushed_round_hides_the_network_and_a_pulled_one_never_does() {
         assert!((local.miss_time() - 1.0 - ahead.backup.time).abs() < 1e-12);
     }
 }
+
+#[test]
+fn the_hidden_lookahead_is_the_longest_that_fits_the_verification() {
+    let us = Duration::from_micros;
+    // Component times of a public reproduction: 32B verified in 11.45 ms by eight H100.
+    let (verification, overhead, step) = (us(11_450), us(710 + 2830 + 50), us(2540));
+    assert_eq!(hidden_lookahead(verification, overhead, step), 3);
+    assert_eq!(hidden_lookahead(overhead + 4 * step, overhead, step), 4);
+    assert_eq!(hidden_lookahead(us(100), overhead, step), 0);
+    assert_eq!(hidden_lookahead(us(100), us(0), us(0)), u32::MAX);
+}

@@ -152,6 +152,35 @@ fn a_whole_vocabulary_is_ranked_as_by_sorting() {
 }
 
 #[test]
+fn equal_scores_go_to_the_lower_id() {
+    let (mut scratch, mut best) = (Scratch::new(), Vec::new());
+    let top = f32::INFINITY;
+    for params in [
+        SamplingParams::default(),
+        SamplingParams {
+            top_k: 3,
+            ..SamplingParams::default()
+        },
+        SamplingParams {
+            temperature: 0.0,
+            ..SamplingParams::default()
+        },
+    ] {
+        let sampler = sampler(&params, 3, &[], 0);
+        let ranking = Ranking {
+            by: RankBy::Noise(Domain::Coupled),
+            n: 3,
+            without: None,
+        };
+        let logits = [0.0, top, top, 0.5, top, -1.0];
+        sampler.rank(ranking, &logits, &mut scratch, &mut best);
+        let tokens: Vec<u32> = best.iter().map(|ranked| ranked.token.0).collect();
+        assert_eq!(tokens, [1, 2, 4]);
+        assert_eq!(sampler.choose(&logits, &mut scratch), TokenId(1));
+    }
+}
+
+#[test]
 fn ranking_again_takes_no_new_memory() {
     let (mut scratch, mut best) = (Scratch::new(), Vec::new());
     let params = SamplingParams {
