@@ -74,8 +74,10 @@ pub(super) unsafe trait Simd: Copy {
     unsafe fn sum(x: Self::F) -> f32;
     /// Largest lane.
     unsafe fn largest(x: Self::F) -> f32;
-    /// Hints that the cache line will be read.
+    /// Hints that the cache line will be read soon: to the level-1 cache.
     unsafe fn prefetch(at: *const u8);
+    /// Hints that the cache line will be read later: to the level-2 cache.
+    unsafe fn prefetch_far(at: *const u8);
 
     /// `e^x`, relative error below 2e-7, 0 below -87 (Cephes' polynomial).
     #[inline(always)]

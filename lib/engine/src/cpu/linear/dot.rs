@@ -80,9 +80,9 @@ mod x86 {
     use std::ops::Range;
 
     use super::super::super::simd::avx512::Avx512;
-    use super::super::super::simd::{LANES, Simd};
+    use super::super::super::simd::LANES;
     use super::super::Job;
-    use super::super::tile::{AHEAD, Tile, finish, walk};
+    use super::super::tile::{Tile, finish, order, walk};
 
     /// Runs the walk with AVX512-BF16 enabled.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
@@ -97,6 +97,7 @@ mod x86 {
     impl Tile for DotTile<'_> {
         const VECTORS: usize = 2;
         const ACCUMULATORS: usize = 24;
+        const BUSY_ROWS: usize = 6;
 
         #[inline(always)]
         unsafe fn tile<const R: usize, const W: usize>(self, panel: usize, row: usize) {
@@ -112,7 +113,7 @@ mod x86 {
                     let mut w = [_mm512_setzero_si512(); W];
                     for j in 0..W {
                         let at = panels.add(j / 2 * bytes + (i * 2 + j % 2) * LANES * 4);
-                        Avx512::prefetch(at.wrapping_add(AHEAD));
+                        order::<Avx512, Self, R>(at);
                         w[j] = _mm512_loadu_si512(at.cast());
                     }
                     for r in 0..R {

@@ -20,7 +20,7 @@ use std::ops::Range;
 use super::super::memory::Buffer;
 use super::super::simd::portable::Portable;
 use super::super::simd::{Kernel, LANES, Simd};
-use super::tile::{AHEAD, Tile, finish, walk};
+use super::tile::{Tile, finish, order, walk};
 use super::{Activations, Job};
 use crate::isa::Isa;
 
@@ -155,6 +155,7 @@ impl<S> Copy for Tile8<'_, S> {}
 impl<S: Dot8> Tile for Tile8<'_, S> {
     const VECTORS: usize = S::PANEL_VECTORS;
     const ACCUMULATORS: usize = if S::PANEL_VECTORS == 2 { 24 } else { 4 };
+    const BUSY_ROWS: usize = if S::PANEL_VECTORS == 2 { 6 } else { 2 };
 
     #[inline(always)]
     unsafe fn tile<const R: usize, const W: usize>(self, panel: usize, row: usize) {
@@ -171,6 +172,9 @@ impl<S: Dot8> Tile for Tile8<'_, S> {
             let mut totals = [[S::splat(0.0); W]; R];
             for g in 0..groups {
                 let group = panels.add(g * width * (8 + GROUP));
+                for line in (0..width * 8).step_by(64) {
+                    order::<S, Self, R>(group.add(line));
+                }
                 let mut sums = [[S::start(group.add(width * 4).cast()); W]; R];
                 for j in 1..W {
                     let at = j / vectors * bytes + width * 4 + j % vectors * LANES * 4;
@@ -185,7 +189,7 @@ impl<S: Dot8> Tile for Tile8<'_, S> {
                     for j in 0..W {
                         let line = j / vectors * bytes + q * width * QUAD;
                         let at = quads.add(line + j % vectors * LANES * QUAD);
-                        S::prefetch(at.wrapping_add(AHEAD));
+                        order::<S, Self, R>(at);
                         w[j] = S::weights(at);
                     }
                     for r in 0..R {

@@ -267,4 +267,10 @@ unsafe impl Simd for Avx2 {
         // SAFETY: a hint; any address is allowed.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
     }
+
+    #[inline(always)]
+    unsafe fn prefetch_far(at: *const u8) {
+        // SAFETY: a hint; any address is allowed.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
+    }
 }

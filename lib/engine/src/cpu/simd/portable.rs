@@ -141,4 +141,7 @@ unsafe impl Simd for Portable {
 
     #[inline(always)]
     unsafe fn prefetch(_at: *const u8) {}
+
+    #[inline(always)]
+    unsafe fn prefetch_far(_at: *const u8) {}
 }
