@@ -166,6 +166,42 @@ mod tests {
         assert_eq!(choose(3.0), Fallback::Remote);
     }
 
+    /// What a backup offers a row, with verifications of a second.
+    fn offer(fallback: Fallback, source: theory::Speculator) -> Offer {
+        Offer {
+            fallback,
+            tokens: source.tokens - 1.0,
+            delay: Duration::from_secs_f64(source.time),
+            next_hit: source.next_hit,
+        }
+    }
+
+    #[test]
+    fn a_row_does_not_care_where_both_backups_are_as_fast() {
+        for i in 0..500 {
+            let fast = theory::Speculator {
+                tokens: 1.0 + unit(i, 3),
+                time: 0.0,
+                next_hit: unit(i, 4),
+            };
+            let mut primary = theory::Speculator {
+                tokens: fast.tokens + 4.0 * unit(i, 0),
+                time: 0.5,
+                next_hit: 0.9 * unit(i, 2),
+            };
+            let with_fast = Ahead {
+                primary,
+                backup: fast,
+            };
+            // Theorem 7 solved for the time at which E_p / (1 + (1 - p_p) T) is the same speedup.
+            primary.time = (primary.tokens / with_fast.speedup() - 1.0) / (1.0 - primary.next_hit);
+            let worth = RowWorth::of(&with_fast, Duration::from_secs(1));
+            let remote = worth.value(&offer(Fallback::Remote, primary));
+            let local = worth.value(&offer(Fallback::Local, fast));
+            assert!((remote - local).abs() < 1e-6, "{remote} and {local}");
+        }
+    }
+
     #[test]
     fn the_rule_finds_the_backup_with_the_higher_speedup() {
         // Theorem 7 decides which backup is better; a row that knows its worth with the better one
@@ -188,12 +224,6 @@ mod tests {
             }
             let backup = if slow_rate > fast_rate { primary } else { fast };
             let worth = RowWorth::of(&theory::Ahead { primary, backup }, Duration::from_secs(1));
-            let offer = |fallback, source: theory::Speculator| Offer {
-                fallback,
-                tokens: source.tokens - 1.0,
-                delay: Duration::from_secs_f64(source.time),
-                next_hit: source.next_hit,
-            };
             let chosen = worth.choose(&[
                 offer(Fallback::Local, fast),
                 offer(Fallback::Remote, primary),

@@ -98,7 +98,7 @@ impl Sampler {
             Some(_) if few => keys.iter().for_each(|&key| list.offer(support::token(key))),
             Some(noise) => {
                 argmax::bound_all(logits, scores.inverse as f32, &noise, bounds);
-                list.offer_bounded(bounds);
+                list.offer_bounded(bounds, keys);
             }
             None => {}
         }
@@ -164,15 +164,33 @@ impl List<'_> {
         }
     }
 
-    /// Offers all tokens whose bound says that they may be good enough.
-    fn offer_bounded(&mut self, bounds: &[f32]) {
-        for (index, block) in bounds.as_chunks::<{ argmax::BLOCK }>().0.iter().enumerate() {
-            if self.ranking.n == 0 || argmax::maximum(block) < self.threshold() {
-                continue;
-            }
-            for (offset, &bound) in block.iter().enumerate() {
-                if bound >= self.threshold() {
-                    self.offer(TokenId((index * argmax::BLOCK + offset) as u32));
+    /// Offers all tokens whose bound says that they may be good enough. Those with the largest
+    /// bounds come first: their scores rule out nearly all others.
+    fn offer_bounded(&mut self, bounds: &[f32], keys: &mut Vec<u64>) {
+        let n = self.ranking.n;
+        let blocks = bounds.as_chunks::<{ argmax::BLOCK }>().0;
+        if n == 0 {
+            return;
+        }
+        keys.clear();
+        let maxima = blocks.iter().map(|block| argmax::maximum(block));
+        keys.extend(maxima.enumerate().map(|(i, top)| support::key(top, i)));
+        let start = if n < keys.len() {
+            // As many blocks have a bound of at least this, so there are as many tokens.
+            support::logit(*keys.select_nth_unstable_by(n - 1, |a, b| b.cmp(a)).1)
+        } else {
+            f32::NEG_INFINITY
+        };
+        for first in [true, false] {
+            for (index, block) in blocks.iter().enumerate() {
+                let least = if first { start } else { self.threshold() };
+                if argmax::maximum(block) < least {
+                    continue;
+                }
+                for (offset, &bound) in block.iter().enumerate() {
+                    if (bound >= start) == first && bound >= self.threshold() {
+                        self.offer(TokenId((index * argmax::BLOCK + offset) as u32));
+                    }
                 }
             }
         }
