@@ -171,7 +171,10 @@ fn a_full_disk_is_named_with_what_is_missing() {
     let output = generate(&mut command, &mirror, home.path(), "hf://owner/target");
     let log = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{log}");
-    assert!(log.contains("disk is full"), "{log}");
+    assert!(
+        log.contains(" is full: ") && log.contains("more bytes are needed"),
+        "{log}"
+    );
     assert!(log.contains(home.path().to_str().unwrap()), "{log}");
     assert!(!log.contains("panicked"), "{log}");
 }

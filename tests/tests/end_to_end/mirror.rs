@@ -5,7 +5,7 @@ use std::{
     io::{BufRead as _, BufReader, Write as _},
     net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
 };
 
@@ -37,14 +37,19 @@ impl Mirror {
         let url = format!("http://{}", listener.local_addr().unwrap());
         let seen = Arc::<Mutex<Seen>>::default();
         let shared = Arc::clone(&seen);
+        let stall = Arc::new(Mutex::new(stalls_after));
+        let stalled = Arc::<Mutex<Vec<TcpStream>>>::default();
+        // A thread for each: clients may open connections that they do not use.
         thread::spawn(move || {
-            let mut stalled = Vec::new();
             for stream in listener.incoming().flatten() {
-                let limit = stalls_after.filter(|_| stalled.is_empty());
-                // A client that goes away is none of the mirror's business.
-                if let Ok(Some(stream)) = answer(stream, &shared, limit) {
-                    stalled.push(stream);
-                }
+                let (seen, stall) = (Arc::clone(&shared), Arc::clone(&stall));
+                let stalled = Arc::clone(&stalled);
+                thread::spawn(move || {
+                    // A client that goes away is none of the mirror's business.
+                    if let Ok(Some(stream)) = answer(stream, &seen, &stall) {
+                        lock(&stalled).push(stream);
+                    }
+                });
             }
         });
         Self { url, seen }
@@ -52,18 +57,19 @@ impl Mirror {
 
     /// What was asked for so far.
     pub(crate) fn seen(&self) -> Seen {
-        self.seen
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        lock(&self.seen).clone()
     }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Answers one request. A connection that stalls is returned.
 fn answer(
     mut stream: TcpStream,
     seen: &Mutex<Seen>,
-    limit: Option<usize>,
+    stall: &Mutex<Option<usize>>,
 ) -> std::io::Result<Option<TcpStream>> {
     let mut lines = BufReader::new(stream.try_clone()?).lines();
     let request = lines.next().transpose()?.unwrap_or_default();
@@ -101,7 +107,7 @@ fn answer(
     });
     let is_download = parts[0] == "owner" && method == "GET";
     if is_download {
-        let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = lock(seen);
         seen.downloads += 1;
         seen.ranges.extend(range);
     }
@@ -121,7 +127,8 @@ fn answer(
     if method == "HEAD" {
         return Ok(None);
     }
-    match limit.filter(|limit| is_download && *limit < sent.len()) {
+    let limit = lock(stall).take_if(|limit| is_download && *limit < sent.len());
+    match limit {
         Some(limit) => {
             stream.write_all(&sent[..limit])?;
             Ok(Some(stream))

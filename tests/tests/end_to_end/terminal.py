@@ -1,17 +1,25 @@
-"""Talks to `foretoken chat` on a pseudo-terminal: terminal.py EXECUTABLE URL.
+"""Talks to `foretoken chat` on a pseudo-terminal: terminal.py EXECUTABLE URL PID_OF_TARGET.
 
-Ctrl-C during an answer stops the answer and not the chat; the terminal is afterwards what it was.
+Ctrl-C stops an answer and not the chat, even one that does not come; the terminal is afterwards
+what it was.
 """
 
+import fcntl
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import termios
 import time
 
-executable, url = sys.argv[1:]
+INTERRUPT = b"\x03"
+END_OF_INPUT = b"\x04"
+# Colours of tokens that a draft had proposed, and of the line below an answer.
+GREEN, DIM = b"\x1b[32m", b"\x1b[2m"
+
+executable, url, target = sys.argv[1:]
 main, terminal = pty.openpty()
 before = termios.tcgetattr(terminal)
 chat = subprocess.Popen(
@@ -20,48 +28,55 @@ chat = subprocess.Popen(
     stdout=terminal,
     stderr=terminal,
     start_new_session=True,
-    preexec_fn=lambda: __import__("fcntl").ioctl(0, termios.TIOCSCTTY, 0),
+    preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
 )
-seen = b""
 
 
-def wait(what, is_there):
-    """Reads until `is_there` is true of what was printed since the last call."""
-    global seen
+def listen(seen, what, is_there, meanwhile=lambda: None):
+    """Reads on until `is_there` is true of all that was seen; returns that."""
     deadline = time.monotonic() + 60
     while not is_there(seen):
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline or chat.poll() is not None:
             chat.kill()
             sys.exit(f"waited in vain for {what}: {seen!r}")
-        if select.select([main], [], [], 0.1)[0]:
-            try:
-                seen += os.read(main, 65536)
-            except OSError:
-                break
-    found, seen = seen, b""
-    return found
+        if select.select([main], [], [], 0.2)[0]:
+            seen += os.read(main, 65536)
+        else:
+            meanwhile()
+    return seen
 
 
-def type_in(text):
-    os.write(main, text)
+def ends_with_prompt(seen):
+    return DIM in seen and b"> " in seen.rsplit(DIM, 1)[1]
 
 
-wait("the prompt", lambda text: b"> " in text)
-type_in(b"Tell me of apples\r")
-wait("some of the answer", lambda text: text.count(b"\x1b[32m") > 2)
-type_in(b"\x03")
-wait("the end of the answer", lambda text: b"stopped" in text)
-wait("the prompt again", lambda text: b"> " in text)
-type_in(b"\x03")
-type_in(b"And of pears\r")
-wait("another answer", lambda text: text.count(b"\x1b[32m") > 2)
-type_in(b"\x03")
-wait("its end", lambda text: b"stopped" in text)
-wait("the prompt once more", lambda text: b"> " in text)
-type_in(b"\x04")
+def is_stopped(question):
+    """Asks, and interrupts the answer; it may have ended by itself just before."""
+    os.write(main, question + b"\r")
+    seen = listen(b"", "an answer", lambda seen: GREEN in seen or DIM in seen)
+    os.write(main, INTERRUPT)
+    return b"stopped" in listen(seen, "the prompt after it", ends_with_prompt)
+
+
+listen(b"", "the prompt", lambda seen: b"> " in seen)
+if not any(is_stopped(b"Tell me of apples") for _ in range(50)):
+    sys.exit("no answer could be stopped")
+
+os.kill(int(target), signal.SIGSTOP)
+os.write(main, b"And of pears\r")
+interrupt = lambda: os.write(main, INTERRUPT)
+listen(b"", "the end of an answer that does not come", lambda seen: b"stopped" in seen, interrupt)
+os.kill(int(target), signal.SIGCONT)
+
+os.write(main, b"And of plums\r")
+listen(b"", "an answer after that", lambda seen: GREEN in seen or DIM in seen)
+os.write(main, INTERRUPT)
+listen(b"", "the last prompt", lambda seen: b"> " in seen)
+os.write(main, END_OF_INPUT)
+while chat.poll() is None and select.select([main], [], [], 60)[0]:
+    os.read(main, 65536)
 if chat.wait(60) != 0:
     sys.exit(f"chat ended with {chat.returncode}")
 after = termios.tcgetattr(terminal)
 if after != before:
     sys.exit(f"the terminal was {before} and is {after}")
-print("ok")
