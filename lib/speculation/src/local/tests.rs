@@ -95,11 +95,17 @@ proptest! {
     }
 
     #[test]
-    fn an_index_of_another_sequence_never_panics(tokens in any_tokens(), other in any_tokens()) {
+    fn an_index_of_another_sequence_continues_only_what_is_there(tokens in any_tokens(), other in any_tokens()) {
         let mut index = SuffixIndex::new(16);
         index.extend(&tokens);
         let mut proposals = Vec::new();
-        index.propose(&other, 5, &mut proposals);
+        if let Some(matched) = index.propose(&other, 5, &mut proposals) {
+            // Whatever the index says, what is continued is a place of this sequence.
+            let length = matched as usize;
+            let mut ends = length..other.len();
+            let suffix = &other[other.len() - length..];
+            prop_assert!(ends.any(|end| &other[end - length..end] == suffix));
+        }
         prop_assert!(proposals.len() <= 5);
         index.extend(&other);
         index.propose(&other, 5, &mut proposals);
