@@ -41,6 +41,10 @@ def holds(what, condition):
         raise AssertionError(what)
 
 
+def falling(what, values):
+    same(f"{what}, likeliest first", values, sorted(values, reverse=True))
+
+
 def own_usage(usage):
     return usage.model_extra["foretoken"]
 
@@ -165,6 +169,7 @@ def logprobs():
     for entry in content:
         same("alternatives", len(entry.top_logprobs), 3)
         holds("greedy takes the likeliest", entry.token == entry.top_logprobs[0].token)
+        falling("alternatives", [top.logprob for top in entry.top_logprobs])
         holds("log-probabilities", entry.logprob <= 0)
     plain = client.completions.create(
         model=MODEL, prompt=PROMPT, max_tokens=8, temperature=0, logprobs=2, echo=True)
@@ -173,6 +178,8 @@ def logprobs():
     same("tokens", len(told.tokens), plain.usage.total_tokens)
     same("first token", told.token_logprobs[0], None)
     holds("later tokens", all(p <= 0 for p in told.token_logprobs[1:]))
+    for top in told.top_logprobs[1:]:
+        falling("alternatives of a completion", list(top.values()))
 
 
 @check
@@ -210,6 +217,8 @@ def errors():
     refused(openai.BadRequestError, ["temperature", "9", "2"], temperature=9)
     refused(openai.BadRequestError, ["max_tokens", "0"], max_tokens=0)
     refused(openai.BadRequestError, ["suffix"], suffix="end")
+    refused(openai.BadRequestError, ["foretoken.lookahed"], extra_body={"foretoken": {"lookahed": 3}})
+    refused(openai.BadRequestError, ["foretoken.policy"], extra_body={"foretoken": {"policy": "Magic"}})
     refused(openai.BadRequestError, ["maximum context length"], prompt=[5] * 1_000_000)
     refused(openai.NotFoundError, ["no-such-model"], model="no-such-model")
 

@@ -7,11 +7,13 @@
     reason = "a test is to fail where it stands, and its numbers are exact"
 )]
 
+mod bodies;
 mod client;
 mod completions;
 mod errors;
 mod faults;
 mod golden;
+mod logprobs;
 mod pages;
 mod slow_clients;
 mod streams;
