@@ -75,8 +75,6 @@ async fn connection(stream: TcpStream, app: Router, head: Duration, stop: Cancel
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(head)
-        // Chunks are small: copying one costs less than a list of its parts.
-        .writev(false)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     let ended = tokio::select! {
