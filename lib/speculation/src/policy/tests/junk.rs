@@ -1,0 +1,137 @@
+//! Messages that make no sense, or come at the wrong time.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn tokens() -> impl Strategy<Value = Vec<u32>> {
+    prop::collection::vec(0..VOCAB + 1, 0..6)
+}
+
+fn any_to_draft() -> impl Strategy<Value = ToDraft> {
+    prop_oneof![
+        (0..5_u32, tokens()).prop_map(|(epoch, tokens)| open(epoch, &tokens)),
+        (0..5_u32, 0..4_u32, 0..12_u32, tokens(), 0..5_u32)
+            .prop_map(|(epoch, round, base, tokens, k)| outcome(epoch, round, base, &tokens, k)),
+        (0..5_u32).prop_map(|e| ToDraft::Close {
+            session: SessionId(3),
+            epoch: Epoch(e)
+        }),
+    ]
+}
+
+fn any_to_target() -> impl Strategy<Value = ToTarget> {
+    let session = SessionId(3);
+    prop_oneof![
+        (0..4_u32).prop_map(move |e| ToTarget::Opened {
+            session,
+            epoch: Epoch(e)
+        }),
+        (0..4_u32, any::<bool>()).prop_map(move |(e, retry)| {
+            let reason = std::string::String::new();
+            ToTarget::Refused {
+                session,
+                epoch: Epoch(e),
+                reason,
+                retry,
+            }
+        }),
+        (0..4_u32, 0..6_u32, 9..20_u32, tokens())
+            .prop_map(|(epoch, round, base, tokens)| window(epoch, round, base, &tokens)),
+        (0..4_u32).prop_map(move |e| ToTarget::Resync(Resync {
+            session,
+            epoch: Epoch(e),
+            have_len: 0
+        })),
+    ]
+}
+
+#[derive(Clone, Debug)]
+enum Poke {
+    LinkUp,
+    LinkDown,
+    Received(ToTarget),
+    Verified(Vec<u32>, u32, u32, bool),
+    Next,
+}
+
+fn any_poke() -> impl Strategy<Value = Poke> {
+    prop_oneof![
+        Just(Poke::LinkUp),
+        Just(Poke::LinkDown),
+        any_to_target().prop_map(Poke::Received),
+        any_to_target().prop_map(Poke::Received),
+        (
+            tokens(),
+            any::<u32>(),
+            any::<u32>(),
+            prop::bool::weighted(0.02)
+        )
+            .prop_map(|(t, a, k, last)| Poke::Verified(t, a % 8, k, last)),
+        Just(Poke::Next),
+        Just(Poke::Next),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_draft_session_takes_any_messages_in_any_order(
+        messages in prop::collection::vec((any_to_draft(), 0..3_u8), 0..40),
+    ) {
+        let (mut draft, mut scratch) = (DraftSession::new(SessionId(3), VOCAB, 10), Scratch::new());
+        let row = [0.0; VOCAB as usize];
+        let mut held = 0;
+        for (message, steps) in &messages {
+            let mut pending = None;
+            for _ in 0..*steps {
+                let work = draft.work();
+                let Some(work) = work else { break };
+                prop_assert!(work.keep <= held, "keeps KV that was never written");
+                prop_assert!(!work.tokens.is_empty() && work.keep + work.tokens.len() <= 10);
+                let fed = 1 + usize::from(*steps) % work.tokens.len();
+                held = work.keep + fed;
+                pending = Some((work.ticket, fed));
+            }
+            draft.handle(message);
+            if let Some((ticket, fed)) = pending {
+                draft.stepped(ticket, fed, Some(&row), &mut scratch);
+            }
+            prop_assert!(draft.tokens().iter().all(|token| token.0 < VOCAB));
+        }
+    }
+
+    #[test]
+    fn a_target_session_takes_any_inputs_in_any_order(
+        pokes in prop::collection::vec((any_poke(), 0..4000_u32), 0..60),
+    ) {
+        let (mut target, _) = open_target();
+        let mut now = Duration::ZERO;
+        let mut emitted = 0;
+        for (poke, later) in &pokes {
+            now += US * *later;
+            let before = target.tokens().len();
+            match poke {
+                Poke::LinkUp => { target.handle(now, Input::LinkUp); }
+                Poke::LinkDown => { target.handle(now, Input::LinkDown); }
+                Poke::Received(message) => { target.handle(now, Input::Received(message)); }
+                Poke::Verified(tokens, accepted, suggested, last) => {
+                    let tokens: Vec<_> = tokens.iter().map(|&t| TokenId(t)).collect();
+                    let (accepted, suggested, last) = (*accepted, *suggested, *last);
+                    let result = Verified { tokens: &tokens, accepted, suggested, last };
+                    target.handle(now, Input::Verified(result));
+                }
+                Poke::Next => {
+                    if let Next::Verify(window) = target.next(now) {
+                        prop_assert!(window.iter().all(|token| token.0 < VOCAB));
+                        prop_assert!(window.len() <= 3 && before + window.len() < 64);
+                    }
+                }
+            }
+            // Only a verdict changes the sequence.
+            emitted += target.tokens().len() - before;
+            prop_assert!(emitted == target.stats().emitted as usize);
+        }
+    }
+}

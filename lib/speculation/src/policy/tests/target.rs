@@ -1,0 +1,95 @@
+//! The target's side, message by message.
+
+use super::*;
+
+#[test]
+fn only_the_window_of_this_epoch_round_and_length_is_verified() {
+    let (mut target, _) = open_target();
+    assert_eq!(target.next(US), Next::Verify(&[]));
+    target.handle(US, verified(&[TokenId(1)], 0));
+    for stale in [
+        window(0, 1, 10, &[1]),
+        window(1, 0, 9, &[1]),
+        window(1, 2, 10, &[1]),
+    ] {
+        target.handle(2 * US, Input::Received(&stale));
+        assert!(matches!(target.next(2 * US), Next::Wait { .. }));
+    }
+    target.handle(3 * US, Input::Received(&window(1, 1, 10, &[4, 5, 6, 7])));
+    let expected = [TokenId(4), TokenId(5), TokenId(6)];
+    assert_eq!(target.next(3 * US), Next::Verify(&expected));
+    target.handle(3 * US, Input::Received(&window(1, 1, 10, &[8])));
+    assert_eq!(target.next(3 * US), Next::Verify(&expected));
+}
+
+#[test]
+fn a_window_of_another_length_does_not_count() {
+    let (mut target, _) = open_target();
+    target.next(US);
+    target.handle(US, verified(&[TokenId(1)], 0));
+    target.handle(US, Input::Received(&window(1, 1, 11, &[4])));
+    assert!(matches!(target.next(US), Next::Wait { .. }));
+}
+
+#[test]
+fn a_late_window_is_dropped_but_teaches_patience() {
+    let (mut target, _) = open_target();
+    target.next(US);
+    target.handle(US, verified(&[TokenId(1)], 0));
+    let late = 6_000 * US;
+    assert_eq!(target.next(late), Next::Verify(&[]));
+    let before = target.patience().limit();
+    let effects = target.handle(late, Input::Received(&window(1, 1, 10, &[4])));
+    assert!(
+        effects
+            .answer
+            .is_some_and(|answer| answer.late && answer.tokens == 1)
+    );
+    assert_eq!(target.next(late), Next::Verify(&[]));
+    assert!(target.patience().limit() > before);
+}
+
+#[test]
+fn a_token_outside_the_vocabulary_ends_the_speculation_of_the_session() {
+    let (mut target, _) = open_target();
+    target.next(US);
+    target.handle(US, verified(&[TokenId(1)], 0));
+    let effects = target.handle(US, Input::Received(&window(1, 1, 10, &[VOCAB])));
+    assert!(matches!(effects.messages[..], [ToDraft::Close { .. }]));
+    assert_eq!(target.next(US), Next::Verify(&[]));
+    assert!(!target.is_bound());
+}
+
+#[test]
+fn a_refusal_ends_the_wait_and_a_temporary_one_is_asked_again() {
+    for retry in [true, false] {
+        let (mut target, _) = open_target();
+        target.next(US);
+        target.handle(US, verified(&[TokenId(1)], 0));
+        let (session, epoch) = (SessionId(3), Epoch(1));
+        let refused = ToTarget::Refused {
+            session,
+            epoch,
+            reason: "full".into(),
+            retry,
+        };
+        target.handle(US, Input::Received(&refused));
+        assert_eq!(target.next(US), Next::Verify(&[]));
+        assert!(
+            target
+                .handle(US, verified(&[TokenId(2)], 0))
+                .messages
+                .is_empty()
+        );
+        target.next(US);
+        let later = target
+            .handle(20_000 * US, verified(&[TokenId(2)], 0))
+            .messages;
+        assert_eq!(later.len(), usize::from(retry));
+        assert!(
+            later
+                .iter()
+                .all(|m| matches!(m, ToDraft::Open(o) if o.epoch == Epoch(2)))
+        );
+    }
+}
