@@ -92,7 +92,7 @@ impl LinkWatch {
 
 #[cfg(test)]
 mod tests {
-    use foretoken_protocol::link::LoadReport;
+    use foretoken_protocol::link::{LoadReport, Welcome};
 
     use super::*;
 
@@ -105,7 +105,7 @@ mod tests {
         board.note(LinkKey(1), &LinkEvent::Down("nobody there".into()));
         board.note(LinkKey(1), &LinkEvent::Incompatible("other words".into()));
         board.note(LinkKey(1), &LinkEvent::Load(LoadReport::default()));
-        board.note(LinkKey(3), &LinkEvent::Up(Default::default()));
+        board.note(LinkKey(3), &LinkEvent::Up(Welcome::default()));
         let states = |watch: &mut LinkWatch| -> Vec<_> {
             watch.now().into_iter().map(|link| link.state).collect()
         };
