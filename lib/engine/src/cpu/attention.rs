@@ -3,7 +3,8 @@
 //! A row sees a sequence of tokens: everything before it, or in a tree the trunk and its
 //! ancestors, of which a sliding window keeps the latest. The i-th token it sees has position i,
 //! so the result is defined by positions alone: scores lane by lane over positions, softmax
-//! online over chunks of 128 positions (Milakov and Gimelshein 2018), values added one by one.
+//! online over chunks of 128 positions (Milakov and Gimelshein 2018), values added pair by pair of
+//! positions.
 //!
 //! Invariant: a row's bits depend on the keys and values it sees, in order, and on nothing else:
 //! not on the slots and pages they lie in, nor on what stands between them, nor on other rows.
@@ -17,11 +18,14 @@
 )]
 
 mod block;
+#[cfg(target_arch = "x86_64")]
+mod dot;
 mod stored;
 
 use super::Cpu;
 use super::simd::{Kernel, Simd, dispatch};
 use super::store::{KvData, KvStore};
+use crate::isa::Isa;
 use crate::runner::{PAGE_TOKENS, PageIndex, SequenceRows, StepPlan, Tail};
 
 /// Inputs of one layer's attention.
@@ -174,14 +178,17 @@ impl Cpu {
         let out = Output(out.as_mut_ptr());
         let work = |task: usize| {
             let out = &out;
-            dispatch(
-                self.isa,
-                Run {
-                    args,
-                    task: tasks[task],
-                    out: out.0,
-                },
-            );
+            let run = Run {
+                args,
+                task: tasks[task],
+                out: out.0,
+            };
+            #[cfg(target_arch = "x86_64")]
+            if let (Isa::Avx512Bf16 | Isa::Amx, KvData::Bf16(data)) = (self.isa, &args.kv.data) {
+                // SAFETY: the path has the instructions; for the rest see `Run`.
+                return unsafe { dot::enter(&run, data) };
+            }
+            dispatch(self.isa, run);
         };
         // A job's task numbers are bounded; no real step comes near.
         if tasks.len() > usize::from(u16::MAX) {

@@ -1,12 +1,12 @@
 //! The memory behind KV pages.
 //!
 //! Per layer, page and KV head: keys of the page's 16 slots, transposed so that one vector holds
-//! one dimension of all slots, then values slot by slot, padded to whole vectors. bf16 keys
-//! interleave dimensions in pairs.
+//! one dimension of all slots, then values slot by slot, padded to whole vectors. In bf16 what is
+//! multiplied together stands in pairs: two dimensions of a key, the values of two slots.
 //!
 //! ```text
 //! f32   K[dim][16]         V[16][dim rounded up to 16]
-//! bf16  K[dim/2][16][2]    V[16][dim rounded up to 16]
+//! bf16  K[dim/2][16][2]    V[8][dim rounded up to 16][2]
 //! ```
 //!
 //! Not here: which sequence owns which page (`kv`), and what is visible to whom (`attention`).
@@ -142,8 +142,9 @@ impl KvStore {
                         pair[2 * slot] = bf16::from_f32(keys[0]).to_bits();
                         pair[2 * slot + 1] = bf16::from_f32(keys[1]).to_bits();
                     }
-                    for (to, value) in v[slot * padded..][..dim].iter_mut().zip(values) {
-                        *to = bf16::from_f32(*value).to_bits();
+                    let pairs = v[slot / 2 * 2 * padded..].chunks_exact_mut(2);
+                    for (pair, value) in pairs.zip(values) {
+                        pair[slot % 2] = bf16::from_f32(*value).to_bits();
                     }
                 }
             }
@@ -211,7 +212,8 @@ impl KvStore {
     }
 }
 
-/// Moves a slot between two blocks given as (start, slot), keys interleaved by `interleave`.
+/// Moves a slot between two blocks given as (start, slot), where `interleave` dimensions of keys and
+/// as many slots of values stand together.
 fn move_within<T: Plain>(
     data: &mut [T],
     from: (usize, usize),
@@ -226,9 +228,14 @@ fn move_within<T: Plain>(
             to.0 + column + to.1 * interleave,
         );
     }
-    let (values, padded) = (PAGE_TOKENS * dim, dim.next_multiple_of(LANES));
-    let source = from.0 + values + from.1 * padded;
-    data.copy_within(source..source + dim, to.0 + values + to.1 * padded);
+    let padded = dim.next_multiple_of(LANES);
+    let value = |(start, slot): (usize, usize), d: usize| {
+        let line = slot / interleave * interleave * padded;
+        start + PAGE_TOKENS * dim + line + d * interleave + slot % interleave
+    };
+    for d in 0..dim {
+        data[value(to, d)] = data[value(from, d)];
+    }
 }
 
 #[cfg(test)]
@@ -258,8 +265,11 @@ mod tests {
                     KvType::Bf16 => d / 2 * 2 * PAGE_TOKENS + 2 * slot + d % 2,
                 };
                 out.extend((0..dim).map(|d| get(key(d))));
-                let values = PAGE_TOKENS * dim + slot * SHAPE.padded_dim();
-                out.extend((0..dim).map(|d| get(values + d)));
+                let value = |d: usize| match store.kind() {
+                    KvType::F32 => slot * SHAPE.padded_dim() + d,
+                    KvType::Bf16 => (slot / 2 * SHAPE.padded_dim() + d) * 2 + slot % 2,
+                };
+                out.extend((0..dim).map(|d| get(PAGE_TOKENS * dim + value(d))));
             }
         }
         out

@@ -2,7 +2,8 @@
 //!
 //! Per chunk of positions: scores of all queries against the chunk's pages; per query, the scores
 //! of its tail brought into order, softmax; then all queries' sums over the values that all of
-//! them see, and each query's own rest. A query's sums run over positions in order throughout.
+//! them see, and each query's own rest. A query's sums run over pairs of positions in order
+//! throughout.
 
 #![expect(
     unsafe_code,
@@ -26,9 +27,9 @@ const TAIL: usize = 80;
 /// Memory of a task, kept per thread.
 #[derive(Default)]
 struct Memory {
-    /// Scaled queries, `dim` each.
-    query: Vec<f32>,
-    /// Scores, then weights, of a chunk: [`CHUNK`] per query, by position.
+    /// Scaled queries in the form that the store's arithmetic wants.
+    query: Vec<u32>,
+    /// Scores, then weights in their form, of a chunk: [`CHUNK`] per query, by position.
     scores: Vec<f32>,
     /// Scores of the tail: [`TAIL`] per query, by slot.
     tail: Vec<f32>,
@@ -50,11 +51,11 @@ thread_local! {
 /// # Safety
 /// The shapes must fit, `out` must be valid for the task's part, the path's features enabled.
 #[inline(always)]
-pub(super) unsafe fn attend<S: Simd, K: Stored>(run: &Run<'_>, data: &[K]) {
+pub(super) unsafe fn attend<S: Simd, K: Stored<S>>(run: &Run<'_>, data: &[K]) {
     let mut memory = MEMORY.take();
     // SAFETY: the caller's contract.
     unsafe {
-        prepare(run, &mut memory);
+        prepare::<S, K>(run, &mut memory);
         let first = memory.visible.iter().map(|v| v.start).min().unwrap_or(0);
         let last = memory.visible.iter().map(|v| v.count).max().unwrap_or(0);
         let base = tail_scores::<S, K>(run, data, &mut memory);
@@ -64,7 +65,7 @@ pub(super) unsafe fn attend<S: Simd, K: Stored>(run: &Run<'_>, data: &[K]) {
             let scores = memory.scores.as_mut_ptr();
             score::<S, K>(run, &memory.query, &keys[..count], (scores, CHUNK));
             for i in 0..run.task.queries {
-                weigh::<S>(
+                weigh::<S, K>(
                     &mut memory,
                     i,
                     chunk,
@@ -79,7 +80,8 @@ pub(super) unsafe fn attend<S: Simd, K: Stored>(run: &Run<'_>, data: &[K]) {
 }
 
 /// Clears the memory and fills in the queries.
-fn prepare(run: &Run<'_>, memory: &mut Memory) {
+#[inline(always)]
+unsafe fn prepare<S: Simd, K: Stored<S>>(run: &Run<'_>, memory: &mut Memory) {
     let (n, shape) = (run.task.queries, run.args.kv.shape());
     let dim = shape.head_dim;
     memory.query.clear();
@@ -88,9 +90,8 @@ fn prepare(run: &Run<'_>, memory: &mut Memory) {
         let (row, head) = run.place(i);
         let at = row * run.args.stride + run.args.query + head * dim;
         let query = &run.args.rows[at..][..dim];
-        memory
-            .query
-            .extend(query.iter().map(|x| x * run.args.scale));
+        // SAFETY: the caller's contract.
+        unsafe { K::put_query(&mut memory.query, query, run.args.scale) };
         memory.visible.push(run.visible(i));
     }
     memory.scores.resize(n * CHUNK, 0.0);
@@ -107,7 +108,11 @@ fn prepare(run: &Run<'_>, memory: &mut Memory) {
 
 /// Scores of the tail's slots; returns the slot of the first one.
 #[inline(always)]
-unsafe fn tail_scores<S: Simd, K: Stored>(run: &Run<'_>, data: &[K], memory: &mut Memory) -> usize {
+unsafe fn tail_scores<S: Simd, K: Stored<S>>(
+    run: &Run<'_>,
+    data: &[K],
+    memory: &mut Memory,
+) -> usize {
     let Some(trunk) = memory.visible.iter().find(|v| v.mask != 0).map(|v| v.trunk) else {
         return 0;
     };
@@ -149,9 +154,9 @@ fn trunk_pages<K>(
 
 /// Scores of all queries against some pages, at `to.0 + query * to.1`.
 #[inline(always)]
-unsafe fn score<S: Simd, K: Stored>(
+unsafe fn score<S: Simd, K: Stored<S>>(
     run: &Run<'_>,
-    query: &[f32],
+    query: &[u32],
     keys: &[*const K],
     to: (*mut f32, usize),
 ) {
@@ -160,7 +165,8 @@ unsafe fn score<S: Simd, K: Stored>(
     while i < n {
         // SAFETY: queries i.. exist and so do the pages.
         unsafe {
-            let (query, to) = (query.as_ptr().add(i * dim), (to.0.add(i * to.1), to.1));
+            let query = query.as_ptr().add(i * K::words(dim));
+            let to = (to.0.add(i * to.1), to.1);
             i += match n - i {
                 left if left >= 8 && S::PANEL_VECTORS == 2 => {
                     score_tile::<S, K, 8, 2>(query, dim, keys, to)
@@ -175,8 +181,8 @@ unsafe fn score<S: Simd, K: Stored>(
 
 /// Scores of `T` queries against some pages, `P` pages at a time; returns `T`.
 #[inline(always)]
-unsafe fn score_tile<S: Simd, K: Stored, const T: usize, const P: usize>(
-    query: *const f32,
+unsafe fn score_tile<S: Simd, K: Stored<S>, const T: usize, const P: usize>(
+    query: *const u32,
     dim: usize,
     keys: &[*const K],
     (to, stride): (*mut f32, usize),
@@ -186,7 +192,7 @@ unsafe fn score_tile<S: Simd, K: Stored, const T: usize, const P: usize>(
         // SAFETY: the caller's contract.
         unsafe {
             if keys.len() - page >= P {
-                let sums = K::products::<S, T, P>(query, dim, &keys[page..]);
+                let sums = K::products::<T, P>(query, dim, &keys[page..]);
                 for t in 0..T {
                     for p in 0..P {
                         S::store(to.add(t * stride + (page + p) * LANES), sums[t][p]);
@@ -194,7 +200,7 @@ unsafe fn score_tile<S: Simd, K: Stored, const T: usize, const P: usize>(
                 }
                 page += P;
             } else {
-                let sums = K::products::<S, T, 1>(query, dim, &keys[page..]);
+                let sums = K::products::<T, 1>(query, dim, &keys[page..]);
                 for t in 0..T {
                     S::store(to.add(t * stride + page * LANES), sums[t][0]);
                 }
@@ -207,7 +213,7 @@ unsafe fn score_tile<S: Simd, K: Stored, const T: usize, const P: usize>(
 
 /// Turns query `i`'s scores of a chunk into weights, and rescales its sums.
 #[inline(always)]
-unsafe fn weigh<S: Simd>(
+unsafe fn weigh<S: Simd, K: Stored<S>>(
     memory: &mut Memory,
     i: usize,
     chunk: usize,
@@ -252,7 +258,7 @@ unsafe fn weigh<S: Simd>(
         for at in (from..to).step_by(LANES) {
             let weight = S::exp(S::sub(S::load(scores.add(at)), S::splat(new)));
             sum = S::add(sum, weight);
-            S::store(scores.add(at), weight);
+            K::put_weights(scores, at, weight);
         }
         S::store(total, sum);
     }
@@ -266,7 +272,7 @@ fn within(visible: &Visible, chunk: usize) -> (usize, usize) {
 
 /// Adds the weighted values of a chunk to all queries' sums.
 #[inline(always)]
-unsafe fn add_values<S: Simd, K: Stored>(
+unsafe fn add_values<S: Simd, K: Stored<S>>(
     run: &Run<'_>,
     data: &[K],
     memory: &mut Memory,
@@ -276,7 +282,7 @@ unsafe fn add_values<S: Simd, K: Stored>(
     let mut i = 0;
     while i < n {
         let together = match n - i {
-            left if left >= 6 && S::PANEL_VECTORS == 2 => 6,
+            left if left >= 6 && K::SIX => 6,
             left if left >= 4 => 4,
             left if left >= 2 => 2,
             _ => 1,
@@ -288,7 +294,9 @@ unsafe fn add_values<S: Simd, K: Stored>(
             low = low.max(from);
             high = high.min(to).min(visible.trunk.saturating_sub(chunk));
         }
-        let high = high.max(low);
+        // Whole pairs: a pair that some query sees half of is each query's own.
+        let low = low.next_multiple_of(2);
+        let high = (high / 2 * 2).max(low);
         // SAFETY: the pages of positions that a query sees are there.
         unsafe {
             for q in i..i + together {
@@ -318,9 +326,10 @@ unsafe fn add_values<S: Simd, K: Stored>(
     }
 }
 
-/// Adds the values of some positions to one query's sums, wherever their slots are.
+/// Adds the values of some positions to one query's sums, wherever their slots are. A pair of
+/// positions that the range cuts is one that the query sees half of.
 #[inline(always)]
-unsafe fn add_one<S: Simd, K: Stored>(
+unsafe fn add_one<S: Simd, K: Stored<S>>(
     run: &Run<'_>,
     data: &[K],
     memory: &mut Memory,
@@ -331,24 +340,36 @@ unsafe fn add_one<S: Simd, K: Stored>(
     }
     let shape = run.args.kv.shape();
     let (dim, padded) = (shape.head_dim, shape.padded_dim());
-    let slots = memory.visible[query].slots(chunk + positions.start);
-    for (position, slot) in positions.zip(slots) {
-        let (page, offset) = page_of(slot);
-        let at = run.block(page) + PAGE_TOKENS * dim + offset * padded;
-        let values = data[at..][..padded].as_ptr();
+    let mut slots = memory.visible[query].slots(chunk + positions.start);
+    let mut next = || {
+        let (page, offset) = page_of(slots.next()?);
+        let at = run.block(page) + PAGE_TOKENS * dim;
+        Some((data[at..][..PAGE_TOKENS * padded].as_ptr(), offset))
+    };
+    for pair in (positions.start / 2 * 2..positions.end).step_by(2) {
+        let first = if positions.contains(&pair) {
+            next()
+        } else {
+            None
+        };
+        let second = if positions.contains(&(pair + 1)) {
+            next()
+        } else {
+            None
+        };
         // SAFETY: a slot has `padded` values, and so has a query's sum.
         unsafe {
-            let weight = S::splat(memory.scores[query * CHUNK + position]);
+            let weights = K::weights(memory.scores.as_ptr().add(query * CHUNK), pair);
             let sums = memory.sums.as_mut_ptr().add(query * padded);
             for d in (0..padded).step_by(LANES) {
-                let value = K::values::<S>(values.add(d));
-                S::store(sums.add(d), S::fma(weight, value, S::load(sums.add(d))));
+                let values = K::gather([first, second], padded, d);
+                S::store(sums.add(d), K::add(S::load(sums.add(d)), weights, values));
             }
         }
     }
 }
 
-/// Positions that several queries see, in the slots of the same numbers.
+/// Pairs of positions that several queries see, in the slots of the same numbers.
 struct ValueTile<'a, K> {
     sums: *mut f32,
     weights: *const f32,
@@ -358,10 +379,13 @@ struct ValueTile<'a, K> {
     slots: std::ops::Range<usize>,
 }
 
-impl<K: Stored> ValueTile<'_, K> {
+impl<K> ValueTile<'_, K> {
     /// Adds the values to `T` queries from `first` on.
     #[inline(always)]
-    unsafe fn all<S: Simd, const T: usize>(&self, first: usize) {
+    unsafe fn all<S: Simd, const T: usize>(&self, first: usize)
+    where
+        K: Stored<S>,
+    {
         if self.slots.is_empty() {
             return;
         }
@@ -386,7 +410,10 @@ impl<K: Stored> ValueTile<'_, K> {
 
     /// The same for `N` vectors of dimensions from `d` on.
     #[inline(always)]
-    unsafe fn part<S: Simd, const T: usize, const N: usize>(&self, first: usize, d: usize) {
+    unsafe fn part<S: Simd, const T: usize, const N: usize>(&self, first: usize, d: usize)
+    where
+        K: Stored<S>,
+    {
         // SAFETY: as above.
         unsafe {
             let to = self.sums.add(first * self.padded + d);
@@ -397,18 +424,17 @@ impl<K: Stored> ValueTile<'_, K> {
                     sums[t][v] = S::load(to.add(t * self.padded + v * LANES));
                 }
             }
-            for slot in self.slots.clone() {
+            for slot in self.slots.clone().step_by(2) {
                 let (page, offset) = page_of(slot);
-                let row = PAGE_TOKENS * self.dim + offset * self.padded + d;
-                let from = self.pages[page].add(row);
-                let mut values = [S::splat(0.0); N];
-                for v in 0..N {
-                    values[v] = K::values::<S>(from.add(v * LANES));
+                let from = self.pages[page].add(PAGE_TOKENS * self.dim);
+                let mut values = [K::values(from, offset, self.padded, d); N];
+                for v in 1..N {
+                    values[v] = K::values(from, offset, self.padded, d + v * LANES);
                 }
                 for t in 0..T {
-                    let weight = S::splat(*weights.add(t * CHUNK + slot));
+                    let weights = K::weights(weights.add(t * CHUNK), slot);
                     for v in 0..N {
-                        sums[t][v] = S::fma(weight, values[v], sums[t][v]);
+                        sums[t][v] = K::add(sums[t][v], weights, values[v]);
                     }
                 }
             }

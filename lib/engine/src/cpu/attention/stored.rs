@@ -1,4 +1,4 @@
-//! Reading keys and values of either number format.
+//! Keys, values and weights in either number format, and their arithmetic.
 
 #![expect(
     unsafe_code,
@@ -8,32 +8,88 @@
 use super::super::simd::Simd;
 use crate::runner::PAGE_TOKENS;
 
-/// A stored number format.
-pub(super) trait Stored: Copy {
-    /// Loads 16 values.
-    unsafe fn values<S: Simd>(from: *const Self) -> S::F;
+/// A stored number format with its arithmetic on path `S`.
+///
+/// Values are added by pairs of positions, `2j` and `2j + 1`; of a pair that a row sees only one
+/// half of, the other half has weight and value zero.
+///
+/// # Safety
+/// All functions must run where `S` may, and pointers must be valid for what they name.
+pub(super) unsafe trait Stored<S: Simd>: Copy {
+    /// Values of two positions in 16 dimensions.
+    type Values: Copy;
+    /// Weights of two positions.
+    type Weights: Copy;
+
+    /// Whether the values of 64 dimensions and the sums of six queries fit the registers.
+    const SIX: bool = false;
+
+    /// Words of a query of `dim` values.
+    fn words(dim: usize) -> usize;
+    /// Appends a query, times `scale`.
+    unsafe fn put_query(to: &mut Vec<u32>, query: &[f32], scale: f32);
     /// Sums of `dim` products of `T` queries with the keys of `P` pages.
-    unsafe fn products<S: Simd, const T: usize, const P: usize>(
-        query: *const f32,
+    unsafe fn products<const T: usize, const P: usize>(
+        query: *const u32,
         dim: usize,
         keys: &[*const Self],
     ) -> [[S::F; P]; T];
+    /// Puts 16 weights in their form: those of position `at`, a multiple of 16, and after.
+    unsafe fn put_weights(to: *mut f32, at: usize, weights: S::F);
+    /// Weights of position `at`, even, and the next.
+    unsafe fn weights(from: *const f32, at: usize) -> Self::Weights;
+    /// Values of slot `slot`, even, of a page and the next, from dimension `d` on. `from` is the
+    /// page's first value, a slot has `padded` of them.
+    unsafe fn values(from: *const Self, slot: usize, padded: usize, d: usize) -> Self::Values;
+    /// The same of any two slots; zeros for one that is not there.
+    unsafe fn gather(
+        slots: [Option<(*const Self, usize)>; 2],
+        padded: usize,
+        d: usize,
+    ) -> Self::Values;
+    /// Adds two positions' weighted values, in order.
+    unsafe fn add(sum: S::F, weights: Self::Weights, values: Self::Values) -> S::F;
 }
 
-impl Stored for f32 {
-    #[inline(always)]
-    unsafe fn values<S: Simd>(from: *const f32) -> S::F {
-        // SAFETY: the caller names 16 values.
-        unsafe { S::load(from) }
+/// Weights as `f32` keep them.
+#[inline(always)]
+unsafe fn splat_two<S: Simd>(from: *const f32) -> (S::F, S::F) {
+    // SAFETY: the caller names two weights.
+    unsafe { (S::splat(*from), S::splat(*from.add(1))) }
+}
+
+/// Adds two products, the first one first.
+#[inline(always)]
+unsafe fn add_two<S: Simd>(sum: S::F, weights: (S::F, S::F), values: (S::F, S::F)) -> S::F {
+    // SAFETY: runs where `S` may.
+    unsafe { S::fma(weights.1, values.1, S::fma(weights.0, values.0, sum)) }
+}
+
+fn put_f32(to: &mut Vec<u32>, query: &[f32], scale: f32) {
+    to.extend(query.iter().map(|x| (x * scale).to_bits()));
+}
+
+// SAFETY: uses `S` only.
+unsafe impl<S: Simd> Stored<S> for f32 {
+    type Values = (S::F, S::F);
+    type Weights = (S::F, S::F);
+
+    fn words(dim: usize) -> usize {
+        dim
     }
 
     #[inline(always)]
-    unsafe fn products<S: Simd, const T: usize, const P: usize>(
-        query: *const f32,
+    unsafe fn put_query(to: &mut Vec<u32>, query: &[f32], scale: f32) {
+        put_f32(to, query, scale);
+    }
+
+    #[inline(always)]
+    unsafe fn products<const T: usize, const P: usize>(
+        query: *const u32,
         dim: usize,
         keys: &[*const f32],
     ) -> [[S::F; P]; T] {
-        // SAFETY: T queries of `dim` values, P pages of `dim` lines of 16 keys.
+        // SAFETY: T queries of `dim` words, P pages of `dim` lines of 16 keys.
         unsafe {
             let mut sums = [[S::splat(0.0); P]; T];
             for d in 0..dim {
@@ -42,7 +98,7 @@ impl Stored for f32 {
                     k[p] = S::load(keys[p].add(d * PAGE_TOKENS));
                 }
                 for t in 0..T {
-                    let q = S::splat(*query.add(t * dim + d));
+                    let q = S::splat(f32::from_bits(*query.add(t * dim + d)));
                     for p in 0..P {
                         sums[t][p] = S::fma(q, k[p], sums[t][p]);
                     }
@@ -51,22 +107,71 @@ impl Stored for f32 {
             sums
         }
     }
-}
 
-impl Stored for u16 {
     #[inline(always)]
-    unsafe fn values<S: Simd>(from: *const u16) -> S::F {
-        // SAFETY: the caller names 16 values.
-        unsafe { S::load_bf16(from) }
+    unsafe fn put_weights(to: *mut f32, at: usize, weights: S::F) {
+        // SAFETY: the caller names room for 16 weights at `at`.
+        unsafe { S::store(to.add(at), weights) }
     }
 
     #[inline(always)]
-    unsafe fn products<S: Simd, const T: usize, const P: usize>(
-        query: *const f32,
+    unsafe fn weights(from: *const f32, at: usize) -> (S::F, S::F) {
+        // SAFETY: the caller names two weights.
+        unsafe { splat_two::<S>(from.add(at)) }
+    }
+
+    #[inline(always)]
+    unsafe fn values(from: *const f32, slot: usize, padded: usize, d: usize) -> (S::F, S::F) {
+        // SAFETY: the caller names two slots of a page.
+        unsafe {
+            let first = from.add(slot * padded + d);
+            (S::load(first), S::load(first.add(padded)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn gather(
+        slots: [Option<(*const f32, usize)>; 2],
+        padded: usize,
+        d: usize,
+    ) -> (S::F, S::F) {
+        // SAFETY: the caller names slots of pages.
+        let load = |slot: Option<(*const f32, usize)>| unsafe {
+            slot.map_or(S::splat(0.0), |(from, slot)| {
+                S::load(from.add(slot * padded + d))
+            })
+        };
+        (load(slots[0]), load(slots[1]))
+    }
+
+    #[inline(always)]
+    unsafe fn add(sum: S::F, weights: (S::F, S::F), values: (S::F, S::F)) -> S::F {
+        // SAFETY: runs where `S` may.
+        unsafe { add_two::<S>(sum, weights, values) }
+    }
+}
+
+// SAFETY: uses `S` only.
+unsafe impl<S: Simd> Stored<S> for u16 {
+    type Values = (S::F, S::F);
+    type Weights = (S::F, S::F);
+
+    fn words(dim: usize) -> usize {
+        dim
+    }
+
+    #[inline(always)]
+    unsafe fn put_query(to: &mut Vec<u32>, query: &[f32], scale: f32) {
+        put_f32(to, query, scale);
+    }
+
+    #[inline(always)]
+    unsafe fn products<const T: usize, const P: usize>(
+        query: *const u32,
         dim: usize,
         keys: &[*const u16],
     ) -> [[S::F; P]; T] {
-        // SAFETY: T queries of `dim` values, P pages of `dim / 2` lines of 16 pairs of keys.
+        // SAFETY: T queries of `dim` words, P pages of `dim / 2` lines of 16 pairs of keys.
         unsafe {
             let mut sums = [[S::splat(0.0); P]; T];
             for d in (0..dim).step_by(2) {
@@ -75,8 +180,8 @@ impl Stored for u16 {
                     k[p] = S::load_bf16_pairs(keys[p].add(d * PAGE_TOKENS));
                 }
                 for t in 0..T {
-                    let first = S::splat(*query.add(t * dim + d));
-                    let second = S::splat(*query.add(t * dim + d + 1));
+                    let first = S::splat(f32::from_bits(*query.add(t * dim + d)));
+                    let second = S::splat(f32::from_bits(*query.add(t * dim + d + 1)));
                     for p in 0..P {
                         sums[t][p] = S::fma(first, k[p].0, sums[t][p]);
                         sums[t][p] = S::fma(second, k[p].1, sums[t][p]);
@@ -85,5 +190,47 @@ impl Stored for u16 {
             }
             sums
         }
+    }
+
+    #[inline(always)]
+    unsafe fn put_weights(to: *mut f32, at: usize, weights: S::F) {
+        // SAFETY: the caller names room for 16 weights at `at`.
+        unsafe { S::store(to.add(at), weights) }
+    }
+
+    #[inline(always)]
+    unsafe fn weights(from: *const f32, at: usize) -> (S::F, S::F) {
+        // SAFETY: the caller names two weights.
+        unsafe { splat_two::<S>(from.add(at)) }
+    }
+
+    #[inline(always)]
+    unsafe fn values(from: *const u16, slot: usize, padded: usize, d: usize) -> (S::F, S::F) {
+        // SAFETY: the caller names two slots of a page.
+        unsafe { S::load_bf16_pairs(from.add(slot * padded + 2 * d)) }
+    }
+
+    #[inline(always)]
+    unsafe fn gather(
+        slots: [Option<(*const u16, usize)>; 2],
+        padded: usize,
+        d: usize,
+    ) -> (S::F, S::F) {
+        let load = |slot: Option<(*const u16, usize)>| {
+            let Some((from, slot)) = slot else {
+                // SAFETY: runs where `S` may.
+                return unsafe { S::splat(0.0) };
+            };
+            // SAFETY: the caller names a slot of a page.
+            let both = unsafe { <Self as Stored<S>>::values(from, slot / 2 * 2, padded, d) };
+            if slot % 2 == 0 { both.0 } else { both.1 }
+        };
+        (load(slots[0]), load(slots[1]))
+    }
+
+    #[inline(always)]
+    unsafe fn add(sum: S::F, weights: (S::F, S::F), values: (S::F, S::F)) -> S::F {
+        // SAFETY: runs where `S` may.
+        unsafe { add_two::<S>(sum, weights, values) }
     }
 }

@@ -79,8 +79,8 @@ mod x86 {
     use std::arch::x86_64::*;
     use std::ops::Range;
 
-    use super::super::super::simd::avx512::Avx512;
     use super::super::super::simd::LANES;
+    use super::super::super::simd::avx512::Avx512;
     use super::super::Job;
     use super::super::tile::{Tile, finish, order, walk};
 

@@ -38,12 +38,6 @@ unsafe fn mask(n: usize) -> __m256i {
 }
 
 #[inline(always)]
-unsafe fn widen(raw: __m128i) -> __m256 {
-    // SAFETY: AVX2 by the contract of `Simd`.
-    unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(raw))) }
-}
-
-#[inline(always)]
 unsafe fn floats(x: [__m256i; 2]) -> Two {
     // SAFETY: AVX2 by the contract of `Simd`.
     unsafe { [_mm256_castsi256_ps(x[0]), _mm256_castsi256_ps(x[1])] }
@@ -75,18 +69,6 @@ unsafe impl Simd for Avx2 {
             [
                 low,
                 _mm256_maskload_ps(from.wrapping_add(8), mask(n.saturating_sub(8))),
-            ]
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn load_bf16(from: *const u16) -> Two {
-        // SAFETY: as above.
-        unsafe {
-            let raw = _mm256_loadu_si256(from.cast());
-            [
-                widen(_mm256_castsi256_si128(raw)),
-                widen(_mm256_extracti128_si256::<1>(raw)),
             ]
         }
     }

@@ -55,15 +55,6 @@ unsafe impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn load_bf16(from: *const u16) -> __m512 {
-        // SAFETY: as above.
-        unsafe {
-            let raw = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
-            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(raw))
-        }
-    }
-
-    #[inline(always)]
     unsafe fn load_bf16_pairs(from: *const u16) -> (__m512, __m512) {
         // SAFETY: as above.
         unsafe {

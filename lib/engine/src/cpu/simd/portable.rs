@@ -39,12 +39,6 @@ unsafe impl Simd for Portable {
     }
 
     #[inline(always)]
-    unsafe fn load_bf16(from: *const u16) -> Self::F {
-        // SAFETY: the caller names 16 valid lanes.
-        map(|i| bf16::from_bits(unsafe { *from.add(i) }).to_f32())
-    }
-
-    #[inline(always)]
     unsafe fn load_bf16_pairs(from: *const u16) -> (Self::F, Self::F) {
         // SAFETY: the caller names 32 valid values.
         let lane = |i| bf16::from_bits(unsafe { *from.add(i) }).to_f32();
