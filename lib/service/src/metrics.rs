@@ -116,7 +116,7 @@ mod tests {
             format!("links{{{labels}}} 2"),
             format!("used{{{labels}}} 0.5"),
             format!(r#"ends_total{{{labels},reason="stop"}} 1"#),
-            format!(r#"rows_bucket{{le="4.0",{labels}}} 1"#),
+            format!(r#"rows_bucket{{{labels},le="4.0"}} 1"#),
         ] {
             assert!(text.lines().any(|shown| shown == line), "{line} in {text}");
         }
