@@ -69,15 +69,17 @@ pub async fn run(
             "ratio",
             "lowest",
             "highest",
+            "drafted a token",
         ],
     );
     let mut data = Vec::new();
     for &streams in &args.streams {
         for temperature in [0.0, 1.0] {
             let mut rates = [Vec::new(), Vec::new()];
+            let mut drafted = Vec::new();
             for round in 0..=args.rounds {
                 for arm in arm_order(POLICIES.len(), round) {
-                    let rate = measure(
+                    let run = measure(
                         &stack.client(),
                         &prompts,
                         streams,
@@ -86,7 +88,10 @@ pub async fn run(
                     )
                     .await?;
                     if round > 0 {
-                        rates[arm].push(rate);
+                        rates[arm].push(run.rate);
+                        if run.drafted > 0.0 {
+                            drafted.push(run.drafted);
+                        }
                     }
                 }
             }
@@ -98,6 +103,7 @@ pub async fn run(
             ) else {
                 bail!("no rounds were asked for");
             };
+            let drafted = Summary::of(&drafted).map_or(0.0, |drafted| drafted.median);
             report.row([
                 streams.to_string(),
                 format!("{temperature:.0}"),
@@ -106,15 +112,24 @@ pub async fn run(
                 format!("{:.2}", ratio.median),
                 format!("{:.2}", ratio.min),
                 format!("{:.2}", ratio.max),
+                format!("{drafted:.2}"),
             ]);
             data.push(
                 json!({"streams": streams, "temperature": temperature, "plain_tok_s": plain,
-                "speculative_tok_s": speculative, "ratio": ratio}),
+                "speculative_tok_s": speculative, "ratio": ratio, "drafted_a_token": drafted}),
             );
         }
     }
     report.data = json!(data);
     report.publish(results)
+}
+
+/// What one arm did in one round.
+struct Run {
+    /// Tokens per second, all streams together.
+    rate: f64,
+    /// Tokens proposed for each one emitted.
+    drafted: f64,
 }
 
 async fn measure(
@@ -123,7 +138,7 @@ async fn measure(
     streams: usize,
     temperature: f64,
     policy: &str,
-) -> anyhow::Result<f64> {
+) -> anyhow::Result<Run> {
     let start = Instant::now();
     let answers = futures::stream::iter(prompts.iter().enumerate())
         .map(|(i, ids)| {
@@ -138,9 +153,12 @@ async fn measure(
             async move { client.complete(&ask).await }
         })
         .buffer_unordered(streams)
-        .try_fold(
-            0_usize,
-            |sum, answer| async move { Ok(sum + answer.ids.len()) },
-        );
-    Ok(answers.await? as f64 / start.elapsed().as_secs_f64())
+        .try_fold((0_usize, 0_u32), |(tokens, drafted), answer| async move {
+            Ok((tokens + answer.ids.len(), drafted + answer.drafted))
+        });
+    let (tokens, drafted) = answers.await?;
+    Ok(Run {
+        rate: tokens as f64 / start.elapsed().as_secs_f64(),
+        drafted: f64::from(drafted) / tokens as f64,
+    })
 }

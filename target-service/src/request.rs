@@ -13,7 +13,7 @@ use foretoken_protocol::generate::{
 use foretoken_speculation::{
     SessionId, TokenId,
     message::ToDraft,
-    policy::{Patience, Policy, target},
+    policy::{Lookahead, Patience, Policy, target},
     sampling::{InvalidSampling, Sampler, Scratch, logprobs},
     verify::Verdict,
 };
@@ -192,6 +192,11 @@ impl Request {
         self.seq = Some(seq);
         let cached = cached.min(self.prompt_len) as u32;
         self.cached.get_or_insert(cached);
+    }
+
+    /// Whether a controller chooses how much is speculated on.
+    pub(crate) fn is_adaptive(&self) -> bool {
+        matches!(self.policy, Policy::Speculative(Lookahead::Adaptive { .. }))
     }
 
     /// Whether every row of its prompt needs logits.

@@ -35,7 +35,7 @@ pub struct ControlConfig {
     pub margin: f64,
     /// Decisions for K = 0 before the first probe.
     pub probe_after: u32,
-    /// The pause doubles after each probe that changed nothing, up to this.
+    /// The pause doubles after each probe that would not have paid, up to this.
     pub probe_at_most: u32,
 }
 
@@ -120,6 +120,8 @@ pub struct Controller {
     /// Decisions for K = 0 since the last probe.
     idle: u32,
     pause: u32,
+    /// Load at the last decision.
+    load: Load,
 }
 
 impl Controller {
@@ -137,13 +139,19 @@ impl Controller {
             current,
             idle: 0,
             pause,
+            load: Load::default(),
         }
     }
 
     /// Takes in a verified window: how many tokens it had and how many were accepted. An empty one
-    /// teaches nothing.
+    /// teaches nothing. A probe that would have paid is soon followed by the next one.
     pub fn observe_round(&mut self, drafted: u32, accepted: u32) {
         self.acceptance.observe(drafted, accepted);
+        let rate = f64::from(accepted + 1) / self.seconds(drafted, self.load);
+        let enough = (1.0 + self.config.margin) * self.goodput(0, self.load);
+        if self.current == 0 && drafted > 0 && rate > enough {
+            self.pause = self.config.probe_after.max(1);
+        }
     }
 
     /// Takes in how long a window of `tokens` took, from its request to its arrival.
@@ -170,6 +178,7 @@ impl Controller {
 
     /// Chooses the lookahead for a session's next round under `load`.
     pub fn choose(&mut self, load: Load) -> Choice {
+        self.load = load;
         let best = self.best(0, load);
         let gain = self.goodput(best, load) / self.goodput(self.current, load);
         if best != self.current && gain < 1.0 + self.config.margin {
@@ -189,6 +198,11 @@ impl Controller {
             },
             load,
         )
+    }
+
+    /// Whether no lookahead paid when last asked: a session that starts now need not be bound.
+    pub fn rests(&self) -> bool {
+        self.current == 0
     }
 
     /// Expected tokens per second and session with lookahead `k` under `load`.

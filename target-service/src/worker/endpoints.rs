@@ -2,9 +2,14 @@
 //!
 //! An endpoint that is down, full, draining or refuses is passed over; a request that finds none
 //! decodes plainly. When a link comes up, requests that run without an endpoint are bound to it.
+//!
+//! While no lookahead pays, adaptive requests are not bound at all: an endpoint that reads every
+//! prompt and follows every token in vain takes more than it can give back, above all where it
+//! shares the target's cores. They are bound once a lookahead pays again, one of them to find out.
 
 use std::time::{Duration, Instant};
 
+use foretoken_engine::schedule::RequestId;
 use foretoken_protocol::{
     Address,
     link::{LinkEvent, LoadReport, Welcome},
@@ -139,6 +144,12 @@ impl Endpoints {
             .map(|endpoint| endpoint.controller.choose(load))
     }
 
+    /// Whether no lookahead pays with the endpoint of `link`, as far as is known.
+    fn rests(&self, link: LinkKey) -> bool {
+        let endpoint = self.list.iter().find(|endpoint| endpoint.link == link);
+        endpoint.is_some_and(|endpoint| endpoint.controller.rests())
+    }
+
     /// Tells the controller of `link` what a verified window came to.
     pub(super) fn observe_round(&mut self, link: LinkKey, drafted: u32, accepted: u32) {
         if let Some(endpoint) = self.find(link) {
@@ -175,7 +186,7 @@ impl Endpoints {
     }
 
     /// The best endpoint for `request`.
-    fn pick(&self, request: &Request) -> Option<LinkKey> {
+    pub(super) fn pick(&self, request: &Request) -> Option<LinkKey> {
         let usable =
             |endpoint: &&Endpoint| endpoint.has_room() && !request.refused.contains(&endpoint.link);
         let named = |name: &String| self.list.iter().find(|endpoint| endpoint.name == *name);
@@ -200,7 +211,7 @@ impl Endpoints {
 }
 
 impl Worker {
-    /// Binds a request to the best endpoint there is, if any.
+    /// Binds a request to the best endpoint there is, if any, and if it is of use.
     pub(super) fn bind(&mut self, request: &mut Request) {
         if request.policy == Policy::Autoregressive {
             return;
@@ -208,6 +219,21 @@ impl Worker {
         let Some(link) = self.endpoints.pick(request) else {
             return;
         };
+        if request.is_adaptive() && self.endpoints.rests(link) {
+            return;
+        }
+        self.bind_to(link, request);
+    }
+
+    /// Binds a request that runs unbound.
+    pub(super) fn bind_running(&mut self, link: LinkKey, id: RequestId) {
+        if let Some(mut request) = self.requests.remove(&id) {
+            self.bind_to(link, &mut request);
+            self.requests.insert(id, request);
+        }
+    }
+
+    fn bind_to(&mut self, link: LinkKey, request: &mut Request) {
         request.link = Some(link);
         let effects = request.session.handle(self.clock(), Input::LinkUp);
         if let Some(endpoint) = self.endpoints.find(link) {

@@ -9,11 +9,8 @@ use foretoken_engine::{
 use foretoken_protocol::generate::FinishReason;
 use foretoken_speculation::{
     TokenId,
-    control::Load,
-    policy::{
-        Lookahead, Policy,
-        target::{Input, Verified},
-    },
+    control::{Limit, Load},
+    policy::target::{Input, Verified},
     sampling::Scratch,
     verify,
 };
@@ -139,46 +136,77 @@ impl Worker {
     }
 }
 
+/// Adaptive requests in the next step that have the same endpoint, or would have it.
+struct Crowd {
+    link: LinkKey,
+    bound: u32,
+    unbound: Vec<RequestId>,
+}
+
 impl Worker {
-    /// Asks the controllers of all endpoints in use, once for the whole step.
+    /// Asks the controllers of all endpoints in use, once for the whole step, and binds requests
+    /// for which speculation now pays.
     fn suggest(&mut self) -> Suggestions {
-        let mut sessions: Vec<(LinkKey, u32)> = Vec::new();
+        let (crowds, decoding) = self.crowds();
+        let mut suggestions = Vec::with_capacity(crowds.len());
+        for crowd in crowds {
+            let sessions = crowd.bound + crowd.unbound.len() as u32;
+            let load = Load {
+                sessions,
+                other_rows: decoding - sessions,
+            };
+            let Some(choice) = self.endpoints.choose(crowd.link, load) else {
+                continue;
+            };
+            self.metrics.lookahead.set(i64::from(choice.lookahead));
+            self.metrics.lookahead_limit(choice.limit.name()).inc();
+            suggestions.push((crowd.link, choice.lookahead));
+            let wanted = match (choice.lookahead, choice.limit) {
+                (0, _) => 0,
+                // One is enough to find out.
+                (_, Limit::Probe) => usize::from(crowd.bound == 0),
+                _ => crowd.unbound.len(),
+            };
+            for &id in crowd.unbound.iter().take(wanted) {
+                self.bind_running(crowd.link, id);
+            }
+        }
+        Suggestions(suggestions)
+    }
+
+    /// The adaptive requests by endpoint, and the number of all that decode.
+    fn crowds(&self) -> (Vec<Crowd>, u32) {
+        let mut crowds: Vec<Crowd> = Vec::new();
         let mut decoding = 0;
         for id in self.scheduler.running() {
             let Some(request) = self.requests.get(&id) else {
                 continue;
             };
             decoding += 1;
-            let Some(link) = request.link.filter(|_| is_adaptive(request)) else {
+            if !request.is_adaptive() {
+                continue;
+            }
+            let Some(link) = request.link.or_else(|| self.endpoints.pick(request)) else {
                 continue;
             };
-            match sessions.iter_mut().find(|(known, _)| *known == link) {
-                Some((_, count)) => *count += 1,
-                None => sessions.push((link, 1)),
+            let at = crowds.iter().position(|crowd| crowd.link == link);
+            let at = at.unwrap_or_else(|| {
+                let (bound, unbound) = (0, Vec::new());
+                crowds.push(Crowd {
+                    link,
+                    bound,
+                    unbound,
+                });
+                crowds.len() - 1
+            });
+            match request.link {
+                Some(_) => crowds[at].bound += 1,
+                None if request.seq.is_some() => crowds[at].unbound.push(id),
+                None => {}
             }
         }
-        let mut suggestions = Vec::with_capacity(sessions.len());
-        for (link, count) in sessions {
-            let load = Load {
-                sessions: count,
-                other_rows: decoding - count,
-            };
-            let Some(choice) = self.endpoints.choose(link, load) else {
-                continue;
-            };
-            self.metrics.lookahead.set(i64::from(choice.lookahead));
-            self.metrics.lookahead_limit(choice.limit.name()).inc();
-            suggestions.push((link, choice.lookahead));
-        }
-        Suggestions(suggestions)
+        (crowds, decoding)
     }
-}
-
-fn is_adaptive(request: &Request) -> bool {
-    matches!(
-        request.policy,
-        Policy::Speculative(Lookahead::Adaptive { .. })
-    )
 }
 
 impl Suggestions {

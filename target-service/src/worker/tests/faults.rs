@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use foretoken_engine::sim::{Latency, SimOptions};
 use foretoken_protocol::link::{LinkEvent, LoadReport, Welcome};
 
+use super::endpoint::MiniEndpoint;
 use super::rig::{Fault, Rig, language, plain, request};
 use crate::config::{LookaheadConfig, TargetConfig};
 
@@ -153,4 +155,44 @@ fn an_endpoint_that_gets_room_takes_the_requests_that_run_without_one() {
     rig.run(std::slice::from_mut(&mut output));
     assert_eq!(output.tokens, plain(&request));
     assert!(output.stats().accepted > 20);
+}
+
+#[test]
+fn requests_are_not_bound_while_no_lookahead_pays_and_are_again_once_one_does() {
+    let latency = Latency {
+        base: Duration::from_micros(300),
+        per_row: Duration::from_micros(30),
+        ..Latency::default()
+    };
+    let slow = SimOptions {
+        latency,
+        ..language()
+    };
+    let config = config(LookaheadConfig::Adaptive { max: 6 });
+    let mut rig = Rig::new(config, slow, 0.0);
+    rig.endpoint = MiniEndpoint::new(&language(), 0.0);
+    rig.connect();
+    // Whether a session was ever open, and the tokens drafted.
+    let serve = |rig: &mut Rig, seed: u64| {
+        let request = request(seed, 0.0, 40);
+        let mut output = rig.ask(request.clone());
+        let mut bound = false;
+        while !output.collect() {
+            rig.turn();
+            bound |= rig.endpoint.sessions() > 0;
+        }
+        rig.turn();
+        assert_eq!(output.tokens, plain(&request));
+        (bound, output.stats().drafted)
+    };
+    assert!(serve(&mut rig, 0).0, "nothing is known at first");
+    let bound = (1..=20).filter(|&seed| serve(&mut rig, seed).0).count();
+    assert!(
+        (1..=6).contains(&bound),
+        "{bound} of 20 were bound to probe"
+    );
+    rig.endpoint = MiniEndpoint::new(&language(), 1.0);
+    let again = (21..80).any(|seed| serve(&mut rig, seed).1 > 20);
+    assert!(again, "a draft that has become good is never found out");
+    rig.assert_idle();
 }

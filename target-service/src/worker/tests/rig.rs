@@ -179,7 +179,13 @@ impl Rig {
         let (metrics, _) = Metrics::new("test", engine.info());
         let wire = Wire::default();
         let dial = Box::new(TestDial(Arc::clone(&wire)));
-        let steps = StepCost::new(Vec::new());
+        let steps = if language.latency == Latency::default() {
+            Vec::new()
+        } else {
+            let Latency { base, per_row, .. } = language.latency;
+            [1, 16].map(|rows| (rows, base + per_row * rows)).to_vec()
+        };
+        let steps = StepCost::new(steps);
         let worker = Worker::new(
             config,
             engine,
