@@ -205,6 +205,13 @@ impl Controller {
         self.current == 0
     }
 
+    /// Makes the next probe come after this many decisions: the one just decided could not be made
+    /// yet.
+    pub fn postpone_probe(&mut self, decisions: u32) {
+        self.pause = (self.pause / 2).max(self.config.probe_after).max(1);
+        self.idle = self.pause.saturating_sub(decisions);
+    }
+
     /// Expected tokens per second and session with lookahead `k` under `load`.
     pub fn goodput(&self, k: u32, load: Load) -> f64 {
         self.acceptance.expected(k) / self.seconds(k, load)

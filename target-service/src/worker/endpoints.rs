@@ -42,6 +42,10 @@ const PATIENCE_FIRST: Duration = Duration::from_millis(50);
 /// Most messages that wait for an urgent one.
 const HELD: usize = 64;
 
+/// Steps for which an endpoint may read the tokens of a running request before it is probed: an
+/// answer that includes them says nothing about answers.
+const SETTLE: u32 = 8;
+
 /// Reaches endpoints.
 pub(crate) trait Dial: Send {
     /// Keeps a link to `address` until the outlet is dropped; its events carry `link`.
@@ -148,6 +152,13 @@ impl Endpoints {
     fn rests(&self, link: LinkKey) -> bool {
         let endpoint = self.list.iter().find(|endpoint| endpoint.link == link);
         endpoint.is_some_and(|endpoint| endpoint.controller.rests())
+    }
+
+    /// Lets the controller of `link` probe a few steps later than it wanted to.
+    pub(super) fn postpone_probe(&mut self, link: LinkKey) {
+        if let Some(endpoint) = self.find(link) {
+            endpoint.controller.postpone_probe(SETTLE);
+        }
     }
 
     /// Tells the controller of `link` what a verified window came to.

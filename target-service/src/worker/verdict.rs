@@ -32,9 +32,12 @@ struct Verdict {
     decided: Decided,
 }
 
-/// What the next windows should have, by endpoint; asked once a step.
-#[derive(Default)]
-struct Suggestions(Vec<(LinkKey, u32)>);
+/// What the next windows should have; asked once a step.
+struct Suggestions {
+    by_link: Vec<(LinkKey, u32)>,
+    /// Requests bound just now: their endpoint has yet to read them, so nothing is asked of it.
+    fresh: Vec<RequestId>,
+}
 
 impl Worker {
     /// Decides every token that the step's logits can decide.
@@ -148,7 +151,8 @@ impl Worker {
     /// for which speculation now pays.
     fn suggest(&mut self) -> Suggestions {
         let (crowds, decoding) = self.crowds();
-        let mut suggestions = Vec::with_capacity(crowds.len());
+        let mut by_link = Vec::with_capacity(crowds.len());
+        let mut fresh = Vec::new();
         for crowd in crowds {
             let sessions = crowd.bound + crowd.unbound.len() as u32;
             let load = Load {
@@ -160,7 +164,7 @@ impl Worker {
             };
             self.metrics.lookahead.set(i64::from(choice.lookahead));
             self.metrics.lookahead_limit(choice.limit.name()).inc();
-            suggestions.push((crowd.link, choice.lookahead));
+            by_link.push((crowd.link, choice.lookahead));
             let wanted = match (choice.lookahead, choice.limit) {
                 (0, _) => 0,
                 // One is enough to find out.
@@ -169,9 +173,13 @@ impl Worker {
             };
             for &id in crowd.unbound.iter().take(wanted) {
                 self.bind_running(crowd.link, id);
+                fresh.push(id);
+            }
+            if choice.limit == Limit::Probe && crowd.bound == 0 {
+                self.endpoints.postpone_probe(crowd.link);
             }
         }
-        Suggestions(suggestions)
+        Suggestions { by_link, fresh }
     }
 
     /// The adaptive requests by endpoint, and the number of all that decode.
@@ -211,7 +219,11 @@ impl Worker {
 
 impl Suggestions {
     fn of(&self, request: &Request) -> u32 {
-        let found = self.0.iter().find(|(link, _)| request.link == Some(*link));
+        if self.fresh.contains(&request.id) {
+            return 0;
+        }
+        let mut by_link = self.by_link.iter();
+        let found = by_link.find(|(link, _)| request.link == Some(*link));
         found.map_or(0, |(_, lookahead)| *lookahead)
     }
 }
