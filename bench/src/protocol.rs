@@ -269,6 +269,7 @@ fn outcome(round: u32) -> ToDraft {
         base_len: round * 4,
         tokens: (0..4).map(TokenId).collect(),
         lookahead: WINDOW,
+        ..Outcome::default()
     })
 }
 

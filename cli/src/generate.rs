@@ -141,14 +141,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         ..
     } = args.model.load(&runtime, Reporter::Person)?;
     let draft = match (&args.draft, policy) {
-        (Some(uri), Policy::Speculative(_)) => {
+        (Some(uri), Policy::Speculative(_) | Policy::Ssd(_)) => {
             let config = ModelConfig {
                 model: Some(uri.clone()),
                 ..args.model.clone()
             };
             Some(Engine::new(config.load(&runtime, Reporter::Person)?.runner))
         }
-        (_, Policy::Autoregressive | Policy::Speculative(_)) => None,
+        (_, Policy::Autoregressive | Policy::Speculative(_) | Policy::Ssd(_)) => None,
     };
     let tokenizer = load_tokenizer(folder.as_deref())?;
     let job = Job {

@@ -13,7 +13,7 @@ use foretoken_speculation::{
     message::{ToDraft, ToTarget},
     policy::{
         Patience, Policy,
-        draft::DraftSession,
+        draft::{self, DraftSession},
         target::{Effects, Input, Next, TargetConfig, TargetSession, Verified},
     },
     sampling::{Sampler, SamplingParams, Scratch, logprobs},
@@ -238,6 +238,7 @@ impl Decoding {
             tokens: &tokens,
             accepted: verdict.accepted.min(tokens.len()) as u32,
             suggested: 0,
+            local: &[],
             last: stop.is_some(),
         };
         let effects = self.session.handle(self.now, Input::Verified(verified));
@@ -319,15 +320,15 @@ impl Draft {
     fn work(&mut self, scratch: &mut Scratch) -> anyhow::Result<Option<ToTarget>> {
         let max_rows = self.side.engine.info().max_rows;
         while let Some(work) = self.session.work() {
-            let (ticket, wanted) = (work.ticket, work.wants_logits);
+            let (ticket, wanted) = (work.ticket, work.wants != draft::Wants::None);
             let tokens = work.tokens[..work.tokens.len().min(max_rows)].to_vec();
             self.side.engine.truncate(self.side.seq, work.keep)?;
             self.side
                 .feed(&tokens, if wanted { Wants::Last } else { Wants::None })?;
             let logits = self.side.engine.logits();
-            let window = self
-                .session
-                .stepped(ticket, tokens.len(), logits.last(0), scratch);
+            let window =
+                self.session
+                    .stepped(ticket, tokens.len(), logits.last(0).as_slice(), scratch);
             if window.is_some() {
                 return Ok(window);
             }

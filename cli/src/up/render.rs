@@ -7,7 +7,7 @@ use foretoken_draft::DraftConfig;
 use foretoken_protocol::Address;
 use foretoken_registry::{Directory, EndpointEntry, TargetEntry, write_directory};
 use foretoken_router::RouterConfig;
-use foretoken_speculation::policy::{Lookahead, Policy};
+use foretoken_speculation::policy::{Lookahead, Policy, SsdOptions};
 use foretoken_target::{LookaheadConfig, PolicyName, TargetConfig};
 use serde::Serialize;
 
@@ -128,11 +128,12 @@ fn target_file(plan: &Plan, name: &str, listen: &Address, tuning: Tuning) -> tar
             PolicyName::Autoregressive,
             TargetConfig::default().lookahead,
         ),
-        Policy::Speculative(Lookahead::Fixed(k)) => {
-            (PolicyName::Speculative, LookaheadConfig::Fixed(k))
-        }
-        Policy::Speculative(Lookahead::Adaptive { max }) => {
-            (PolicyName::Speculative, LookaheadConfig::Adaptive { max })
+        Policy::Speculative(lookahead) | Policy::Ssd(SsdOptions { lookahead, .. }) => {
+            let lookahead = match lookahead {
+                Lookahead::Fixed(k) => LookaheadConfig::Fixed(k),
+                Lookahead::Adaptive { max } => LookaheadConfig::Adaptive { max },
+            };
+            (PolicyName::Speculative, lookahead)
         }
     };
     target::File {

@@ -152,7 +152,7 @@ impl<O: Outlet> Worker<O> {
         let seq = self.engine.open(&open.tokens, self.reuse);
         let cached = self.engine.cached_len(seq).unwrap_or(0);
         if let Some(work) = draft.work().map(|work| work.ticket) {
-            draft.stepped(work, cached, None, &mut self.scratch);
+            draft.stepped(work, cached, &[], &mut self.scratch);
         }
         self.metrics.prefix_queries.inc_by(len as u64);
         self.metrics.prefix_hits.inc_by(cached as u64);
@@ -176,7 +176,7 @@ impl<O: Outlet> Worker<O> {
         match answer {
             ToTarget::Refused { .. } => self.metrics.refused.inc(),
             ToTarget::Resync(_) => self.metrics.resyncs.inc(),
-            ToTarget::Opened { .. } | ToTarget::Window(_) => return,
+            ToTarget::Opened { .. } | ToTarget::Window(_) | ToTarget::Entries(_) => return,
         };
     }
 }

@@ -12,7 +12,7 @@ use foretoken_protocol::link::LinkId;
 use foretoken_speculation::{
     SessionId,
     message::ToTarget,
-    policy::draft::{Ticket, Work},
+    policy::draft::{self, Ticket, Work},
 };
 
 use super::{Outlet, Worker, sessions::Session};
@@ -89,10 +89,11 @@ impl<O: Outlet> Worker<O> {
                 session: index,
                 rows,
             };
-            if rows == 0 || (session.primed && !work.wants_logits && rows < FOLLOW) {
+            let waits = work.wants != draft::Wants::None;
+            if rows == 0 || (session.primed && !waits && rows < FOLLOW) {
                 continue;
             }
-            if work.wants_logits && rows <= SHORT {
+            if waits && rows <= SHORT {
                 if rows <= rows_left {
                     rows_left -= rows;
                     grants.push(grant);
@@ -156,7 +157,8 @@ impl<O: Outlet> Worker<O> {
                 ticket,
                 keep,
                 tokens,
-                wants_logits,
+                wants,
+                ..
             }) = draft.work()
             else {
                 continue;
@@ -165,7 +167,7 @@ impl<O: Outlet> Worker<O> {
                 self.engine.truncate(*seq, keep)?;
             }
             let complete = rows == tokens.len();
-            let logits = if complete && wants_logits {
+            let logits = if complete && wants != draft::Wants::None {
                 Wants::Last
             } else {
                 Wants::None
@@ -198,9 +200,12 @@ impl<O: Outlet> Worker<O> {
             if row.is_some() {
                 self.metrics.drafted.inc();
             }
-            let window = session
-                .draft
-                .stepped(flight.ticket, flight.rows, row, &mut self.scratch);
+            let window = session.draft.stepped(
+                flight.ticket,
+                flight.rows,
+                row.as_slice(),
+                &mut self.scratch,
+            );
             if let Some(window) = window {
                 windows.push((session.link, window));
             }

@@ -137,6 +137,7 @@ fn open(session: u64, tokens: Vec<TokenId>) -> ToDraft {
         seed: Seed(session),
         prompt_len: tokens.len() as u32,
         tokens,
+        branching: None,
     })
 }
 
@@ -148,6 +149,7 @@ fn outcome(session: u64, round: u32, base_len: usize, tokens: &[TokenId], k: u32
         base_len: base_len as u32,
         tokens: tokens.to_vec(),
         lookahead: k,
+        ..Outcome::default()
     })
 }
 

@@ -7,7 +7,10 @@
 
 use alloc::{string::String, vec::Vec};
 
-use crate::{Epoch, Round, Seed, SessionId, TokenId, sampling::SamplingParams};
+use crate::{
+    Epoch, Round, Seed, SessionId, TokenId, fanout::FanOut, guess::OutcomeKey,
+    sampling::SamplingParams,
+};
 
 /// From the target to the endpoint.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,13 +51,15 @@ pub enum ToTarget {
     },
     /// A proposal.
     Window(Window),
+    /// Proposals for outcomes of the round under verification.
+    Entries(Entries),
     /// The endpoint's state does not follow from what it was told.
     Resync(Resync),
 }
 
 /// Binds a session to an endpoint. `tokens` are all tokens so far; round 0 is the verification
-/// that decides the token after them.
-#[derive(Clone, Debug, PartialEq)]
+/// that decides the token after them; no window belongs to it.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Open {
     /// Session to bind.
     pub session: SessionId,
@@ -68,10 +73,46 @@ pub struct Open {
     pub prompt_len: u32,
     /// Prompt and output so far.
     pub tokens: Vec<TokenId>,
+    /// Whether, and how, to draft ahead of verdicts, from round 0 on.
+    pub branching: Option<Branching>,
 }
 
-/// The verdict of one round.
-#[derive(Clone, Debug, PartialEq)]
+/// How an endpoint drafts for the outcomes of a verification that is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Branching {
+    /// Tokens of each continuation for an outcome of round 0.
+    pub lookahead: u32,
+    /// Outcomes of round 0 to draft for, at most.
+    pub branches: u32,
+    /// How they are spread over outcomes.
+    pub fan_out: FanOut,
+    /// Who keeps what was drafted.
+    pub delivery: Delivery,
+}
+
+/// Who looks an outcome up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Delivery {
+    /// The target: [`Entries`] are sent as they are drafted, and a hit costs no round trip.
+    #[default]
+    Push,
+    /// The endpoint: what is drafted stays there, and answers the next request for a window at
+    /// once if it is for the right outcome. Fewer bytes, a round trip a round.
+    Pull,
+}
+
+impl Delivery {
+    /// The name used in manifests and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Push => "Push",
+            Self::Pull => "Pull",
+        }
+    }
+}
+
+/// The verdict of one round, and what comes next.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
     /// Session this belongs to.
     pub session: SessionId,
@@ -83,8 +124,30 @@ pub struct Outcome {
     pub base_len: u32,
     /// Tokens that the round emitted: the accepted ones, then the decided one.
     pub tokens: Vec<TokenId>,
-    /// How many tokens the target wants for round `round + 1`; 0: none, just follow.
+    /// How many tokens the target wants: in a window for round `round + 1`, or, if that one is
+    /// `verifying` already, in each of the entries for its outcomes. 0: none, just follow.
     pub lookahead: u32,
+    /// The window that round `round + 1` verifies, if that is settled and needs no answer. The
+    /// window may be empty.
+    pub verifying: Option<Vec<TokenId>>,
+    /// Outcomes of round `round + 1` to draft for, at most. 0: none.
+    pub branches: u32,
+}
+
+impl Outcome {
+    /// Tokens of the window that the target now waits for, if any.
+    pub fn asks(&self) -> Option<u32> {
+        (self.lookahead > 0 && self.verifying.is_none()).then_some(self.lookahead)
+    }
+
+    /// The outcome as a key among those of its round; `None` if nothing was emitted.
+    pub fn key(&self) -> Option<OutcomeKey> {
+        let (&token, accepted) = self.tokens.split_last()?;
+        Some(OutcomeKey {
+            accepted: accepted.len() as u32,
+            token,
+        })
+    }
 }
 
 /// Tokens proposed for one round.
@@ -102,6 +165,31 @@ pub struct Window {
     pub tokens: Vec<TokenId>,
     /// What each token was sampled from (rejection mode only; empty in coupled mode).
     pub q: Vec<SparseDistribution>,
+}
+
+/// Continuations for outcomes of one round, or the next tokens of them.
+///
+/// They come in parts, each a number of columns: the first names the outcomes and has the first
+/// token (or more) of each continuation, later ones append to all of them. A continuation is of use
+/// as soon as it has a token. A part fits if as many tokens are `before` it as are known; any other
+/// is dropped, so that a repeated part changes nothing and a lost one only leaves the continuations
+/// shorter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entries {
+    /// Session this belongs to.
+    pub session: SessionId,
+    /// Binding this belongs to.
+    pub epoch: Epoch,
+    /// Round whose outcomes these are.
+    pub round: Round,
+    /// Length of the sequence before that round.
+    pub base_len: u32,
+    /// Tokens that each continuation has before this part.
+    pub before: u32,
+    /// In the first part (`before` is 0): the outcomes, likeliest first. Otherwise empty.
+    pub keys: Vec<OutcomeKey>,
+    /// One token for each outcome, in their order; then the next of each, and so on.
+    pub tokens: Vec<TokenId>,
 }
 
 /// A distribution over part of the vocabulary: what the draft really sampled from, after its own

@@ -9,6 +9,16 @@
 //!  end       Close ─────────────────────────────────> frees the slot
 //! ```
 //!
+//! [`Policy::Ssd`] (SSD, Kumar et al. 2026, arXiv 2603.03251) drafts while the target verifies:
+//!
+//! ```text
+//!  round r   verifies x ──────────────────────────┐     ranks what may be decided after each x_i,
+//!            <───── Entries(r, (k, t) -> y..) ────┤     drafts a continuation for each outcome
+//!            looks its verdict (k, t) up          │
+//!  hit       verifies y at once ── Outcome(r, .., verifying y) ──> stops, goes on from y
+//!  miss      falls back ────────── Outcome(r, .., lookahead | verifying) ──> as above
+//! ```
+//!
 //! Both sides are total state machines: every input is legal in every state, time is an argument,
 //! messages are values. What a target emits is a function of its own sampler alone; the machines
 //! only decide how many tokens a pass verifies and how long it waits for them.
@@ -22,6 +32,11 @@ mod patience;
 pub mod target;
 
 pub use self::patience::Patience;
+use crate::{
+    fallback::Fallback,
+    fanout::FanOut,
+    message::{Branching, Delivery},
+};
 
 /// A policy with its parameters, checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +45,38 @@ pub enum Policy {
     Autoregressive,
     /// The draft proposes a window after each verdict: vanilla speculative decoding.
     Speculative(Lookahead),
+    /// The draft proposes windows for the likeliest verdicts while the target verifies:
+    /// speculative speculative decoding.
+    Ssd(SsdOptions),
+}
+
+/// Parameters of [`Policy::Ssd`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SsdOptions {
+    /// Tokens of a window, and of each continuation.
+    pub lookahead: Lookahead,
+    /// Outcomes that are drafted for in a round, at most.
+    pub budget: u32,
+    /// How they are spread over outcomes.
+    pub fan_out: FanOut,
+    /// What a row verifies after a verdict that nothing was drafted for. A driver that offers local
+    /// proposals overrides this by [`Verified::local`](target::Verified::local); without an offer
+    /// [`Fallback::Local`] is [`Fallback::Nothing`].
+    pub fallback: Fallback,
+    /// Who looks verdicts up.
+    pub delivery: Delivery,
+}
+
+impl Default for SsdOptions {
+    fn default() -> Self {
+        Self {
+            lookahead: Lookahead::Adaptive { max: 8 },
+            budget: 24,
+            fan_out: FanOut::Learned,
+            fallback: Fallback::Remote,
+            delivery: Delivery::Push,
+        }
+    }
 }
 
 impl Policy {
@@ -38,6 +85,7 @@ impl Policy {
         match self {
             Self::Autoregressive => "Autoregressive",
             Self::Speculative(_) => "Speculative",
+            Self::Ssd(_) => "SSD",
         }
     }
 
@@ -45,8 +93,23 @@ impl Policy {
     pub fn lookahead(self, suggested: u32) -> u32 {
         match self {
             Self::Autoregressive => 0,
-            Self::Speculative(Lookahead::Fixed(k)) => k,
-            Self::Speculative(Lookahead::Adaptive { max }) => suggested.min(max),
+            Self::Speculative(lookahead) | Self::Ssd(SsdOptions { lookahead, .. }) => {
+                lookahead.of(suggested)
+            }
+        }
+    }
+
+    /// What an endpoint is to do ahead of verdicts, with continuations of this many tokens for
+    /// round 0.
+    pub fn branching(self, lookahead: u32) -> Option<Branching> {
+        match self {
+            Self::Autoregressive | Self::Speculative(_) => None,
+            Self::Ssd(options) => Some(Branching {
+                lookahead,
+                branches: options.budget,
+                fan_out: options.fan_out,
+                delivery: options.delivery,
+            }),
         }
     }
 }
@@ -61,6 +124,24 @@ pub enum Lookahead {
         /// Upper bound.
         max: u32,
     },
+}
+
+impl Lookahead {
+    /// How many tokens to ask for, given what a controller suggests.
+    pub fn of(self, suggested: u32) -> u32 {
+        match self {
+            Self::Fixed(k) => k,
+            Self::Adaptive { max } => suggested.min(max),
+        }
+    }
+
+    /// The most tokens it ever asks for.
+    pub fn most(self) -> u32 {
+        match self {
+            Self::Fixed(k) => k,
+            Self::Adaptive { max } => max,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -412,6 +412,7 @@ impl Worker {
         let session = match message {
             ToTarget::Opened { session, .. } | ToTarget::Refused { session, .. } => session,
             ToTarget::Window(window) => &window.session,
+            ToTarget::Entries(entries) => &entries.session,
             ToTarget::Resync(resync) => &resync.session,
         };
         let now = at.saturating_duration_since(self.started);
@@ -423,7 +424,7 @@ impl Worker {
         let patience = effects.answer.map(|_| request.session.patience().clone());
         self.endpoints.post(Some(link), effects.messages);
         match message {
-            ToTarget::Opened { .. } => {}
+            ToTarget::Opened { .. } | ToTarget::Entries(_) => {}
             ToTarget::Resync(_) => {
                 self.metrics.resyncs.inc();
             }

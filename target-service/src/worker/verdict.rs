@@ -75,6 +75,7 @@ impl Worker {
                 tokens: &emitted,
                 accepted,
                 suggested,
+                local: &[],
                 last,
             };
             let effects = request.session.handle(now, Input::Verified(verified));

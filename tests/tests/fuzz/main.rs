@@ -17,7 +17,12 @@ use foretoken_protocol::link::{
 use foretoken_router::{ModelConfig, Router, RouterConfig};
 use foretoken_speculation::{
     Epoch, Round, Seed, SessionId, TokenId,
-    message::{Open, Outcome, Resync, SparseDistribution, ToDraft, ToTarget, Window},
+    fanout::FanOut,
+    guess::OutcomeKey,
+    message::{
+        Branching, Delivery, Entries, Open, Outcome, Resync, SparseDistribution, ToDraft, ToTarget,
+        Window,
+    },
     sampling::SamplingParams,
 };
 use mutate::Fuzzer;
@@ -45,6 +50,12 @@ fn any_bytes_are_a_target_frame_or_an_error() {
             seed: Seed(9),
             prompt_len: 20,
             tokens: tokens(24),
+            branching: Some(Branching {
+                lookahead: 5,
+                branches: 24,
+                fan_out: FanOut::Uniform,
+                delivery: Delivery::Pull,
+            }),
         }),
         ToDraft::Outcome(Outcome {
             session,
@@ -53,6 +64,8 @@ fn any_bytes_are_a_target_frame_or_an_error() {
             base_len: 24,
             tokens: tokens(4),
             lookahead: 7,
+            verifying: Some(tokens(3)),
+            branches: 24,
         }),
         ToDraft::Close {
             session,
@@ -108,6 +121,18 @@ fn any_bytes_are_a_draft_frame_or_an_error() {
                 };
                 2
             ],
+        }),
+        ToTarget::Entries(Entries {
+            session,
+            epoch,
+            round: Round(4),
+            base_len: 28,
+            before: 0,
+            keys: tokens(3)
+                .into_iter()
+                .map(|token| OutcomeKey { accepted: 2, token })
+                .collect(),
+            tokens: tokens(6),
         }),
         ToTarget::Resync(Resync {
             session,

@@ -59,6 +59,7 @@ impl Dialled {
             seed: Seed(1),
             prompt_len: 4,
             tokens: vec![TokenId(2); 4],
+            branching: None,
         };
         self.link.send(vec![ToDraft::Open(open)]).expect("it is up");
         self.wait("an answer to Open", |event| match event {
@@ -66,7 +67,7 @@ impl Dialled {
                 ToTarget::Opened { session: id, .. } | ToTarget::Refused { session: id, .. } => {
                     id.0 == session
                 }
-                ToTarget::Window(_) | ToTarget::Resync(_) => false,
+                ToTarget::Window(_) | ToTarget::Entries(_) | ToTarget::Resync(_) => false,
             }),
             _ => None,
         })

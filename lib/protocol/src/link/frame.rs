@@ -206,6 +206,9 @@ pub(crate) trait FrameSize {
 /// Room for keys, lengths, identifiers and numbers around the arrays of one message.
 const MESSAGE_OVERHEAD: usize = 128;
 
+/// Most bytes of a number of 32 bits in protobuf's variable-length encoding.
+const MAX_VARINT: usize = 5;
+
 impl FrameSize for ToDraft {
     fn frame_size(&self) -> usize {
         let arrays = match self {
@@ -214,7 +217,10 @@ impl FrameSize for ToDraft {
                     + 8 * open.sampling.logit_bias.len()
                     + 4 * open.sampling.banned_until_min.len()
             }
-            Self::Outcome(outcome) => 4 * outcome.tokens.len(),
+            Self::Outcome(outcome) => {
+                let window = outcome.verifying.as_ref().map_or(0, Vec::len);
+                4 * outcome.tokens.len() + MAX_VARINT * window
+            }
             Self::Close { .. } => 0,
         };
         MESSAGE_OVERHEAD + arrays
@@ -228,6 +234,7 @@ impl FrameSize for ToTarget {
                 let entries: usize = window.q.iter().map(|q| q.entries.len()).sum();
                 4 * window.tokens.len() + 4 * window.q.len() + 8 * entries
             }
+            Self::Entries(entries) => MAX_VARINT * (2 * entries.keys.len() + entries.tokens.len()),
             Self::Refused { reason, .. } => reason.len(),
             Self::Opened { .. } | Self::Resync(_) => 0,
         };

@@ -6,7 +6,12 @@
 
 use foretoken_speculation::{
     Epoch, Round, Seed, SessionId, TokenId,
-    message::{Open, Outcome, Resync, SparseDistribution, ToDraft, ToTarget, Window},
+    fanout::FanOut,
+    guess::OutcomeKey,
+    message::{
+        Branching, Delivery, Entries, Open, Outcome, Resync, SparseDistribution, ToDraft, ToTarget,
+        Window,
+    },
     sampling::SamplingParams,
 };
 
@@ -20,6 +25,12 @@ use crate::wire::{
 
 /// Most tokens an outcome or a window can have. Far above any lookahead that pays.
 const MAX_WINDOW: usize = 4096;
+
+/// Most outcomes that a part of entries can name, and that can be asked for.
+const MAX_BRANCHES: usize = 4096;
+
+/// Most tokens of a part of entries.
+const MAX_PART: usize = 1 << 16;
 
 /// Distance from 1 at which probabilities are no distribution any more: rounding of a thousand
 /// f32 terms stays a hundred times below it.
@@ -55,6 +66,7 @@ impl Keyed for ToTarget {
             Self::Opened { session, .. }
             | Self::Refused { session, .. }
             | Self::Window(Window { session, .. })
+            | Self::Entries(Entries { session, .. })
             | Self::Resync(Resync { session, .. }) => *session,
         }
     }
@@ -64,6 +76,7 @@ impl Keyed for ToTarget {
             Self::Opened { epoch, .. }
             | Self::Refused { epoch, .. }
             | Self::Window(Window { epoch, .. })
+            | Self::Entries(Entries { epoch, .. })
             | Self::Resync(Resync { epoch, .. }) => *epoch,
         }
     }
@@ -79,12 +92,17 @@ impl Wire for ToDraft {
                 seed: open.seed.0,
                 prompt_len: open.prompt_len,
                 tokens: pack_tokens(&open.tokens),
+                branching: open.branching.map(|branching| branching.to_proto()),
             }),
             Self::Outcome(outcome) => target_message::Body::Outcome(proto::Outcome {
                 round: outcome.round.0,
                 base_len: outcome.base_len,
                 tokens: pack_tokens(&outcome.tokens),
                 lookahead: outcome.lookahead,
+                verifying: outcome.verifying.as_ref().map(|window| proto::Verifying {
+                    tokens: words(window),
+                }),
+                branches: outcome.branches,
             }),
             Self::Close { .. } => target_message::Body::Close(proto::Close {}),
         };
@@ -117,12 +135,18 @@ impl Wire for ToDraft {
                     seed: Seed(open.seed),
                     prompt_len: open.prompt_len,
                     tokens,
+                    branching: open.branching.map(Branching::from_proto).transpose()?,
                 })
             }
             target_message::Body::Outcome(outcome) => {
                 let tokens = unpack_tokens("outcome.tokens", &outcome.tokens)?;
                 check_window("outcome.tokens", tokens.len())?;
                 check_window("outcome.lookahead", outcome.lookahead as usize)?;
+                check_branches("outcome.branches", outcome.branches as usize)?;
+                let verifying = outcome.verifying.map(|window| window.tokens);
+                if let Some(window) = &verifying {
+                    check_window("outcome.verifying", window.len())?;
+                }
                 Self::Outcome(Outcome {
                     session,
                     epoch,
@@ -130,6 +154,8 @@ impl Wire for ToDraft {
                     base_len: outcome.base_len,
                     tokens,
                     lookahead: outcome.lookahead,
+                    verifying: verifying.map(tokens_of),
+                    branches: outcome.branches,
                 })
             }
             target_message::Body::Close(proto::Close {}) => Self::Close { session, epoch },
@@ -152,6 +178,14 @@ impl Wire for ToTarget {
                 base_len: window.base_len,
                 tokens: pack_tokens(&window.tokens),
                 q: (!window.q.is_empty()).then(|| pack_distributions(&window.q)),
+            }),
+            Self::Entries(entries) => draft_message::Body::Entries(proto::Entries {
+                round: entries.round.0,
+                base_len: entries.base_len,
+                before: entries.before,
+                accepted: entries.keys.iter().map(|key| key.accepted).collect(),
+                decided: entries.keys.iter().map(|key| key.token.0).collect(),
+                tokens: words(&entries.tokens),
             }),
             Self::Resync(resync) => draft_message::Body::Resync(proto::Resync {
                 have_len: resync.have_len,
@@ -191,6 +225,9 @@ impl Wire for ToTarget {
                     q,
                 })
             }
+            draft_message::Body::Entries(entries) => {
+                Self::Entries(read_entries(session, epoch, entries)?)
+            }
             draft_message::Body::Resync(resync) => Self::Resync(Resync {
                 session,
                 epoch,
@@ -200,12 +237,94 @@ impl Wire for ToTarget {
     }
 }
 
+impl Wire for Branching {
+    type Proto = proto::Branching;
+
+    fn to_proto(&self) -> proto::Branching {
+        let fan_out = match self.fan_out {
+            FanOut::Learned => proto::FanOut::Learned,
+            FanOut::Uniform => proto::FanOut::Uniform,
+            FanOut::Geometric => proto::FanOut::Geometric,
+        };
+        proto::Branching {
+            lookahead: self.lookahead,
+            branches: self.branches,
+            fan_out: fan_out.into(),
+            pull: self.delivery == Delivery::Pull,
+        }
+    }
+
+    fn from_proto(branching: proto::Branching) -> Result<Self, ValueError> {
+        check_window("branching.lookahead", branching.lookahead as usize)?;
+        check_branches("branching.branches", branching.branches as usize)?;
+        Ok(Self {
+            lookahead: branching.lookahead,
+            branches: branching.branches,
+            fan_out: match branching.fan_out() {
+                proto::FanOut::Learned => FanOut::Learned,
+                proto::FanOut::Uniform => FanOut::Uniform,
+                proto::FanOut::Geometric => FanOut::Geometric,
+            },
+            delivery: if branching.pull {
+                Delivery::Pull
+            } else {
+                Delivery::Push
+            },
+        })
+    }
+}
+
+fn read_entries(
+    session: SessionId,
+    epoch: Epoch,
+    entries: proto::Entries,
+) -> Result<Entries, ValueError> {
+    let (accepted, decided) = (entries.accepted, entries.decided);
+    if accepted.len() != decided.len() {
+        return Err(ValueError::Count {
+            field: "entries.accepted",
+            found: accepted.len(),
+            expected: decided.len(),
+        });
+    }
+    check_branches("entries.decided", decided.len())?;
+    check_at_most("entries.tokens", entries.tokens.len(), MAX_PART)?;
+    let keys = accepted.into_iter().zip(tokens_of(decided));
+    Ok(Entries {
+        session,
+        epoch,
+        round: Round(entries.round),
+        base_len: entries.base_len,
+        before: entries.before,
+        keys: keys
+            .map(|(accepted, token)| OutcomeKey { accepted, token })
+            .collect(),
+        tokens: tokens_of(entries.tokens),
+    })
+}
+
+fn words(tokens: &[TokenId]) -> Vec<u32> {
+    tokens.iter().map(|token| token.0).collect()
+}
+
+fn tokens_of(words: Vec<u32>) -> Vec<TokenId> {
+    words.into_iter().map(TokenId).collect()
+}
+
 fn check_window(field: &'static str, found: usize) -> Result<(), ValueError> {
-    if found > MAX_WINDOW {
+    check_at_most(field, found, MAX_WINDOW)
+}
+
+fn check_branches(field: &'static str, found: usize) -> Result<(), ValueError> {
+    check_at_most(field, found, MAX_BRANCHES)
+}
+
+fn check_at_most(field: &'static str, found: usize, limit: usize) -> Result<(), ValueError> {
+    if found > limit {
         return Err(ValueError::TooMany {
             field,
             found,
-            limit: MAX_WINDOW,
+            limit,
         });
     }
     Ok(())

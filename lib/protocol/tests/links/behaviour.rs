@@ -26,6 +26,7 @@ fn outcome(session: u64, round: u32) -> ToDraft {
         base_len: 0,
         tokens: vec![TokenId(1); 3],
         lookahead: 4,
+        ..Outcome::default()
     })
 }
 
@@ -37,6 +38,7 @@ fn open(session: u64, len: usize) -> ToDraft {
         seed: Seed(1),
         prompt_len: 0,
         tokens: vec![TokenId(2); len],
+        branching: None,
     })
 }
 

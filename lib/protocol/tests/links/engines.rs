@@ -190,7 +190,7 @@ impl Row {
             tokens: &tokens,
             accepted,
             suggested: 4,
-            last: false,
+            ..Verified::default()
         };
         messages.extend(self.target.handle(now, Input::Verified(verified)).messages);
         Progress::Verified
@@ -262,7 +262,7 @@ pub(crate) fn run_draft(
                 work.keep + work.tokens.len(),
             );
             let row = logits(&session.tokens()[..end], blur);
-            let window = session.stepped(ticket, fed, Some(&row), &mut scratch);
+            let window = session.stepped(ticket, fed, &[&row], &mut scratch);
             answers.entry(*link).or_default().extend(window);
         }
         for (link, messages) in answers {

@@ -1,9 +1,25 @@
 //! The endpoint's side of one session.
 //!
 //! The session knows the sequence the engine should hold: the tokens the target decided, then its
-//! own proposals. A driver asks [`DraftSession::work`], truncates its engine sequence to `keep`,
-//! feeds the tokens, and reports with [`DraftSession::stepped`]; verdicts may arrive in between.
-//! The driver may feed fewer tokens than offered (a chunk of a long prompt).
+//! own proposals or the window under verification. A driver asks [`DraftSession::work`], truncates
+//! its engine sequence to `keep`, feeds the tokens, and reports with [`DraftSession::stepped`];
+//! verdicts may arrive in between. The driver may feed fewer tokens than offered (a chunk of a long
+//! prompt).
+//!
+//! A session whose target wants entries also drafts for the outcomes of the verification under way:
+//!
+//! ```text
+//! Outcome ──> work: glue pass ──> stepped ──> plan ──> branches: step 0 ──> branched ──> Entries
+//!    ^                                        grant       └ step 1 ──> branched ──> Entries ..
+//!    └── the next one ends this wherever it is
+//! ```
+//!
+//! Branches live in forks of the session's sequence, which the driver makes at step 0 and drops
+//! when [`DraftSession::build`] names another build, or none. The sequence itself never holds them,
+//! so nothing needs to be undone when a build is cut.
+
+mod build;
+mod planners;
 
 use alloc::{
     format,
@@ -11,11 +27,24 @@ use alloc::{
     vec::Vec,
 };
 
+use self::build::{Build, Order};
+pub use self::{
+    build::{BranchWork, BuildId, ForkFeed, MAX_TAIL},
+    planners::Planners,
+};
 use crate::{
     Epoch, Round, SessionId, TokenId,
-    message::{Open, Outcome, Resync, ToDraft, ToTarget, Window},
+    fanout::{FanOut, Guess},
+    message::{Branching, Open, Outcome, Resync, ToDraft, ToTarget, Window},
     sampling::{Sampler, Scratch},
 };
+
+/// Most outcomes that a session drafts for unless its driver says otherwise, whatever a target
+/// asks for.
+pub const MAX_BRANCHES: u32 = 256;
+
+/// Ranks of decided tokens that are counted one by one.
+pub const COUNTED_RANKS: usize = 32;
 
 /// Feeding the engine: what a session wants next.
 #[derive(Debug, PartialEq, Eq)]
@@ -26,20 +55,70 @@ pub struct Work<'a> {
     pub keep: usize,
     /// Then feed these, or as many of the first of them as fit. Never empty.
     pub tokens: &'a [TokenId],
-    /// Whether the logits of the last one are needed (if it is fed in this step). If not, the work
-    /// only keeps pace with the target, and more urgent sessions may go first.
-    pub wants_logits: bool,
+    /// Rows whose logits are needed, if all tokens are fed in this step.
+    pub wants: Wants,
+    /// What it is for.
+    pub purpose: Purpose,
 }
 
-/// Identifies a piece of [`Work`].
+/// Which rows of a piece of [`Work`] need logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wants {
+    /// None.
+    None,
+    /// The last one.
+    Last,
+    /// All: the tokens are of use only if all of them go into one step. There are at most as many
+    /// as a window has, and one more. A driver whose steps never take as many calls
+    /// [`DraftSession::drop_branches`].
+    All,
+}
+
+/// What work is for, most urgent first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Purpose {
+    /// The target waits for a window.
+    Window,
+    /// The target verifies; until it is done there is time to draft for its verdict.
+    Ahead,
+    /// Nobody waits: it only keeps pace with the target.
+    Follow,
+}
+
+/// Identifies a piece of [`Work`] or of [`BranchWork`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(u64);
 
-/// The window being drafted.
+/// Counts for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DraftStats {
+    /// Windows sent.
+    pub windows: u32,
+    /// Windows whose first tokens had been drafted before they were asked for.
+    pub prepared: u32,
+    /// Builds of entries that were begun.
+    pub builds: u32,
+    /// Builds that a verdict ended before they were complete.
+    pub cut: u32,
+    /// Builds that the driver gave up.
+    pub dropped: u32,
+    /// Tokens that branches drew.
+    pub built: u32,
+    /// Tokens of continuations that were sent.
+    pub pushed: u32,
+    /// Verdicts that the candidates were held against.
+    pub judged: u32,
+    /// By rank of the decided token among the candidates of its row, 0 being the best: how often.
+    /// Hits and misses alike.
+    pub ranks: [u32; COUNTED_RANKS],
+}
+
+/// The window being drafted, and what to do then.
 #[derive(Debug)]
 struct Job {
     round: Round,
     lookahead: usize,
+    branches: u32,
 }
 
 /// What a step under way writes, while messages change the sequence under it.
@@ -51,6 +130,16 @@ struct Flight {
     valid: usize,
     /// Nothing changed since the work was planned.
     current: bool,
+    aim: Aim,
+}
+
+/// What the logits of a step are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Aim {
+    Nothing,
+    Token,
+    Glue(BuildId),
+    Branches(BuildId),
 }
 
 #[derive(Debug)]
@@ -60,7 +149,9 @@ struct Binding {
     round: Round,
     /// An outcome was missed; only an `Open` helps.
     broken: bool,
+    /// At some token of the sequence; brought to where it is needed.
     sampler: Sampler,
+    branching: Option<Branching>,
     job: Option<Job>,
 }
 
@@ -70,16 +161,19 @@ pub struct DraftSession {
     session: SessionId,
     vocab_size: u32,
     max_len: usize,
+    max_branches: u32,
     /// Epochs up to this one are closed or were refused.
     closed: Option<Epoch>,
     binding: Option<Binding>,
-    /// Decided tokens, then proposals of the current job.
+    /// Decided tokens, then proposals of the current job or the window under verification.
     tokens: Vec<TokenId>,
     decided: usize,
     /// Tokens whose KV the engine holds.
     fed: usize,
     flight: Option<Flight>,
     tickets: u64,
+    build: Build,
+    stats: DraftStats,
 }
 
 impl DraftSession {
@@ -89,6 +183,7 @@ impl DraftSession {
             session,
             vocab_size,
             max_len,
+            max_branches: MAX_BRANCHES,
             closed: None,
             binding: None,
             tokens: Vec::new(),
@@ -96,7 +191,16 @@ impl DraftSession {
             fed: 0,
             flight: None,
             tickets: 0,
+            build: Build::new(),
+            stats: DraftStats::default(),
         }
+    }
+
+    /// The same with another bound on the outcomes it drafts for.
+    #[must_use]
+    pub fn with_max_branches(mut self, max_branches: u32) -> Self {
+        self.max_branches = max_branches;
+        self
     }
 
     /// The answer to a message for a session that the endpoint does not have (its `Open` was lost,
@@ -137,54 +241,179 @@ impl DraftSession {
     /// What to feed the engine, if anything. Forgets earlier work that was not reported.
     pub fn work(&mut self) -> Option<Work<'_>> {
         self.flight = None;
-        let wants_logits = self.binding.as_ref()?.job.is_some();
+        let drafts = self.binding.as_ref()?.job.is_some();
         let end = self.tokens.len().min(self.max_len);
-        let keep = if wants_logits {
-            // The logits after the last token are needed, even if its KV is there already.
-            self.fed.min(end.saturating_sub(1))
+        let last = end.saturating_sub(1);
+        // Logits are needed even of tokens whose KV is there already.
+        let (keep, end, wants, purpose, aim) = if drafts {
+            (
+                self.fed.min(last),
+                end,
+                Wants::Last,
+                Purpose::Window,
+                Aim::Token,
+            )
+        } else if let Some((build, window)) = self.build.glue() {
+            let first = last - window;
+            let aim = Aim::Glue(build);
+            if window == 0 {
+                (self.fed.min(last), end, Wants::Last, Purpose::Ahead, aim)
+            } else if self.fed < first {
+                (self.fed, first, Wants::None, Purpose::Ahead, Aim::Nothing)
+            } else {
+                (first, end, Wants::All, Purpose::Ahead, aim)
+            }
         } else {
-            self.fed
+            (self.fed, end, Wants::None, Purpose::Follow, Aim::Nothing)
         };
         if keep >= end {
             return None;
         }
-        self.tickets += 1;
-        let ticket = Ticket(self.tickets);
-        self.flight = Some(Flight {
-            ticket,
-            keep,
-            valid: end,
-            current: true,
-        });
+        let ticket = self.take_off(keep, end, aim);
         Some(Work {
             ticket,
             keep,
             tokens: &self.tokens[keep..end],
-            wants_logits,
+            wants,
+            purpose,
         })
     }
 
     /// Reports that the engine fed the first `fed` tokens of the work with this ticket. `logits`
-    /// are those of the last one; they are used if it was the last offered and nothing changed
-    /// since. Returns the window, once it is complete.
+    /// are the rows that were wanted, none if not all tokens were fed; they are used if nothing
+    /// changed since. Returns the window, once it is complete.
     pub fn stepped(
         &mut self,
         ticket: Ticket,
         fed: usize,
-        logits: Option<&[f32]>,
+        logits: &[&[f32]],
         scratch: &mut Scratch,
     ) -> Option<ToTarget> {
         let flight = self.flight.take_if(|flight| flight.ticket == ticket)?;
+        if let Aim::Branches(_) = flight.aim {
+            return None;
+        }
         self.fed = flight.keep.saturating_add(fed).min(flight.valid);
         let binding = self.binding.as_mut()?;
         if !flight.current || self.fed < self.tokens.len() {
             return None;
         }
-        binding.job.as_ref()?;
-        let token = binding.sampler.choose(logits?, scratch);
-        binding.sampler.push(token);
-        self.tokens.push(token);
-        self.complete()
+        match flight.aim {
+            Aim::Nothing | Aim::Branches(_) => {}
+            Aim::Token => {
+                binding.job.as_ref()?;
+                align(&mut binding.sampler, &self.tokens, self.tokens.len());
+                let token = binding.sampler.choose(logits.first()?, scratch);
+                self.tokens.push(token);
+                return self.complete();
+            }
+            Aim::Glue(build) => {
+                let window = &self.tokens[self.decided..];
+                let current = self.build.glue() == Some((build, window.len()));
+                if current && logits.len() == window.len() + 1 {
+                    align(&mut binding.sampler, &self.tokens, self.decided);
+                    self.build
+                        .glued(window, logits, &mut binding.sampler, scratch);
+                } else if current {
+                    self.drop_branches();
+                }
+            }
+        }
+        None
+    }
+
+    /// Spends the budget of branches, if a glue pass is done that was not planned for yet; learns
+    /// from the verdict before. Returns the outcomes that will be drafted for, likeliest first:
+    /// what a driver that divides a budget over sessions needs before [`Self::grant`].
+    pub fn plan(&mut self, planners: &mut Planners) -> &[Guess] {
+        if self.build.is_ranked()
+            && let Some(planner) = planners.for_session(self)
+        {
+            if let Some(rank) = self.build.learn(planner) {
+                self.stats.judged += 1;
+                if let Some(count) = rank.and_then(|rank| self.stats.ranks.get_mut(rank)) {
+                    *count += 1;
+                }
+            }
+            self.build.plan(planner);
+        }
+        self.build.guesses()
+    }
+
+    /// Drafts for the first `branches` of the planned outcomes only. No effect once their first
+    /// step was made.
+    pub fn grant(&mut self, branches: usize) {
+        if branches == 0 {
+            self.drop_branches();
+        } else {
+            self.build.grant(branches);
+        }
+    }
+
+    /// The next step of the session's branches, if it has any planned. Forgets earlier work that
+    /// was not reported.
+    pub fn branches(&mut self) -> Option<BranchWork<'_>> {
+        let build = self.build.id()?;
+        let ticket = self.take_off(self.fed, self.fed, Aim::Branches(build));
+        self.build.work(ticket)
+    }
+
+    /// Reports the step of the branches with this ticket: a row of logits for each branch. Returns
+    /// the part of the entries that it completes.
+    pub fn branched(
+        &mut self,
+        ticket: Ticket,
+        logits: &[&[f32]],
+        scratch: &mut Scratch,
+    ) -> Option<ToTarget> {
+        let flight = self.flight.take_if(|flight| flight.ticket == ticket)?;
+        let binding = self.binding.as_mut()?;
+        let Aim::Branches(build) = flight.aim else {
+            return None;
+        };
+        if self.build.id() != Some(build) {
+            return None;
+        }
+        align(&mut binding.sampler, &self.tokens, self.decided);
+        let window = &self.tokens[self.decided..];
+        let drawn = self.build.drawn();
+        let part = self
+            .build
+            .stepped(window, logits, &mut binding.sampler, scratch);
+        self.stats.built += (self.build.drawn() - drawn) as u32;
+        let part = part?;
+        self.stats.pushed += part.tokens.len() as u32;
+        Some(ToTarget::Entries(part))
+    }
+
+    /// Gives up the branches of this round, for want of pages for example. The session goes on, and
+    /// what was sent is of use.
+    pub fn drop_branches(&mut self) {
+        if self.build.end() {
+            self.stats.dropped += 1;
+        }
+    }
+
+    /// The build whose forks are in use, if any.
+    pub fn build(&self) -> Option<BuildId> {
+        self.build.id()
+    }
+
+    /// Steps that the branches of the build have yet to make.
+    pub fn branch_steps(&self) -> u32 {
+        self.build.steps_left()
+    }
+
+    /// Counts so far.
+    pub fn stats(&self) -> DraftStats {
+        self.stats
+    }
+
+    /// How the session's budgets are spent, and whether it is greedy.
+    pub fn learns_as(&self) -> Option<(FanOut, bool)> {
+        let binding = self.binding.as_ref()?;
+        let branching = binding.branching?;
+        Some((branching.fan_out, binding.sampler.params().is_greedy()))
     }
 
     /// Name of the session.
@@ -209,7 +438,8 @@ impl DraftSession {
         })
     }
 
-    /// The sequence as the session wants it: decided tokens, then proposals.
+    /// The sequence as the session wants it: decided tokens, then proposals or the window under
+    /// verification.
     pub fn tokens(&self) -> &[TokenId] {
         &self.tokens
     }
@@ -236,14 +466,20 @@ impl DraftSession {
                 return Some(self.refuse(open.epoch, reason, false));
             }
         };
+        self.build.clear();
+        self.binding = None;
+        self.replace(&open.tokens);
         self.binding = Some(Binding {
             epoch: open.epoch,
             round: Round(0),
             broken: false,
             sampler,
+            branching: open.branching,
             job: None,
         });
-        self.replace(&open.tokens);
+        if let Some(branching) = open.branching {
+            self.begin_build(Round(0), branching.lookahead, branching.branches);
+        }
         Some(ToTarget::Opened {
             session: self.session,
             epoch: open.epoch,
@@ -279,7 +515,11 @@ impl DraftSession {
                 !binding.broken
                     && outcome.round == binding.round
                     && outcome.base_len as usize == self.decided
-                    && outcome.tokens.iter().all(|token| token.0 < self.vocab_size)
+                    && self.knows(&outcome.tokens)
+                    && outcome
+                        .verifying
+                        .as_ref()
+                        .is_none_or(|window| self.knows(window))
             }
             // Its `Open` was lost or comes later.
             Some(_) | None => false,
@@ -295,6 +535,7 @@ impl DraftSession {
                     binding.broken = true;
                     binding.job = None;
                 }
+                self.build.clear();
                 return Some(ToTarget::Resync(Resync {
                     session: self.session,
                     epoch: outcome.epoch,
@@ -302,22 +543,59 @@ impl DraftSession {
                 }));
             }
         }
+        self.judged(outcome);
+        match &outcome.verifying {
+            Some(window) => {
+                self.set_window(window);
+                let round = outcome.round.next();
+                self.begin_build(round, outcome.lookahead, outcome.branches);
+                None
+            }
+            None => self.start_job(outcome),
+        }
+    }
+
+    /// Follows a verdict; what was drafted for it becomes proposals.
+    fn judged(&mut self, outcome: &Outcome) {
+        let asked = outcome.asks().unwrap_or(0) as usize;
+        let mut drafted = Vec::new();
+        // The target may have verified something else, if it lost patience with a window.
+        let accepted = outcome
+            .tokens
+            .split_last()
+            .map_or(&[][..], |(_, some)| some);
+        let ours = self.tokens[self.decided..].starts_with(accepted);
+        if let Some(key) = outcome.key().filter(|_| ours) {
+            drafted.extend(self.build.find(outcome.round, key).take(asked));
+            self.build.judge(outcome.round, key);
+        }
+        if self.build.end() {
+            self.stats.cut += 1;
+        }
+        self.build.clear();
+        let base = self.decided;
         self.follow(&outcome.tokens);
-        self.start_job(outcome)
+        let same = self.tokens[base..].len() == outcome.tokens.len();
+        if same && !drafted.is_empty() && self.tokens.len() + drafted.len() <= self.max_len {
+            self.tokens.extend_from_slice(&drafted);
+            self.stats.prepared += 1;
+        }
+    }
+
+    fn knows(&self, tokens: &[TokenId]) -> bool {
+        tokens.iter().all(|token| token.0 < self.vocab_size)
     }
 
     /// Begins the window for the round after `outcome`.
     fn start_job(&mut self, outcome: &Outcome) -> Option<ToTarget> {
-        if outcome.lookahead == 0 {
-            return None;
-        }
+        let lookahead = outcome.asks()? as usize;
         // A draft shorter than the target answers with what it can, at worst nothing: the target
         // then does not wait in vain.
         let room = self.max_len.saturating_sub(self.decided);
-        let lookahead = room.min(outcome.lookahead as usize);
         self.binding.as_mut()?.job = Some(Job {
             round: outcome.round.next(),
-            lookahead,
+            lookahead: room.min(lookahead),
+            branches: outcome.branches,
         });
         self.complete()
     }
@@ -329,14 +607,67 @@ impl DraftSession {
         let job = binding
             .job
             .take_if(|job| proposals.len() >= job.lookahead)?;
+        let epoch = binding.epoch;
+        let tokens = proposals[..job.lookahead].to_vec();
+        self.stats.windows += 1;
+        if binding.branching.is_some() {
+            self.set_window(&tokens);
+            self.begin_build(job.round, job.lookahead as u32, job.branches);
+        }
         Some(ToTarget::Window(Window {
             session: self.session,
-            epoch: binding.epoch,
+            epoch,
             round: job.round,
             base_len: self.decided as u32,
-            tokens: proposals[..job.lookahead].to_vec(),
+            tokens,
             q: Vec::new(),
         }))
+    }
+
+    /// Begins to draft for the outcomes of `round`, which verifies what follows the decided tokens.
+    fn begin_build(&mut self, round: Round, lookahead: u32, branches: u32) {
+        let Some((epoch, branching)) = self
+            .binding
+            .as_ref()
+            .and_then(|binding| Some((binding.epoch, binding.branching?)))
+        else {
+            return;
+        };
+        // The deepest branch feeds its last token at the model's last position at most.
+        let room = self.max_len.saturating_sub(self.tokens.len());
+        let steps = room.min(lookahead as usize).min(MAX_TAIL);
+        let budget = branches.min(self.max_branches) as usize;
+        let window = self.tokens.len() - self.decided;
+        // Nobody has use for a longer window, and its glue pass would be a burden for others.
+        if self.decided == 0 || steps == 0 || budget == 0 || window > MAX_TAIL {
+            return;
+        }
+        self.stats.builds += 1;
+        self.build.begin(Order {
+            session: self.session,
+            epoch,
+            round,
+            base_len: self.decided,
+            window,
+            steps,
+            budget,
+            delivery: branching.delivery,
+        });
+    }
+
+    /// Makes `window` what follows the decided tokens, as far as the model has room.
+    fn set_window(&mut self, window: &[TokenId]) {
+        let room = self.max_len.saturating_sub(self.decided);
+        let window = &window[..window.len().min(room)];
+        let proposals = &self.tokens[self.decided..];
+        let common = proposals
+            .iter()
+            .zip(window)
+            .take_while(|(a, b)| a == b)
+            .count();
+        if common < proposals.len() || common < window.len() {
+            self.set_tail(self.decided + common, &window[common..]);
+        }
     }
 
     /// Takes in what the target emitted after the decided tokens. Proposals that it confirms keep
@@ -356,12 +687,6 @@ impl DraftSession {
             return;
         }
         self.set_tail(keep, &emitted[common..]);
-        if let Some(binding) = &mut self.binding {
-            binding.sampler.truncate(keep);
-            for &token in &emitted[common..] {
-                binding.sampler.push(token);
-            }
-        }
     }
 
     /// Makes `tokens` the decided sequence; what it shares with the old one keeps its KV.
@@ -380,10 +705,27 @@ impl DraftSession {
         self.tokens.truncate(keep);
         self.tokens.extend_from_slice(tail);
         self.fed = self.fed.min(keep);
+        if let Some(binding) = &mut self.binding {
+            binding.sampler.truncate(keep);
+        }
         if let Some(flight) = &mut self.flight {
             flight.valid = flight.valid.min(keep);
             flight.current = false;
         }
+    }
+
+    /// Notes a step that is about to be made.
+    fn take_off(&mut self, keep: usize, end: usize, aim: Aim) -> Ticket {
+        self.tickets += 1;
+        let ticket = Ticket(self.tickets);
+        self.flight = Some(Flight {
+            ticket,
+            keep,
+            valid: end,
+            current: true,
+            aim,
+        });
+        ticket
     }
 
     fn close(&mut self, epoch: Epoch) {
@@ -397,6 +739,7 @@ impl DraftSession {
             self.decided = 0;
             self.fed = 0;
             self.flight = None;
+            self.build.clear();
         }
         self.closed = self.closed.max(Some(epoch));
     }
@@ -408,5 +751,13 @@ impl DraftSession {
             reason,
             retry,
         }
+    }
+}
+
+/// Brings `sampler`, which is at some token of `tokens`, to the one after the first `len`.
+fn align(sampler: &mut Sampler, tokens: &[TokenId], len: usize) {
+    sampler.truncate(len);
+    for &token in tokens.get(sampler.history().len()..len).unwrap_or_default() {
+        sampler.push(token);
     }
 }

@@ -4,13 +4,18 @@
 //! [`TargetSession::handle`] and sends the messages that come back. It calls `next` again when a
 //! message arrived or the time it was told to wait for has come.
 
+mod ahead;
+mod cache;
+
 use alloc::vec::Vec;
 use core::time::Duration;
 
+pub use self::ahead::{AheadStats, Lookup, Source};
+use self::cache::Cache;
 use super::{Patience, Policy};
 use crate::{
     Epoch, Round, Seed, SessionId, TokenId,
-    message::{Open, Outcome, ToDraft, ToTarget, Window},
+    message::{Entries, Open, Outcome, ToDraft, ToTarget, Window},
     sampling::SamplingParams,
 };
 
@@ -58,7 +63,7 @@ pub enum Input<'a> {
 }
 
 /// Result of a verification.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Verified<'a> {
     /// Tokens that were emitted: the accepted ones, then (unless a stop ended the output before it)
     /// the decided one.
@@ -67,6 +72,10 @@ pub struct Verified<'a> {
     pub accepted: u32,
     /// How many tokens a controller wants in the next window; only an adaptive lookahead uses it.
     pub suggested: u32,
+    /// Proposals of the target's own host to follow `tokens`: verified next if no endpoint serves
+    /// the session, or nothing was drafted ahead for this verdict. Empty: there are none, or the
+    /// endpoint is to be asked.
+    pub local: &'a [TokenId],
     /// Nothing follows: the output has ended.
     pub last: bool,
 }
@@ -78,6 +87,8 @@ pub struct Effects {
     pub messages: Vec<ToDraft>,
     /// A window arrived: what to tell a controller.
     pub answer: Option<Answer>,
+    /// After a verdict of [`Policy::Ssd`]: where the next window comes from.
+    pub lookup: Option<Lookup>,
 }
 
 /// How long an endpoint took.
@@ -120,6 +131,8 @@ pub struct TargetStats {
     pub missed: u32,
     /// Bindings after the first.
     pub reopened: u32,
+    /// What was drafted ahead of verdicts.
+    pub ahead: AheadStats,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,6 +166,10 @@ pub struct TargetSession {
     round: Round,
     phase: Phase,
     window: Vec<TokenId>,
+    /// A window for the round under verification that came too late for it.
+    late: Vec<TokenId>,
+    /// Continuations for outcomes of the round under verification.
+    cache: Cache,
     /// Round of the last window asked for, when, and how many tokens, until it is answered.
     asked: Option<(Round, Duration, u32)>,
     /// Consecutive requests without an answer.
@@ -174,6 +191,8 @@ impl TargetSession {
             round: Round(0),
             phase: Phase::Collecting { deadline: None },
             window: Vec::new(),
+            late: Vec::new(),
+            cache: Cache::default(),
             asked: None,
             unanswered: 0,
             silence: 0,
@@ -265,6 +284,12 @@ impl TargetSession {
         self.round = Round(0);
         self.unanswered = 0;
         self.silence = 0;
+        let policy = self.config.policy;
+        // What follows the first verdict, and the token decided after it.
+        let room = self.room(2);
+        let most = policy.lookahead(u32::MAX).min(room);
+        let branching = policy.branching(most);
+        self.expect(most);
         effects.messages.push(ToDraft::Open(Open {
             session: self.config.session,
             epoch: self.epoch,
@@ -272,6 +297,7 @@ impl TargetSession {
             seed: self.config.seed,
             prompt_len: self.config.prompt_len,
             tokens: self.tokens.clone(),
+            branching,
         }));
     }
 
@@ -280,6 +306,8 @@ impl TargetSession {
     fn unbind(&mut self, link: Link) {
         self.link = link;
         self.asked = None;
+        self.late.clear();
+        self.cache.expect(0, 0);
         if let Phase::Collecting { deadline } = &mut self.phase {
             *deadline = None;
             self.window.clear();
@@ -292,6 +320,7 @@ impl TargetSession {
                 (*session, *epoch)
             }
             ToTarget::Window(window) => (window.session, window.epoch),
+            ToTarget::Entries(entries) => (entries.session, entries.epoch),
             ToTarget::Resync(resync) => (resync.session, resync.epoch),
         };
         if session != self.config.session || epoch != self.epoch || self.link != Link::Bound {
@@ -305,15 +334,27 @@ impl TargetSession {
             ToTarget::Refused { retry: false, .. } => self.unbind(Link::Down),
             ToTarget::Resync(_) => self.open(effects),
             ToTarget::Window(window) => self.arrived(now, window, effects),
+            ToTarget::Entries(entries) => self.receive_entries(entries, effects),
         }
     }
 
-    fn arrived(&mut self, now: Duration, window: &Window, effects: &mut Effects) {
-        let vocab_size = self.config.vocab_size;
-        if window.tokens.iter().any(|token| token.0 >= vocab_size) {
-            // Not our vocabulary: nothing this endpoint says about the session can be of use.
+    /// Whether all tokens are of the vocabulary; if not, nothing this endpoint says about the
+    /// session can be of use, and it is let go.
+    fn understands(
+        &mut self,
+        mut tokens: impl Iterator<Item = TokenId>,
+        effects: &mut Effects,
+    ) -> bool {
+        let known = tokens.all(|token| token.0 < self.config.vocab_size);
+        if !known {
             self.unbind(Link::Down);
             effects.messages.push(self.close());
+        }
+        known
+    }
+
+    fn arrived(&mut self, now: Duration, window: &Window, effects: &mut Effects) {
+        if !self.understands(window.tokens.iter().copied(), effects) {
             return;
         }
         let Some((round, since, wanted)) = self.asked.filter(|asked| asked.0 == window.round)
@@ -332,10 +373,12 @@ impl TargetSession {
         });
         self.unanswered = 0;
         self.silence = 0;
+        let tokens = &window.tokens[..window.tokens.len().min(wanted as usize)];
         if fits && waiting {
-            let len = window.tokens.len().min(wanted as usize);
-            self.window.extend_from_slice(&window.tokens[..len]);
+            self.window.extend_from_slice(tokens);
             self.phase = Phase::Collecting { deadline: None };
+        } else if fits && matches!(self.config.policy, Policy::Ssd(_)) {
+            self.late.extend_from_slice(tokens);
         }
     }
 
@@ -351,12 +394,15 @@ impl TargetSession {
 
     fn verified(&mut self, now: Duration, verified: Verified<'_>, effects: &mut Effects) {
         let base_len = self.tokens.len() as u32;
+        let looked = self.look_up(&verified);
         self.tokens.extend_from_slice(verified.tokens);
         self.stats.rounds += 1;
         self.stats.drafted += self.window.len() as u32;
         self.stats.accepted += verified.accepted;
         self.stats.emitted += verified.tokens.len() as u32;
         self.window.clear();
+        self.late.clear();
+        self.cache.expect(0, 0);
         self.phase = Phase::Collecting { deadline: None };
         if verified.last || self.tokens.len() >= self.config.max_len {
             return self.finish(effects);
@@ -364,19 +410,26 @@ impl TargetSession {
         let decided = self.round;
         self.round = self.round.next();
         match self.link {
-            Link::Down => return,
-            Link::Refused(until) if now < until => return,
-            Link::Refused(_) => return self.open(effects),
             Link::Bound => {}
+            Link::Refused(until) if now >= until => {
+                self.open(effects);
+                self.propose_locally(&verified, self.room(1));
+                return;
+            }
+            Link::Down | Link::Refused(_) => {
+                self.propose_locally(&verified, self.room(1));
+                return;
+            }
         }
-        let lookahead = self.wanted(verified.suggested);
-        if lookahead > 0 {
+        let (settled, lookahead) = self.settle(looked, &verified, effects);
+        if lookahead > 0 && !settled {
             self.asked = Some((self.round, now, lookahead));
             let deadline = now.saturating_add(self.config.patience.limit());
             self.phase = Phase::Collecting {
                 deadline: Some(deadline),
             };
         }
+        let branches = self.expect(lookahead);
         effects.messages.push(ToDraft::Outcome(Outcome {
             session: self.config.session,
             epoch: self.epoch,
@@ -384,6 +437,8 @@ impl TargetSession {
             base_len,
             tokens: verified.tokens.to_vec(),
             lookahead,
+            verifying: settled.then(|| self.window.clone()),
+            branches,
         }));
     }
 
@@ -394,9 +449,13 @@ impl TargetSession {
             self.silence -= 1;
             return 0;
         }
-        let room = self.config.max_len.saturating_sub(self.tokens.len() + 1);
-        let room = u32::try_from(room).unwrap_or(u32::MAX);
-        self.config.policy.lookahead(suggested).min(room)
+        self.config.policy.lookahead(suggested).min(self.room(1))
+    }
+
+    /// Tokens that the sequence has room for after `more` others.
+    fn room(&self, more: usize) -> u32 {
+        let room = self.config.max_len.saturating_sub(self.tokens.len() + more);
+        u32::try_from(room).unwrap_or(u32::MAX)
     }
 
     fn finish(&mut self, effects: &mut Effects) {

@@ -206,7 +206,7 @@ impl World {
             tokens: &tokens,
             accepted,
             suggested: 4,
-            last: false,
+            ..Verified::default()
         }));
         if self.up && self.roll() < self.faults.cut {
             self.up = false;
@@ -273,7 +273,7 @@ impl World {
         self.draft_busy = false;
         let row = logits(&context, self.blur);
         if let Some(draft) = &mut self.draft {
-            let answer = draft.stepped(ticket, fed, Some(&row), &mut self.scratch);
+            let answer = draft.stepped(ticket, fed, &[&row], &mut self.scratch);
             self.answer(answer);
             self.drive_draft();
         }
@@ -334,7 +334,7 @@ fn verified(tokens: &[TokenId], accepted: u32) -> Input<'_> {
         tokens,
         accepted,
         suggested: 3,
-        last: false,
+        ..Verified::default()
     })
 }
 
@@ -360,6 +360,7 @@ fn open(epoch: u32, tokens: &[u32]) -> ToDraft {
         seed: Seed(1),
         prompt_len: 1,
         tokens: tokens.iter().map(|&t| TokenId(t)).collect(),
+        branching: None,
     })
 }
 
@@ -371,6 +372,7 @@ fn outcome(epoch: u32, round: u32, base_len: u32, tokens: &[u32], lookahead: u32
         base_len,
         tokens: tokens.iter().map(|&t| TokenId(t)).collect(),
         lookahead,
+        ..Outcome::default()
     })
 }
 
@@ -384,7 +386,7 @@ fn settle(draft: &mut DraftSession, scratch: &mut Scratch) -> Vec<ToTarget> {
         let row: Vec<f32> = (0..VOCAB)
             .map(|v| if v == next { 1.0 } else { 0.0 })
             .collect();
-        sent.extend(draft.stepped(ticket, fed, Some(&row), scratch));
+        sent.extend(draft.stepped(ticket, fed, &[&row], scratch));
     }
     sent
 }

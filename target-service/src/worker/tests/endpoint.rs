@@ -9,7 +9,7 @@ use foretoken_engine::{
 use foretoken_speculation::{
     SessionId,
     message::{ToDraft, ToTarget},
-    policy::draft::DraftSession,
+    policy::draft::{self, DraftSession},
     sampling::Scratch,
 };
 
@@ -65,7 +65,7 @@ impl MiniEndpoint {
         answers.extend(session.handle(message));
         while let Some(work) = session.work() {
             let rows = work.tokens.len().min(64);
-            let logits = if work.wants_logits && rows == work.tokens.len() {
+            let logits = if work.wants != draft::Wants::None && rows == work.tokens.len() {
                 Wants::Last
             } else {
                 Wants::None
@@ -80,7 +80,7 @@ impl MiniEndpoint {
             self.engine.step(&[feed]).expect("it has room");
             let ticket = work.ticket;
             let row = self.engine.logits().last(0);
-            answers.extend(session.stepped(ticket, rows, row, &mut self.scratch));
+            answers.extend(session.stepped(ticket, rows, row.as_slice(), &mut self.scratch));
         }
         if !session.is_bound() {
             let (_, seq) = self.sessions.remove(&id).expect("it is there");

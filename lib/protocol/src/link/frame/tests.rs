@@ -1,6 +1,8 @@
 use foretoken_speculation::{
     Epoch, Round, Seed, TokenId,
-    message::{Open, Outcome, Resync, SparseDistribution, Window},
+    fanout::FanOut,
+    guess::OutcomeKey,
+    message::{Branching, Delivery, Entries, Open, Outcome, Resync, SparseDistribution, Window},
     sampling::SamplingParams,
 };
 use proptest::{collection::vec, option, prelude::*};
@@ -44,9 +46,55 @@ fn sampling() -> impl Strategy<Value = SamplingParams> {
         )
 }
 
+fn branching() -> impl Strategy<Value = Option<Branching>> {
+    let fan_out = prop_oneof![
+        Just(FanOut::Uniform),
+        Just(FanOut::Geometric),
+        Just(FanOut::Learned)
+    ];
+    let delivery = prop_oneof![Just(Delivery::Push), Just(Delivery::Pull)];
+    option::of((0..=4096_u32, 0..=4096_u32, fan_out, delivery)).prop_map(|values| {
+        values.map(|(lookahead, branches, fan_out, delivery)| Branching {
+            lookahead,
+            branches,
+            fan_out,
+            delivery,
+        })
+    })
+}
+
+fn entries() -> impl Strategy<Value = ToTarget> {
+    let keys = vec((any::<u32>(), any::<u32>()), 0..30);
+    (
+        key(),
+        any::<u32>(),
+        any::<u32>(),
+        any::<u32>(),
+        keys,
+        tokens(150),
+    )
+        .prop_map(
+            |((session, epoch), round, base_len, before, keys, tokens)| {
+                let keys = keys.into_iter().map(|(accepted, token)| OutcomeKey {
+                    accepted,
+                    token: TokenId(token),
+                });
+                ToTarget::Entries(Entries {
+                    session,
+                    epoch,
+                    round: Round(round),
+                    base_len,
+                    before,
+                    keys: keys.collect(),
+                    tokens,
+                })
+            },
+        )
+}
+
 fn to_draft() -> impl Strategy<Value = ToDraft> {
-    let open = (key(), sampling(), any::<u64>(), tokens(40)).prop_map(
-        |((session, epoch), sampling, seed, tokens)| {
+    let open = (key(), sampling(), any::<u64>(), tokens(40), branching()).prop_map(
+        |((session, epoch), sampling, seed, tokens, branching)| {
             let prompt_len = tokens.len() as u32 / 2;
             ToDraft::Open(Open {
                 session,
@@ -55,11 +103,13 @@ fn to_draft() -> impl Strategy<Value = ToDraft> {
                 seed: Seed(seed),
                 prompt_len,
                 tokens,
+                branching,
             })
         },
     );
-    let outcome = (key(), any::<u32>(), any::<u32>(), tokens(9), 0..=4096_u32).prop_map(
-        |((session, epoch), round, base_len, tokens, lookahead)| {
+    let next = (0..=4096_u32, option::of(tokens(9)), 0..=4096_u32);
+    let outcome = (key(), any::<u32>(), any::<u32>(), tokens(9), next).prop_map(
+        |((session, epoch), round, base_len, tokens, (lookahead, verifying, branches))| {
             let round = Round(round);
             ToDraft::Outcome(Outcome {
                 session,
@@ -68,6 +118,8 @@ fn to_draft() -> impl Strategy<Value = ToDraft> {
                 base_len,
                 tokens,
                 lookahead,
+                verifying,
+                branches,
             })
         },
     );
@@ -122,7 +174,7 @@ fn to_target() -> impl Strategy<Value = ToTarget> {
             have_len,
         })
     });
-    prop_oneof![opened, refused, window, resync]
+    prop_oneof![opened, refused, window, entries(), resync]
 }
 
 fn target_bytes(frame: &TargetFrame) -> Bytes {
@@ -226,6 +278,7 @@ fn outcome(session: u64) -> ToDraft {
         base_len: 10,
         tokens: vec![TokenId(7), TokenId(8)],
         lookahead: 4,
+        ..Outcome::default()
     })
 }
 
@@ -264,6 +317,7 @@ fn messages_that_break_their_types_promises_are_malformed() {
             seed: Seed(1),
             prompt_len: 1,
             tokens: vec![TokenId(1)],
+            branching: None,
         };
         change(&mut open);
         ToDraft::Open(open)

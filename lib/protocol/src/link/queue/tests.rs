@@ -16,6 +16,7 @@ fn outcome(session: u64, round: u32) -> ToDraft {
         base_len: 0,
         tokens: vec![TokenId(0)],
         lookahead: 1,
+        ..Outcome::default()
     })
 }
 
@@ -27,6 +28,7 @@ fn open(session: u64, len: usize) -> ToDraft {
         seed: Seed(0),
         prompt_len: 0,
         tokens: vec![TokenId(0); len],
+        branching: None,
     })
 }
 

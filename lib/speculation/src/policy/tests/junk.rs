@@ -96,7 +96,7 @@ proptest! {
             }
             draft.handle(message);
             if let Some((ticket, fed)) = pending {
-                draft.stepped(ticket, fed, Some(&row), &mut scratch);
+                draft.stepped(ticket, fed, &[&row], &mut scratch);
             }
             prop_assert!(draft.tokens().iter().all(|token| token.0 < VOCAB));
         }
@@ -119,7 +119,7 @@ proptest! {
                 Poke::Verified(tokens, accepted, suggested, last) => {
                     let tokens: Vec<_> = tokens.iter().map(|&t| TokenId(t)).collect();
                     let (accepted, suggested, last) = (*accepted, *suggested, *last);
-                    let result = Verified { tokens: &tokens, accepted, suggested, last };
+                    let result = Verified { tokens: &tokens, accepted, suggested, last, local: &[] };
                     target.handle(now, Input::Verified(result));
                 }
                 Poke::Next => {

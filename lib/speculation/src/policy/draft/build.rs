@@ -1,0 +1,400 @@
+//! Continuations for the outcomes of the round under verification.
+
+use alloc::{vec, vec::Vec};
+
+use super::Ticket;
+use crate::{
+    Epoch, Round, SessionId, TokenId,
+    branch::{BranchPlan, Fork},
+    fanout::{Guess, Planner},
+    guess::{Candidates, OutcomeKey},
+    message::{Delivery, Entries},
+    noise::Domain,
+    sampling::{RankBy, Sampler, Scratch},
+};
+
+/// Most nodes of the tail of a fork.
+pub const MAX_TAIL: usize = 64;
+
+/// Fewest candidates that are ranked in a row, whatever the budget: they teach ranks on misses.
+const FEWEST_CANDIDATES: usize = 8;
+/// Most candidates that are ranked in a row.
+const MOST_CANDIDATES: usize = 64;
+
+/// Identifies a build; forks of one that has ended are of no use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BuildId(pub(super) u64);
+
+/// One step of all branches of a session.
+#[derive(Clone, Copy, Debug)]
+pub struct BranchWork<'a> {
+    /// Hand this back to [`DraftSession::branched`](super::DraftSession::branched).
+    pub ticket: Ticket,
+    /// Names the forks of this build.
+    pub build: BuildId,
+    /// Steps that the tails of the forks hold already. At 0 the forks are to be made: each a fork
+    /// of the session's sequence at [`Fork::trunk_len`].
+    pub step: u32,
+    forks: &'a [Fork],
+    tokens: &'a [TokenId],
+    parents: &'a [Option<u32>],
+}
+
+/// What to feed to one fork in a step: a row for each of its branches, as nodes of its tail. The
+/// logits of all of them are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForkFeed<'a> {
+    /// Tokens of the trunk that the fork shares with the session's sequence.
+    pub trunk_len: u32,
+    /// One token for each branch.
+    pub tokens: &'a [TokenId],
+    /// Their parents in the tail; `None` is the last token of the trunk.
+    pub parents: &'a [Option<u32>],
+}
+
+impl<'a> BranchWork<'a> {
+    /// What to feed, by fork; always as many, in the same order, within a build. The rows of a step
+    /// are those of the first fork, then those of the second, and so on.
+    pub fn forks(&self) -> impl ExactSizeIterator<Item = ForkFeed<'a>> + use<'a> {
+        let (tokens, parents) = (self.tokens, self.parents);
+        self.forks.iter().map(move |fork| ForkFeed {
+            trunk_len: fork.trunk_len,
+            tokens: &tokens[fork.branches.clone()],
+            parents: &parents[fork.branches.clone()],
+        })
+    }
+
+    /// Rows of the step over all forks.
+    pub fn rows(&self) -> usize {
+        self.tokens.len()
+    }
+}
+
+/// What a build is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Order {
+    pub(super) session: SessionId,
+    pub(super) epoch: Epoch,
+    pub(super) round: Round,
+    pub(super) base_len: usize,
+    pub(super) window: usize,
+    pub(super) steps: usize,
+    pub(super) budget: usize,
+    pub(super) delivery: Delivery,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    /// Nothing to do.
+    #[default]
+    Ended,
+    /// The glue pass is to be fed.
+    Glue,
+    /// The candidates are there, the branches are not.
+    Ranked,
+    /// The branches are being decoded.
+    Branching,
+}
+
+/// A build and its memory, which is kept from round to round.
+#[derive(Debug)]
+pub(super) struct Build {
+    id: BuildId,
+    order: Option<Order>,
+    stage: Stage,
+    /// What may be decided, and how many of each row are listed.
+    candidates: Candidates,
+    listed: usize,
+    /// Candidates of an earlier round, and its verdict, that nobody learned from yet.
+    judged: Candidates,
+    verdict: Option<OutcomeKey>,
+    guesses: Vec<Guess>,
+    plan: BranchPlan,
+    forks: Vec<Fork>,
+    /// Place in the plan of each guess.
+    places: Vec<usize>,
+    /// What the branches fed and drew, step by step: their outcomes' tokens, then a column a step.
+    columns: Vec<TokenId>,
+    parents: Vec<Option<u32>>,
+}
+
+impl Build {
+    pub(super) fn new() -> Self {
+        Self {
+            id: BuildId::default(),
+            order: None,
+            stage: Stage::Ended,
+            candidates: no_candidates(0),
+            listed: 0,
+            judged: no_candidates(0),
+            verdict: None,
+            guesses: Vec::new(),
+            plan: BranchPlan::new(),
+            forks: Vec::new(),
+            places: Vec::new(),
+            columns: Vec::new(),
+            parents: Vec::new(),
+        }
+    }
+
+    pub(super) fn id(&self) -> Option<BuildId> {
+        (self.stage == Stage::Branching).then_some(self.id)
+    }
+
+    /// Begins a build; the one before is forgotten.
+    pub(super) fn begin(&mut self, order: Order) {
+        self.clear();
+        let wanted = order.budget.clamp(FEWEST_CANDIDATES, MOST_CANDIDATES);
+        if self.listed != wanted {
+            self.candidates = no_candidates(wanted);
+            self.listed = wanted;
+        }
+        self.order = Some(order);
+        self.stage = Stage::Glue;
+    }
+
+    /// Ends the build; what was drafted can still be looked up.
+    pub(super) fn end(&mut self) -> bool {
+        core::mem::take(&mut self.stage) != Stage::Ended
+    }
+
+    /// Forgets the build, but not what is to be learned from its verdict.
+    pub(super) fn clear(&mut self) {
+        self.id.0 += 1;
+        self.order = None;
+        self.stage = Stage::Ended;
+        self.candidates.clear();
+        self.guesses.clear();
+        self.columns.clear();
+        self.forks.clear();
+        self.places.clear();
+    }
+
+    /// Tokens of the window whose glue pass is to be fed.
+    pub(super) fn glue(&self) -> Option<(BuildId, usize)> {
+        let order = self.order.filter(|_| self.stage == Stage::Glue)?;
+        Some((self.id, order.window))
+    }
+
+    /// Takes in the rows of the glue pass.
+    pub(super) fn glued(
+        &mut self,
+        window: &[TokenId],
+        rows: &[&[f32]],
+        sampler: &mut Sampler,
+        scratch: &mut Scratch,
+    ) {
+        self.candidates
+            .rank(sampler, scratch, window, |row| rows[row]);
+        self.stage = Stage::Ranked;
+    }
+
+    /// Notes how the round ended, to be learned from when the next build is planned.
+    pub(super) fn judge(&mut self, round: Round, key: OutcomeKey) {
+        let ranked = self.candidates.rows().len() > 0;
+        if ranked && self.order.is_some_and(|order| order.round == round) {
+            core::mem::swap(&mut self.candidates, &mut self.judged);
+            // What comes back may list another number of candidates.
+            self.listed = 0;
+            self.verdict = Some(key);
+        }
+    }
+
+    /// The continuation that was drafted for an outcome of `round`, as far as it got.
+    pub(super) fn find(
+        &self,
+        round: Round,
+        key: OutcomeKey,
+    ) -> impl Iterator<Item = TokenId> + use<'_> {
+        let known = self.order.is_some_and(|order| order.round == round);
+        let keys = if known { self.plan.branches() } else { &[] };
+        let keys = if self.columns.is_empty() { &[] } else { keys };
+        let count = keys.len();
+        let place = keys.iter().position(|&branch| branch == key);
+        let columns = place.and_then(|place| self.columns.get(count + place..));
+        let columns = columns.unwrap_or_default();
+        columns.iter().step_by(count.max(1)).copied()
+    }
+
+    /// Learns from the last verdict: the rank of the decided token, if it is listed.
+    pub(super) fn learn(&mut self, planner: &mut Planner) -> Option<Option<usize>> {
+        let verdict = self.verdict.take()?;
+        Some(planner.observe(&self.judged, verdict))
+    }
+
+    /// Whether candidates wait for a plan.
+    pub(super) fn is_ranked(&self) -> bool {
+        self.stage == Stage::Ranked
+    }
+
+    /// Spends the budget on the likeliest outcomes.
+    pub(super) fn plan(&mut self, planner: &mut Planner) {
+        let Some(order) = self.order.filter(|_| self.stage == Stage::Ranked) else {
+            return;
+        };
+        planner.plan(&self.candidates, order.budget, &mut self.guesses);
+        self.lay_out(order);
+    }
+
+    /// Keeps the first `branches` guesses, unless their branches have begun.
+    pub(super) fn grant(&mut self, branches: usize) {
+        let begun = self.columns.len() > self.plan.branches().len();
+        if let Some(order) = self.order
+            && self.stage == Stage::Branching
+            && !begun
+            && branches < self.guesses.len()
+        {
+            self.guesses.truncate(branches);
+            self.lay_out(order);
+        }
+    }
+
+    pub(super) fn guesses(&self) -> &[Guess] {
+        if self.stage == Stage::Branching {
+            &self.guesses
+        } else {
+            &[]
+        }
+    }
+
+    /// Tokens that the outcomes and their branches have.
+    pub(super) fn drawn(&self) -> usize {
+        self.columns.len()
+    }
+
+    /// Tokens that every branch has yet to draw.
+    pub(super) fn steps_left(&self) -> u32 {
+        let Some(order) = self.order.filter(|_| self.stage == Stage::Branching) else {
+            return 0;
+        };
+        order.steps as u32 - self.step()
+    }
+
+    /// The next step of the branches.
+    pub(super) fn work(&mut self, ticket: Ticket) -> Option<BranchWork<'_>> {
+        if self.stage != Stage::Branching {
+            return None;
+        }
+        let step = self.step();
+        self.parents.clear();
+        let parents = self.forks.iter().flat_map(|fork| fork.parents(step));
+        self.parents.extend(parents);
+        let count = self.plan.branches().len();
+        Some(BranchWork {
+            ticket,
+            build: self.id,
+            step,
+            forks: &self.forks,
+            tokens: &self.columns[step as usize * count..],
+            parents: &self.parents,
+        })
+    }
+
+    /// Takes in the rows of a step; the part to be sent, if any. `sampler` is at the token after
+    /// the last decided one, and is there again afterwards.
+    pub(super) fn stepped(
+        &mut self,
+        window: &[TokenId],
+        rows: &[&[f32]],
+        sampler: &mut Sampler,
+        scratch: &mut Scratch,
+    ) -> Option<Entries> {
+        let order = self.order?;
+        let count = self.plan.branches().len();
+        if rows.len() != count {
+            self.end();
+            return None;
+        }
+        let step = self.step();
+        let base = sampler.history().len();
+        let mut depth = 0;
+        for (branch, row) in rows.iter().enumerate() {
+            // Branches come by ascending depth, so the window is only ever extended.
+            let accepted = self.plan.branches()[branch].accepted as usize;
+            window[depth..accepted]
+                .iter()
+                .for_each(|&token| sampler.push(token));
+            depth = accepted;
+            let own = self.columns[branch..].iter().step_by(count);
+            own.for_each(|&token| sampler.push(token));
+            let token = sampler.choose(row, scratch);
+            sampler.truncate(base + depth);
+            self.columns.push(token);
+        }
+        sampler.truncate(base);
+        if self.step() as usize >= order.steps {
+            self.stage = Stage::Ended;
+        }
+        (order.delivery == Delivery::Push).then(|| self.part(order, step))
+    }
+
+    /// The column that `step` drew.
+    fn part(&self, order: Order, step: u32) -> Entries {
+        let count = self.places.len();
+        let column = &self.columns[(step as usize + 1) * count..];
+        let keys = if step == 0 {
+            self.guesses.iter().map(|guess| guess.key).collect()
+        } else {
+            Vec::new()
+        };
+        Entries {
+            session: order.session,
+            epoch: order.epoch,
+            round: order.round,
+            base_len: order.base_len as u32,
+            before: step,
+            keys,
+            tokens: self.places.iter().map(|&place| column[place]).collect(),
+        }
+    }
+
+    /// Steps that the branches have made.
+    fn step(&self) -> u32 {
+        let count = self.plan.branches().len().max(1);
+        (self.columns.len() / count).saturating_sub(1) as u32
+    }
+
+    /// From guesses to branches and forks.
+    fn lay_out(&mut self, order: Order) {
+        let keys = self.guesses.iter().map(|guess| guess.key);
+        let planned = self
+            .plan
+            .set(order.base_len as u32, order.window as u32, keys);
+        if planned.is_err() || self.guesses.is_empty() {
+            self.stage = Stage::Ended;
+            return;
+        }
+        self.stage = Stage::Branching;
+        let branches = self.plan.branches();
+        self.columns.clear();
+        self.columns.extend(branches.iter().map(|key| key.token));
+        // Places of the guesses: within a depth the plan keeps their order.
+        let mut next = vec![0; order.window + 1];
+        for (place, key) in branches.iter().enumerate().rev() {
+            next[key.accepted as usize] = place;
+        }
+        self.places.clear();
+        for guess in &self.guesses {
+            let place = &mut next[guess.key.accepted as usize];
+            self.places.push(*place);
+            *place += 1;
+        }
+        let most = (MAX_TAIL / order.steps).max(1);
+        self.forks.clear();
+        for fork in self.plan.forks() {
+            let mut start = fork.branches.start;
+            while start < fork.branches.end {
+                let end = fork.branches.end.min(start + most);
+                self.forks.push(Fork {
+                    branches: start..end,
+                    ..fork
+                });
+                start = end;
+            }
+        }
+    }
+}
+
+fn no_candidates(n: usize) -> Candidates {
+    Candidates::new(RankBy::Noise(Domain::Coupled), n)
+}

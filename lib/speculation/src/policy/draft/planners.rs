@@ -1,0 +1,45 @@
+//! Who learns with whom.
+
+use super::DraftSession;
+use crate::fanout::{FanOut, Planner, Prior};
+
+/// What the sessions of one tenant learn from their verdicts: one planner for each way to spend
+/// budgets and to sample, because their scores mean different things. Tenants should not share
+/// them, or one that lies about verdicts would spoil the guesses for others.
+#[derive(Clone, Debug)]
+pub struct Planners {
+    prior: Prior,
+    planners: [[Option<Planner>; 2]; 3],
+}
+
+impl Planners {
+    /// Planners that know nothing but `prior`.
+    pub fn new(prior: Prior) -> Self {
+        Self {
+            prior,
+            planners: Default::default(),
+        }
+    }
+
+    /// The planner for sessions that spend by `fan_out`, of greedy requests or others.
+    pub fn of(&mut self, fan_out: FanOut, greedy: bool) -> &mut Planner {
+        let slot = &mut self.planners[match fan_out {
+            FanOut::Uniform => 0,
+            FanOut::Geometric => 1,
+            FanOut::Learned => 2,
+        }][usize::from(greedy)];
+        slot.get_or_insert_with(|| Planner::new(fan_out, self.prior))
+    }
+
+    /// The planner for `session`, if that drafts for outcomes.
+    pub fn for_session(&mut self, session: &DraftSession) -> Option<&mut Planner> {
+        let (fan_out, greedy) = session.learns_as()?;
+        Some(self.of(fan_out, greedy))
+    }
+}
+
+impl Default for Planners {
+    fn default() -> Self {
+        Self::new(Prior::default())
+    }
+}

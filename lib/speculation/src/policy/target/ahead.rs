@@ -1,0 +1,231 @@
+//! What the target makes of proposals drafted ahead of its verdicts.
+
+use super::{Effects, Entries, Policy, TargetSession, Verified, cache::Hit};
+use crate::{
+    Round, TokenId, fallback::Fallback, guess::OutcomeKey, message::Delivery, policy::SsdOptions,
+};
+
+/// Where the window after a verdict comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Source {
+    /// It had been drafted for this verdict.
+    Ahead {
+        /// Place of the verdict among the outcomes that were drafted for, likeliest first; none if
+        /// it is the rest of a window that was not verified whole.
+        place: Option<u32>,
+    },
+    /// It had not.
+    Fallback(Fallback),
+}
+
+/// What became of a verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lookup {
+    /// Where the next window comes from.
+    pub source: Source,
+    /// Its tokens, if they are known.
+    pub tokens: u32,
+    /// Whether this was the first verdict of a binding, for which the endpoint has little time.
+    pub first: bool,
+}
+
+/// Counts of what was drafted ahead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AheadStats {
+    /// Verdicts that a window had been drafted for.
+    pub hits: u32,
+    /// Verdicts that none had been drafted for, though the endpoint was to.
+    pub misses: u32,
+    /// Those of `hits` that were the first verdict of a binding.
+    pub first_hits: u32,
+    /// Those of `misses` that were the first verdict of a binding.
+    pub first_misses: u32,
+    /// Sum over hits of the place of the verdict among the outcomes drafted for, 0 being the
+    /// likeliest.
+    pub places: u64,
+    /// Tokens of windows that had been drafted ahead.
+    pub used: u32,
+    /// Tokens of continuations that came in time.
+    pub received: u64,
+    /// Tokens of continuations that came too late, or twice, or not in order.
+    pub late: u64,
+    /// Verdicts without a hit after which nothing was proposed.
+    pub alone: u32,
+    /// Verdicts without a hit after which proposals of the target's host were verified.
+    pub local: u32,
+    /// Verdicts without a hit after which the endpoint was asked.
+    pub remote: u32,
+}
+
+/// A verdict looked up.
+#[derive(Debug)]
+pub(super) struct Looked {
+    hit: Option<Hit>,
+    /// Whether anything was to be found.
+    expected: bool,
+    first: bool,
+}
+
+impl TargetSession {
+    /// Takes in a part of the continuations.
+    pub(super) fn receive_entries(&mut self, part: &Entries, effects: &mut Effects) {
+        let keys = part.keys.iter().map(|key| key.token);
+        if !self.understands(keys.chain(part.tokens.iter().copied()), effects) {
+            return;
+        }
+        let current = part.round == self.round && part.base_len as usize == self.tokens.len();
+        let tokens = part.tokens.len() as u64;
+        if current && self.cache.take(part) {
+            self.stats.ahead.received += tokens;
+        } else {
+            self.stats.ahead.late += tokens;
+        }
+    }
+
+    /// Tokens that the cache of continuations holds; never more than the policy's budget times its
+    /// lookahead.
+    pub fn cached(&self) -> usize {
+        self.cache.len()
+    }
+
+    /// Looks a verdict up. To be called before it changes anything.
+    pub(super) fn look_up(&self, verified: &Verified<'_>) -> Looked {
+        Looked {
+            hit: self.find(verified),
+            expected: self.cache.is_open(),
+            first: self.round == Round(0),
+        }
+    }
+
+    fn find(&self, verified: &Verified<'_>) -> Option<Hit> {
+        let (&token, emitted) = verified.tokens.split_last()?;
+        let accepted = verified.accepted;
+        let decided = emitted.len() == accepted as usize;
+        if !decided || !matches!(self.config.policy, Policy::Ssd(_)) {
+            return None;
+        }
+        // The driver may have verified less than it was told to, or lost patience with a window.
+        for proposed in [&self.window, &self.late] {
+            if let Some(rest) = proposed.strip_prefix(verified.tokens)
+                && !rest.is_empty()
+            {
+                return Some(Hit {
+                    place: None,
+                    tokens: rest.to_vec(),
+                });
+            }
+        }
+        let hit = self.cache.find(OutcomeKey { accepted, token })?;
+        (!hit.tokens.is_empty()).then_some(hit)
+    }
+
+    /// Expects continuations of up to `lookahead` tokens for the round under verification; for how
+    /// many outcomes.
+    pub(super) fn expect(&mut self, lookahead: u32) -> u32 {
+        let Policy::Ssd(SsdOptions {
+            budget, delivery, ..
+        }) = self.config.policy
+        else {
+            return 0;
+        };
+        let branches = if lookahead > 0 { budget } else { 0 };
+        match delivery {
+            Delivery::Push => self.cache.expect(branches, lookahead),
+            Delivery::Pull => self.cache.expect(0, 0),
+        }
+        branches
+    }
+
+    /// Decides what is verified next: the window, if that is settled, and how many tokens the
+    /// endpoint is asked for, in a window or for each outcome.
+    pub(super) fn settle(
+        &mut self,
+        looked: Looked,
+        verified: &Verified<'_>,
+        effects: &mut Effects,
+    ) -> (bool, u32) {
+        let Policy::Ssd(options) = self.config.policy else {
+            return (false, self.wanted(verified.suggested));
+        };
+        let most = options.lookahead.of(verified.suggested).min(self.room(1));
+        if most == 0 {
+            return (false, 0);
+        }
+        let Looked {
+            hit,
+            expected,
+            first,
+        } = looked;
+        let mut asked = 0;
+        let source = if let Some(hit) = hit {
+            self.propose(&hit.tokens, most);
+            Source::Ahead { place: hit.place }
+        } else {
+            let pulls = options.delivery == Delivery::Pull;
+            let fallback = if self.propose_locally(verified, most) {
+                Fallback::Local
+            } else if pulls || options.fallback == Fallback::Remote {
+                asked = self.wanted(verified.suggested);
+                if asked > 0 {
+                    Fallback::Remote
+                } else {
+                    Fallback::Nothing
+                }
+            } else {
+                Fallback::Nothing
+            };
+            Source::Fallback(fallback)
+        };
+        let lookup = Lookup {
+            source,
+            tokens: self.window.len() as u32,
+            first,
+        };
+        self.stats.ahead.count(&lookup, expected);
+        effects.lookup = Some(lookup);
+        if asked > 0 {
+            return (false, asked);
+        }
+        let ahead = options.lookahead.of(verified.suggested).min(self.room(2));
+        (true, ahead)
+    }
+
+    /// Verifies what the driver proposes, if it proposes anything; says whether.
+    pub(super) fn propose_locally(&mut self, verified: &Verified<'_>, most: u32) -> bool {
+        let known = |token: &TokenId| token.0 < self.config.vocab_size;
+        if self.config.policy == Policy::Autoregressive || !verified.local.iter().all(known) {
+            return false;
+        }
+        self.propose(verified.local, most);
+        !self.window.is_empty()
+    }
+
+    fn propose(&mut self, tokens: &[TokenId], most: u32) {
+        let len = tokens.len().min(most as usize);
+        self.window.extend_from_slice(&tokens[..len]);
+    }
+}
+
+impl AheadStats {
+    fn count(&mut self, lookup: &Lookup, expected: bool) {
+        match lookup.source {
+            Source::Ahead { place } => {
+                self.hits += 1;
+                self.first_hits += u32::from(lookup.first);
+                self.places += place.map_or(0, u64::from);
+                self.used += lookup.tokens;
+            }
+            Source::Fallback(fallback) => {
+                if expected {
+                    self.misses += 1;
+                    self.first_misses += u32::from(lookup.first);
+                }
+                match fallback {
+                    Fallback::Nothing => self.alone += 1,
+                    Fallback::Local => self.local += 1,
+                    Fallback::Remote => self.remote += 1,
+                }
+            }
+        }
+    }
+}
