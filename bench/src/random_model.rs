@@ -35,14 +35,6 @@ pub const HUNDRED_MILLION: Shape = Shape {
 const HEAD_DIM: usize = 64;
 
 impl Shape {
-    /// Parameters in matrices: what a step streams.
-    pub fn parameters(&self) -> usize {
-        self.tensors()
-            .filter(|(_, s)| s.len() == 2)
-            .map(|(_, s)| s.iter().product::<usize>())
-            .sum()
-    }
-
     fn tensors(self) -> impl Iterator<Item = (String, Vec<usize>)> {
         let (h, f, kv) = (self.hidden, self.ffn, self.kv_heads * HEAD_DIM);
         let layer = move |i: usize| {

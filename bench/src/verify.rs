@@ -36,19 +36,18 @@ const DTYPES: [WeightType; 3] = [WeightType::F32, WeightType::Bf16, WeightType::
 /// Measures and publishes `verify_ratio`.
 pub fn run(args: &VerifyArgs, results: &Path) -> anyhow::Result<()> {
     let temporary = tempfile::tempdir()?;
-    let (folder, parameters) = if let Some(folder) = &args.model {
-        let weights = std::fs::metadata(folder.join("model.safetensors"))?.len();
-        (folder.clone(), weights as usize / 2)
+    let folder = if let Some(folder) = &args.model {
+        folder.clone()
     } else {
         HUNDRED_MILLION.write(temporary.path())?;
-        (temporary.path().to_owned(), HUNDRED_MILLION.parameters())
+        temporary.path().to_owned()
     };
     let mut report = Report::new(
         "verify_ratio",
         format!(
             "Milliseconds of one forward pass over m rows at context {CONTEXT}, logits for all rows, {} thread(s), \
-             {} rounds interleaved after one warm-up round, medians; in brackets the ratio to m = 1. Stream: weight \
-             bytes of a pass over its time, as a share of what a plain sum over the same number of bytes reaches.",
+             {} rounds interleaved after one warm-up round, medians; in brackets the ratio to m = 1. Stream: bytes of \
+             weights (and their scales) of a pass over its time, as a share of what a plain sum over the same number of bytes reaches.",
             args.threads, args.rounds,
         ),
         &[
@@ -68,7 +67,7 @@ pub fn run(args: &VerifyArgs, results: &Path) -> anyhow::Result<()> {
     let mut data = Vec::new();
     for dtype in DTYPES {
         let mut subject = Subject::load(&folder, dtype, args.threads)?;
-        let bytes = parameters * [4, 2, 1][DTYPES.iter().position(|d| *d == dtype).unwrap_or(0)];
+        let bytes = subject.runner.step_bytes();
         let (cells, stream) = subject.measure(args.rounds, bytes, args.threads)?;
         let base = cells[0].median;
         let rate = bytes as f64 / base / 1e6;
