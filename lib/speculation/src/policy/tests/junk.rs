@@ -13,6 +13,33 @@ fn any_to_draft() -> impl Strategy<Value = ToDraft> {
         (0..5_u32, tokens()).prop_map(|(epoch, tokens)| open(epoch, &tokens)),
         (0..5_u32, 0..4_u32, 0..12_u32, tokens(), 0..5_u32)
             .prop_map(|(epoch, round, base, tokens, k)| outcome(epoch, round, base, &tokens, k)),
+        (0..5_u32, tokens(), 0..9_u32, any::<bool>()).prop_map(|(epoch, tokens, k, pull)| {
+            let delivery = if pull { Delivery::Pull } else { Delivery::Push };
+            match open(epoch, &tokens) {
+                ToDraft::Open(open) => ToDraft::Open(Open {
+                    branching: Some(Branching {
+                        lookahead: k,
+                        branches: 2 * k,
+                        fan_out: FanOut::Learned,
+                        delivery,
+                    }),
+                    ..open
+                }),
+                other => other,
+            }
+        }),
+        (0..5_u32, 0..4_u32, 0..12_u32, tokens(), tokens(), 0..5_u32).prop_map(
+            |(epoch, round, base, tokens, window, k)| {
+                match outcome(epoch, round, base, &tokens, k) {
+                    ToDraft::Outcome(outcome) => ToDraft::Outcome(Outcome {
+                        verifying: Some(window.into_iter().map(TokenId).collect()),
+                        branches: 3 * k,
+                        ..outcome
+                    }),
+                    other => other,
+                }
+            }
+        ),
         (0..5_u32).prop_map(|e| ToDraft::Close {
             session: SessionId(3),
             epoch: Epoch(e)
@@ -38,6 +65,23 @@ fn any_to_target() -> impl Strategy<Value = ToTarget> {
         }),
         (0..4_u32, 0..6_u32, 9..20_u32, tokens())
             .prop_map(|(epoch, round, base, tokens)| window(epoch, round, base, &tokens)),
+        (0..4_u32, 0..6_u32, 9..20_u32, 0..4_u32, tokens(), tokens()).prop_map(
+            move |(epoch, round, base_len, before, keys, tokens)| ToTarget::Entries(Entries {
+                session,
+                epoch: Epoch(epoch),
+                round: Round(round),
+                base_len,
+                before,
+                keys: keys
+                    .into_iter()
+                    .map(|token| OutcomeKey {
+                        accepted: base_len % 3,
+                        token: TokenId(token)
+                    })
+                    .collect(),
+                tokens: tokens.into_iter().map(TokenId).collect(),
+            })
+        ),
         (0..4_u32).prop_map(move |e| ToTarget::Resync(Resync {
             session,
             epoch: Epoch(e),
@@ -82,6 +126,7 @@ proptest! {
     ) {
         let (mut draft, mut scratch) = (DraftSession::new(SessionId(3), VOCAB, 10), Scratch::new());
         let row = [0.0; VOCAB as usize];
+        let mut planners = Planners::default();
         let mut held = 0;
         for (message, steps) in &messages {
             let mut pending = None;
@@ -96,7 +141,16 @@ proptest! {
             }
             draft.handle(message);
             if let Some((ticket, fed)) = pending {
-                draft.stepped(ticket, fed, &[&row], &mut scratch);
+                // As many rows as were wanted, or not.
+                let rows = vec![&row[..]; fed];
+                draft.stepped(ticket, fed, &rows, &mut scratch);
+            }
+            draft.plan(&mut planners);
+            if let Some(work) = draft.branches() {
+                let (ticket, rows) = (work.ticket, work.rows());
+                prop_assert!(work.forks().all(|fork| fork.trunk_len as usize <= held));
+                let rows = vec![&row[..]; rows - usize::from(*steps == 2)];
+                draft.branched(ticket, &rows, &mut scratch);
             }
             prop_assert!(draft.tokens().iter().all(|token| token.0 < VOCAB));
         }
@@ -105,8 +159,20 @@ proptest! {
     #[test]
     fn a_target_session_takes_any_inputs_in_any_order(
         pokes in prop::collection::vec((any_poke(), 0..4000_u32), 0..60),
+        ahead in any::<bool>(),
     ) {
-        let (mut target, _) = open_target();
+        let mut target = if ahead {
+            let policy = Policy::Ssd(SsdOptions {
+                lookahead: Lookahead::Fixed(3),
+                budget: 4,
+                ..SsdOptions::default()
+            });
+            let mut world = World::new(policy, sampling(0.0), 1, Faults::default(), 0.0, 64);
+            world.target.handle(Duration::ZERO, Input::LinkUp);
+            world.target
+        } else {
+            open_target().0
+        };
         let mut now = Duration::ZERO;
         let mut emitted = 0;
         for (poke, later) in &pokes {
@@ -119,7 +185,8 @@ proptest! {
                 Poke::Verified(tokens, accepted, suggested, last) => {
                     let tokens: Vec<_> = tokens.iter().map(|&t| TokenId(t)).collect();
                     let (accepted, suggested, last) = (*accepted, *suggested, *last);
-                    let result = Verified { tokens: &tokens, accepted, suggested, last, local: &[] };
+                    let local = &tokens[..tokens.len() / 2];
+                    let result = Verified { tokens: &tokens, accepted, suggested, last, local };
                     target.handle(now, Input::Verified(result));
                 }
                 Poke::Next => {
@@ -129,6 +196,7 @@ proptest! {
                     }
                 }
             }
+            prop_assert!(target.cached() <= 4 * 3);
             // Only a verdict changes the sequence.
             emitted += target.tokens().len() - before;
             prop_assert!(emitted == target.stats().emitted as usize);

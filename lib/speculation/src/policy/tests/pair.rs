@@ -35,6 +35,7 @@ fn whatever_the_link_does_the_output_is_that_of_plain_decoding() {
             duplicate: 60 * level,
             delay: 80 * level,
             cut: if seed % 3 == 0 { 30 } else { 0 },
+            ..Faults::default()
         };
         run(
             fixed(1 + (seed % 7) as u32),

@@ -1,0 +1,187 @@
+//! Both sides of `Ssd` together, in virtual time.
+
+use super::*;
+
+fn ssd(k: u32, budget: u32) -> SsdOptions {
+    SsdOptions {
+        lookahead: Lookahead::Fixed(k),
+        budget,
+        ..SsdOptions::default()
+    }
+}
+
+fn play(
+    options: SsdOptions,
+    params: &SamplingParams,
+    seed: u64,
+    faults: Faults,
+    blur: f32,
+) -> (World, Duration) {
+    let expected = plain(params, Seed(seed), 200);
+    let policy = Policy::Ssd(options);
+    let mut world = World::new(policy, params.clone(), seed, faults, blur, 200);
+    let (tokens, took) = world.run();
+    assert_eq!(tokens, expected, "seed {seed}, {options:?}, {faults:?}");
+    (world, took)
+}
+
+#[test]
+fn a_perfect_draft_is_hit_by_every_verdict_after_the_first() {
+    for seed in 0..4 {
+        let params = demanding((seed % 2) as f32);
+        let (world, took) = play(ssd(4, 12), &params, seed, Faults::default(), 0.0);
+        let stats = world.target.stats();
+        assert_eq!(stats.ahead.misses, stats.ahead.first_misses, "{stats:?}");
+        assert_eq!(stats.accepted, stats.drafted, "{stats:?}");
+        assert!(stats.ahead.hits >= stats.rounds - 2, "{stats:?}");
+        assert!(stats.ahead.used >= 4 * (stats.rounds - 3), "{stats:?}");
+        assert_eq!((stats.missed, stats.reopened), (0, 0));
+        // A hit waits for nothing: a round is a verification.
+        assert!(took <= 1000 * US * (stats.rounds + 2), "{took:?} {stats:?}");
+        assert!(world.checked > 500);
+    }
+}
+
+#[test]
+fn a_poor_draft_changes_no_token_and_is_hit_sometimes() {
+    for seed in 0..12 {
+        for fan_out in [FanOut::Uniform, FanOut::Geometric, FanOut::Learned] {
+            let options = SsdOptions {
+                fan_out,
+                ..ssd(4, 24)
+            };
+            let params = demanding((seed % 2) as f32);
+            let (world, _) = play(options, &params, seed, Faults::default(), 2.0);
+            let stats = world.target.stats();
+            assert!(stats.ahead.hits > stats.ahead.misses, "{stats:?}");
+            let draft = world.draft.unwrap().stats();
+            assert!(draft.judged + 3 >= stats.rounds && draft.pushed > 0);
+            let ranked: u32 = draft.ranks.iter().sum();
+            assert!(ranked >= stats.ahead.hits - 2, "{draft:?} {stats:?}");
+        }
+    }
+}
+
+#[test]
+fn hits_save_the_round_trips_that_speculation_alone_waits_for() {
+    for (seed, blur) in [(0, 0.0), (1, 0.0), (2, 2.0), (3, 2.0)] {
+        let params = sampling((seed % 2) as f32);
+        let (_, took) = play(ssd(4, 24), &params, seed, Faults::default(), blur);
+        let mut alone = World::new(fixed(4), params, seed, Faults::default(), blur, 200);
+        let (_, without) = alone.run();
+        assert!(took * 6 < without * 5, "{took:?} {without:?}");
+    }
+}
+
+#[test]
+fn whatever_happens_the_output_is_that_of_plain_decoding() {
+    for seed in 0..240_u64 {
+        let level = (seed % 5) as u32;
+        let some = |period, rate| if seed.is_multiple_of(period) { rate } else { 0 };
+        let faults = Faults {
+            drop: 40 * level,
+            duplicate: 60 * level,
+            delay: 80 * level,
+            cut: some(3, 30),
+            restart: some(4, 40),
+            moved: some(7, 40),
+            clip: some(6, 200),
+            local: some(8, 300),
+        };
+        let fallbacks = [Fallback::Nothing, Fallback::Local, Fallback::Remote];
+        let fan_outs = [FanOut::Uniform, FanOut::Geometric, FanOut::Learned];
+        let options = SsdOptions {
+            fallback: fallbacks[seed as usize % 3],
+            fan_out: fan_outs[seed as usize / 3 % 3],
+            delivery: if seed % 11 == 10 {
+                Delivery::Pull
+            } else {
+                Delivery::Push
+            },
+            ..ssd(1 + (seed % 7) as u32, 1 + (seed % 30) as u32)
+        };
+        let params = demanding((seed % 2) as f32);
+        play(options, &params, seed, faults, (seed % 4) as f32);
+    }
+}
+
+#[test]
+fn lost_parts_leave_continuations_shorter_and_speculation_useful() {
+    let faults = Faults {
+        drop: 50,
+        duplicate: 200,
+        delay: 50,
+        ..Faults::default()
+    };
+    let (world, took) = play(ssd(4, 12), &sampling(0.0), 4, faults, 0.0);
+    let stats = world.target.stats();
+    assert!(stats.ahead.hits > stats.rounds / 2, "{stats:?}");
+    assert!(stats.ahead.late > 0 && stats.accepted > 80, "{stats:?}");
+    let (_, alone) = run(Policy::Autoregressive, 4, Faults::default(), 0.0);
+    assert!(took < alone);
+}
+
+#[test]
+fn without_fallback_a_miss_verifies_at_once_and_the_next_verdict_may_hit() {
+    let options = SsdOptions {
+        fallback: Fallback::Nothing,
+        ..ssd(4, 4)
+    };
+    let (world, took) = play(options, &sampling(1.0), 5, Faults::default(), 3.0);
+    let stats = world.target.stats();
+    assert_eq!((stats.missed, stats.ahead.remote), (0, 0));
+    assert!(stats.ahead.alone > 3 && stats.ahead.hits > 3, "{stats:?}");
+    // Nobody ever waits.
+    assert_eq!(took, 1000 * US * stats.rounds);
+}
+
+#[test]
+fn a_pulled_window_is_there_when_it_is_asked_for() {
+    let pull = SsdOptions {
+        delivery: Delivery::Pull,
+        ..ssd(4, 12)
+    };
+    let (world, took) = play(pull, &sampling(1.0), 7, Faults::default(), 0.0);
+    let draft = world.draft.as_ref().unwrap().stats();
+    assert!(draft.prepared + 2 >= draft.windows, "{draft:?}");
+    assert_eq!((draft.pushed, world.target.stats().ahead.hits), (0, 0));
+    // A round trip a round, and no time to draft.
+    let rounds = world.target.stats().rounds;
+    assert!(took <= 1100 * US * (rounds + 1), "{took:?} {rounds}");
+}
+
+#[test]
+fn near_the_maximum_length_windows_shrink_and_nothing_hangs() {
+    for max_len in 10..30 {
+        for draft_len in [11, 14, 18, 64] {
+            for fallback in [Fallback::Nothing, Fallback::Remote] {
+                let options = SsdOptions {
+                    fallback,
+                    ..ssd(8, 16)
+                };
+                let params = sampling(0.0);
+                let expected = plain(&params, Seed(4), max_len);
+                let policy = Policy::Ssd(options);
+                let mut world = World::new(policy, params, 4, Faults::default(), 0.0, max_len);
+                world.draft_len = draft_len;
+                let (tokens, took) = world.run();
+                assert_eq!(tokens, expected);
+                let stats = world.target.stats();
+                assert_eq!(stats.accepted, stats.drafted);
+                assert!(took < 2000 * US * (stats.rounds + 1));
+            }
+        }
+    }
+}
+
+#[test]
+fn an_adaptive_lookahead_of_nothing_costs_the_endpoint_nothing() {
+    let options = SsdOptions {
+        lookahead: Lookahead::Adaptive { max: 0 },
+        ..SsdOptions::default()
+    };
+    let (world, took) = play(options, &sampling(0.0), 2, Faults::default(), 0.0);
+    let draft = world.draft.unwrap().stats();
+    assert_eq!((draft.builds, draft.windows), (0, 0));
+    assert_eq!(took, 1000 * US * 191);
+}

@@ -1,0 +1,275 @@
+//! The target's side of `Ssd`, message by message.
+
+use super::*;
+use crate::policy::target::{AheadStats, Lookup, Source};
+
+const PROMPT: u32 = 9;
+
+fn ssd_target(fallback: Fallback) -> TargetSession {
+    let options = SsdOptions {
+        lookahead: Lookahead::Fixed(3),
+        budget: 4,
+        fallback,
+        ..SsdOptions::default()
+    };
+    let policy = Policy::Ssd(options);
+    let mut world = World::new(policy, sampling(0.0), 1, Faults::default(), 0.0, 64);
+    let effects = world.target.handle(Duration::ZERO, Input::LinkUp);
+    let [ToDraft::Open(open)] = &effects.messages[..] else {
+        unreachable!("{effects:?}");
+    };
+    let expected = Branching {
+        lookahead: 3,
+        branches: 4,
+        fan_out: FanOut::Learned,
+        delivery: Delivery::Push,
+    };
+    assert_eq!(open.branching, Some(expected));
+    world.target
+}
+
+fn tokens(tokens: &[u32]) -> Vec<TokenId> {
+    tokens.iter().map(|&t| TokenId(t)).collect()
+}
+
+/// A part for (accepted, token) pairs; later parts have none.
+fn part(epoch: u32, round: u32, before: u32, keys: &[(u32, u32)], column: &[u32]) -> Entries {
+    let keys = keys.iter().map(|&(accepted, token)| OutcomeKey {
+        accepted,
+        token: TokenId(token),
+    });
+    Entries {
+        session: SessionId(3),
+        epoch: Epoch(epoch),
+        round: Round(round),
+        base_len: PROMPT + round,
+        before,
+        keys: keys.collect(),
+        tokens: tokens(column),
+    }
+}
+
+fn receive(target: &mut TargetSession, part: Entries) -> Vec<ToDraft> {
+    let message = ToTarget::Entries(part);
+    target.handle(US, Input::Received(&message)).messages
+}
+
+/// Verifies what is to be verified, none of it accepted; what the endpoint is told.
+fn decide(target: &mut TargetSession, token: u32) -> Outcome {
+    assert!(matches!(target.next(US), Next::Verify(_)));
+    let effects = target.handle(US, verified(&[TokenId(token)], 0));
+    match &effects.messages[..] {
+        [ToDraft::Outcome(outcome)] => outcome.clone(),
+        other => unreachable!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_verdict_that_was_drafted_for_is_verified_on_at_once_and_told() {
+    let mut target = ssd_target(Fallback::Remote);
+    receive(&mut target, part(1, 0, 0, &[(0, 5), (0, 7)], &[1, 2]));
+    receive(&mut target, part(1, 0, 1, &[], &[3, 4]));
+    target.next(US);
+    let effects = target.handle(US, verified(&[TokenId(7)], 0));
+    let lookup = Lookup {
+        source: Source::Ahead { place: Some(1) },
+        tokens: 2,
+        first: true,
+    };
+    assert_eq!(effects.lookup, Some(lookup));
+    let expected = Outcome {
+        session: SessionId(3),
+        epoch: Epoch(1),
+        round: Round(0),
+        base_len: PROMPT,
+        tokens: tokens(&[7]),
+        lookahead: 3,
+        verifying: Some(tokens(&[2, 4])),
+        branches: 4,
+    };
+    assert_eq!(effects.messages, [ToDraft::Outcome(expected)]);
+    assert_eq!(target.next(US), Next::Verify(&tokens(&[2, 4])));
+    let stats = AheadStats {
+        hits: 1,
+        first_hits: 1,
+        places: 1,
+        used: 2,
+        received: 4,
+        ..AheadStats::default()
+    };
+    assert_eq!(target.stats().ahead, stats);
+}
+
+#[test]
+fn a_verdict_that_was_not_drafted_for_falls_back() {
+    for fallback in [Fallback::Nothing, Fallback::Local, Fallback::Remote] {
+        let mut target = ssd_target(fallback);
+        receive(&mut target, part(1, 0, 0, &[(0, 5), (1, 7)], &[1, 2]));
+        let outcome = decide(&mut target, 7);
+        let remote = fallback == Fallback::Remote;
+        assert_eq!(outcome.verifying, (!remote).then(Vec::new));
+        assert_eq!((outcome.lookahead, outcome.branches), (3, 4));
+        assert_eq!(outcome.asks(), remote.then_some(3));
+        assert_eq!(matches!(target.next(US), Next::Wait { .. }), remote);
+        assert_eq!(target.stats().ahead.misses, 1);
+    }
+}
+
+#[test]
+fn a_proposal_of_the_targets_host_is_used_on_a_miss_only() {
+    let local = tokens(&[8, 9, 10, 11]);
+    for (hit, window) in [(true, &[1][..]), (false, &[8, 9, 10])] {
+        let mut target = ssd_target(Fallback::Remote);
+        receive(&mut target, part(1, 0, 0, &[(0, 5)], &[1]));
+        target.next(US);
+        let decided = [TokenId(if hit { 5 } else { 6 })];
+        let result = Verified {
+            tokens: &decided,
+            local: &local,
+            suggested: 3,
+            ..Verified::default()
+        };
+        target.handle(US, Input::Verified(result));
+        assert_eq!(target.next(US), Next::Verify(&tokens(window)));
+        assert_eq!(target.stats().ahead.local, u32::from(!hit));
+    }
+    // Without an endpoint it is all there is.
+    let mut target = ssd_target(Fallback::Remote);
+    target.handle(US, Input::LinkDown);
+    target.next(US);
+    let result = Verified {
+        tokens: &[TokenId(5)],
+        local: &local,
+        ..Verified::default()
+    };
+    assert_eq!(target.handle(US, Input::Verified(result)).messages, []);
+    assert_eq!(target.next(US), Next::Verify(&local));
+}
+
+#[test]
+fn entries_of_other_rounds_epochs_and_lengths_are_never_proposed() {
+    let keys = [(0, 5)];
+    let mut long = part(1, 1, 0, &keys, &[1]);
+    long.base_len += 1;
+    let wrong = [
+        part(1, 0, 0, &keys, &[1]),
+        part(1, 2, 0, &keys, &[1]),
+        part(0, 1, 0, &keys, &[1]),
+        part(2, 1, 0, &keys, &[1]),
+        long,
+    ];
+    for entries in wrong {
+        let mut target = ssd_target(Fallback::Nothing);
+        // Held for round 0, and of no use after it.
+        receive(&mut target, part(1, 0, 0, &keys, &[2]));
+        decide(&mut target, 6);
+        receive(&mut target, entries);
+        assert_eq!(target.cached(), 0);
+        let outcome = decide(&mut target, 5);
+        assert_eq!(outcome.verifying, Some(Vec::new()));
+    }
+    let mut target = ssd_target(Fallback::Nothing);
+    decide(&mut target, 6);
+    receive(&mut target, part(1, 1, 0, &keys, &[1]));
+    assert_eq!(decide(&mut target, 5).verifying, Some(tokens(&[1])));
+}
+
+#[test]
+fn parts_may_come_twice_in_the_wrong_order_or_not_at_all() {
+    let first = || part(1, 0, 0, &[(0, 5), (0, 6)], &[1, 2]);
+    let second = || part(1, 0, 1, &[], &[3, 4]);
+    let third = || part(1, 0, 2, &[], &[5, 6]);
+    type Parts = Vec<Entries>;
+    let cases: [(Parts, &[u32], u64); 6] = [
+        (vec![first(), second(), third()], &[2, 4, 6], 0),
+        (vec![first(), first(), second(), first()], &[2, 4], 4),
+        (vec![second(), first(), third()], &[2], 4),
+        (vec![first(), third(), second()], &[2, 4], 2),
+        (vec![second(), third()], &[], 4),
+        // Torn, without outcomes, or naming them again.
+        (
+            vec![
+                part(1, 0, 0, &[(0, 5), (0, 6)], &[1, 2, 3]),
+                part(1, 0, 0, &[], &[1, 2]),
+                first(),
+                part(1, 0, 1, &[(0, 6)], &[7]),
+            ],
+            &[2],
+            6,
+        ),
+    ];
+    for (parts, expected, late) in cases {
+        let mut target = ssd_target(Fallback::Nothing);
+        for part in parts {
+            receive(&mut target, part);
+        }
+        assert_eq!(decide(&mut target, 6).verifying, Some(tokens(expected)));
+        assert_eq!(target.stats().ahead.late, late);
+    }
+}
+
+#[test]
+fn a_token_outside_the_vocabulary_in_any_place_ends_the_speculation() {
+    for wrong in [
+        part(1, 0, 0, &[(0, VOCAB)], &[1]),
+        part(1, 0, 0, &[(0, 1)], &[VOCAB]),
+        part(1, 7, 3, &[], &[1, VOCAB]),
+    ] {
+        let mut target = ssd_target(Fallback::Remote);
+        let sent = receive(&mut target, wrong);
+        assert!(matches!(sent[..], [ToDraft::Close { .. }]));
+        assert!(!target.is_bound());
+        assert_eq!(target.next(US), Next::Verify(&[]));
+    }
+}
+
+#[test]
+fn whatever_an_endpoint_sends_no_more_is_held_than_was_asked_for() {
+    let mut target = ssd_target(Fallback::Nothing);
+    let keys: Vec<_> = (0..1000).map(|i| (i, i % VOCAB)).collect();
+    for before in 0..500 {
+        let named: &[_] = if before == 0 { &keys } else { &[] };
+        receive(
+            &mut target,
+            part(1, 0, before, named, &[before % VOCAB; 1000]),
+        );
+        assert!(target.cached() <= 4 * 3);
+    }
+    assert_eq!(target.cached(), 12);
+    assert_eq!(decide(&mut target, 0).verifying, Some(tokens(&[0, 1, 2])));
+    // Nothing was asked for: nothing is held.
+    let mut plain = open_target().0;
+    receive(&mut plain, part(1, 0, 0, &keys, &[1; 1000]));
+    assert_eq!(plain.cached(), 0);
+}
+
+#[test]
+fn what_is_left_of_a_window_verified_in_part_is_verified_next() {
+    let mut target = ssd_target(Fallback::Remote);
+    receive(&mut target, part(1, 0, 0, &[(0, 5)], &[1]));
+    receive(&mut target, part(1, 0, 1, &[], &[2]));
+    receive(&mut target, part(1, 0, 2, &[], &[3]));
+    decide(&mut target, 5);
+    assert_eq!(target.next(US), Next::Verify(&tokens(&[1, 2, 3])));
+    // Only the first was fed, and what is decided after it is what would have come next.
+    let effects = target.handle(US, verified(&tokens(&[1, 2]), 1));
+    let [ToDraft::Outcome(outcome)] = &effects.messages[..] else {
+        unreachable!("{effects:?}");
+    };
+    assert_eq!(outcome.verifying, Some(tokens(&[3])));
+}
+
+#[test]
+fn a_window_that_comes_too_late_for_its_round_still_serves_the_next() {
+    let mut target = ssd_target(Fallback::Remote);
+    let outcome = decide(&mut target, 5);
+    assert_eq!(outcome.asks(), Some(3));
+    let late = 6_000 * US;
+    assert_eq!(target.next(late), Next::Verify(&[]));
+    target.handle(late, Input::Received(&window(1, 1, 10, &[1, 2, 3])));
+    let effects = target.handle(late, verified(&[TokenId(1)], 0));
+    let [ToDraft::Outcome(outcome)] = &effects.messages[..] else {
+        unreachable!("{effects:?}");
+    };
+    assert_eq!(outcome.verifying, Some(tokens(&[2, 3])));
+}

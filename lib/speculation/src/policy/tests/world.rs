@@ -1,0 +1,328 @@
+//! Both sides in virtual time over a link that drops, duplicates, reorders, delays and is cut.
+
+use alloc::collections::BTreeMap;
+
+use super::{engine::ToyEngine, *};
+use crate::verify::coupled_chain;
+
+/// What the link does to messages, in thousandths.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Faults {
+    pub(super) drop: u32,
+    pub(super) duplicate: u32,
+    pub(super) delay: u32,
+    pub(super) cut: u32,
+    /// The endpoint forgets everything; the link stays.
+    pub(super) restart: u32,
+    /// The endpoint is lost and another takes over; what the old one sent may still arrive.
+    pub(super) moved: u32,
+    /// Not all of a window is verified.
+    pub(super) clip: u32,
+    /// The target's host makes a proposal.
+    pub(super) local: u32,
+}
+
+/// Things that happen, by time; ties in order of scheduling.
+enum Event {
+    ToDraft(ToDraft),
+    ToTarget(ToTarget),
+    DraftStep,
+    TargetWakes,
+    PassDone,
+    LinkUp,
+}
+
+pub(super) struct World {
+    now: Duration,
+    events: BTreeMap<(Duration, u64), Event>,
+    count: u64,
+    faults: Faults,
+    dice: u32,
+    seed: u64,
+    params: SamplingParams,
+    pub(super) target: TargetSession,
+    sampler: Sampler,
+    pub(super) draft: Option<DraftSession>,
+    /// Positions of the draft model.
+    pub(super) draft_len: usize,
+    engine: ToyEngine,
+    planners: Planners,
+    /// Continuations that the endpoint sent, by epoch and round.
+    sent: BTreeMap<(Epoch, Round), Vec<(OutcomeKey, Vec<TokenId>)>>,
+    /// Continuations that were held against sequential decoding.
+    pub(super) checked: usize,
+    draft_busy: bool,
+    pass: bool,
+    up: bool,
+    blur: f32,
+    scratch: Scratch,
+}
+
+impl World {
+    pub(super) fn new(
+        policy: Policy,
+        params: SamplingParams,
+        seed: u64,
+        faults: Faults,
+        blur: f32,
+        max_len: usize,
+    ) -> Self {
+        let tokens = prompt();
+        let sampler = Sampler::new(params.clone(), Seed(seed), &tokens, tokens.len()).unwrap();
+        let config = TargetConfig {
+            session: SessionId(3),
+            policy,
+            sampling: params.clone(),
+            seed: Seed(seed),
+            prompt_len: tokens.len() as u32,
+            max_len,
+            vocab_size: VOCAB,
+            patience: Patience::new(1.5, 500 * US, 20_000 * US, 5_000 * US),
+            reopen_after: 10_000 * US,
+        };
+        Self {
+            now: Duration::ZERO,
+            events: BTreeMap::new(),
+            count: 0,
+            faults,
+            dice: 0,
+            seed,
+            params,
+            target: TargetSession::new(config, tokens),
+            sampler,
+            draft: None,
+            draft_len: 4096,
+            engine: ToyEngine::default(),
+            planners: Planners::default(),
+            sent: BTreeMap::new(),
+            checked: 0,
+            draft_busy: false,
+            pass: false,
+            up: false,
+            blur,
+            scratch: Scratch::new(),
+        }
+    }
+
+    fn roll(&mut self) -> u32 {
+        self.dice += 1;
+        philox([self.dice, 1, 2, 3], [self.seed as u32, 77])[0] % 1000
+    }
+
+    fn at(&mut self, delay: Duration, event: Event) {
+        self.count += 1;
+        self.events.insert((self.now + delay, self.count), event);
+    }
+
+    fn send(&mut self, event: impl Fn() -> Event) {
+        if !self.up || self.roll() < self.faults.drop {
+            return;
+        }
+        let copies = if self.roll() < self.faults.duplicate {
+            2
+        } else {
+            1
+        };
+        for _ in 0..copies {
+            let slow = self.roll() < self.faults.delay;
+            let delay = if slow { 50 * US * self.roll() } else { 40 * US };
+            self.at(delay, event());
+        }
+    }
+
+    fn input(&mut self, input: Input<'_>) {
+        let effects = self.target.handle(self.now, input);
+        for message in effects.messages {
+            self.send(|| Event::ToDraft(message.clone()));
+        }
+        self.drive_target();
+    }
+
+    fn drive_target(&mut self) {
+        if self.pass {
+            return;
+        }
+        match self.target.next(self.now) {
+            Next::Verify(_) => {
+                self.pass = true;
+                self.at(1000 * US, Event::PassDone);
+            }
+            Next::Wait { until } => {
+                let delay = until.saturating_sub(self.now);
+                self.at(delay, Event::TargetWakes);
+            }
+            Next::Finished => {}
+        }
+    }
+
+    fn pass_done(&mut self) {
+        self.pass = false;
+        let base = self.target.tokens().to_vec();
+        let Next::Verify(window) = self.target.next(self.now) else {
+            return;
+        };
+        let mut window = window.to_vec();
+        if self.roll() < self.faults.clip {
+            window.truncate(window.len() / 2);
+        }
+        let rows: Vec<Vec<f32>> = (0..=window.len())
+            .map(|i| logits(&[&base[..], &window[..i]].concat(), 0.0))
+            .collect();
+        let verdict = coupled_chain(&mut self.sampler, &mut self.scratch, &window, |i| &rows[i]);
+        let mut tokens = window[..verdict.accepted].to_vec();
+        tokens.push(verdict.decided);
+        let offers = self.roll() < self.faults.local;
+        self.input(Input::Verified(Verified {
+            tokens: &tokens,
+            accepted: verdict.accepted as u32,
+            suggested: 4,
+            local: if offers { &base[base.len() - 3..] } else { &[] },
+            last: false,
+        }));
+        if self.up {
+            self.misfortunes();
+        }
+    }
+
+    fn misfortunes(&mut self) {
+        if self.roll() < self.faults.restart {
+            self.draft = None;
+        }
+        if self.roll() < self.faults.moved {
+            self.draft = None;
+            self.input(Input::LinkDown);
+            self.input(Input::LinkUp);
+        }
+        if self.roll() < self.faults.cut {
+            self.up = false;
+            self.draft = None;
+            self.events
+                .retain(|_, e| !matches!(e, Event::ToDraft(_) | Event::ToTarget(_)));
+            self.input(Input::LinkDown);
+            let outage = 10 * US * self.roll();
+            self.at(outage, Event::LinkUp);
+        }
+    }
+
+    fn draft_receives(&mut self, message: &ToDraft) {
+        let answer = match (&mut self.draft, message) {
+            (Some(draft), _) => draft.handle(message),
+            (None, ToDraft::Open(_)) => {
+                let mut draft = DraftSession::new(SessionId(3), VOCAB, self.draft_len);
+                self.engine = ToyEngine::default();
+                let answer = draft.handle(message);
+                self.draft = Some(draft);
+                answer
+            }
+            (None, _) => DraftSession::answer_unknown(message),
+        };
+        self.answer(answer);
+        self.drive_draft();
+    }
+
+    fn answer(&mut self, answer: Option<ToTarget>) {
+        if let Some(answer) = answer {
+            self.send(|| Event::ToTarget(answer.clone()));
+        }
+    }
+
+    fn drive_draft(&mut self) {
+        if !self.draft_busy {
+            self.draft_busy = true;
+            self.at(80 * US, Event::DraftStep);
+        }
+    }
+
+    /// A step of the draft: planned now, its end comes with messages in between.
+    fn draft_step(&mut self) {
+        self.draft_busy = false;
+        let Some(draft) = &mut self.draft else { return };
+        draft.plan(&mut self.planners);
+        // Prompts go in by chunks.
+        let Some(step) = self.engine.step(draft, 5) else {
+            return;
+        };
+        // Whatever is in the inbox now arrives during the step.
+        let waiting: Vec<_> = self
+            .events
+            .iter()
+            .filter(|((time, _), e)| *time <= self.now + 40 * US && matches!(e, Event::ToDraft(_)))
+            .map(|(key, _)| *key)
+            .collect();
+        for key in waiting {
+            if let Some(Event::ToDraft(message)) = self.events.remove(&key) {
+                self.draft_busy = true;
+                self.draft_receives(&message);
+            }
+        }
+        self.draft_busy = false;
+        if let Some(draft) = &mut self.draft {
+            let blur = self.blur;
+            let answer = step.report(draft, &mut self.scratch, |context| logits(context, blur));
+            if let Some(ToTarget::Entries(part)) = &answer {
+                self.check(part);
+            }
+            self.answer(answer);
+            self.drive_draft();
+        }
+    }
+
+    /// Holds a part of entries against sequential decoding of the draft's own language: what a
+    /// branch drew is what comes after the sequence, the first tokens of the window, the decided
+    /// token, and what it drew before.
+    fn check(&mut self, part: &Entries) {
+        let Some(draft) = &self.draft else { return };
+        let known = self.sent.entry((part.epoch, part.round)).or_default();
+        if part.before == 0 {
+            known.clear();
+            known.extend(part.keys.iter().map(|&key| (key, Vec::new())));
+        }
+        assert_eq!(known.len(), part.tokens.len(), "a part is a column");
+        for ((key, continuation), &token) in known.iter_mut().zip(&part.tokens) {
+            assert_eq!(continuation.len(), part.before as usize);
+            let end = (part.base_len + key.accepted) as usize;
+            let mut context = draft.tokens()[..end].to_vec();
+            context.push(key.token);
+            context.extend_from_slice(continuation);
+            let sampler = Sampler::new(
+                self.params.clone(),
+                Seed(self.seed),
+                &context,
+                prompt().len(),
+            );
+            let row = logits(&context, self.blur);
+            let expected = sampler.unwrap().choose(&row, &mut self.scratch);
+            assert_eq!(token, expected, "{key:?} after {continuation:?}");
+            continuation.push(token);
+            self.checked += 1;
+        }
+    }
+
+    /// Runs to the end; the tokens, and how long it took.
+    pub(super) fn run(&mut self) -> (Vec<TokenId>, Duration) {
+        self.up = true;
+        self.input(Input::LinkUp);
+        let mut steps = 0;
+        while self.target.next(self.now) != Next::Finished {
+            let ((time, _), event) = self
+                .events
+                .pop_first()
+                .expect("the target waits for nothing");
+            self.now = time;
+            steps += 1;
+            assert!(steps < 200_000, "no progress");
+            match event {
+                Event::ToDraft(message) => self.draft_receives(&message),
+                Event::ToTarget(message) => self.input(Input::Received(&message)),
+                Event::DraftStep => self.draft_step(),
+                Event::TargetWakes => self.drive_target(),
+                Event::PassDone => self.pass_done(),
+                Event::LinkUp => {
+                    self.up = true;
+                    self.input(Input::LinkUp);
+                }
+            }
+        }
+        (self.target.tokens().to_vec(), self.now)
+    }
+}
