@@ -2,7 +2,7 @@
 
 use alloc::{vec, vec::Vec};
 
-use super::Ticket;
+use super::{DraftStats, work::Ticket};
 use crate::{
     Epoch, Round, SessionId, TokenId,
     branch::{BranchPlan, Fork},
@@ -216,10 +216,16 @@ impl Build {
         columns.iter().step_by(count.max(1)).copied()
     }
 
-    /// Learns from the last verdict: the rank of the decided token, if it is listed.
-    pub(super) fn learn(&mut self, planner: &mut Planner) -> Option<Option<usize>> {
-        let verdict = self.verdict.take()?;
-        Some(planner.observe(&self.judged, verdict))
+    /// Learns from the last verdict, and counts the rank of its token if that is listed.
+    pub(super) fn learn(&mut self, planner: &mut Planner, stats: &mut DraftStats) {
+        let Some(verdict) = self.verdict.take() else {
+            return;
+        };
+        stats.judged += 1;
+        let rank = planner.observe(&self.judged, verdict);
+        if let Some(count) = rank.and_then(|rank| stats.ranks.get_mut(rank)) {
+            *count += 1;
+        }
     }
 
     /// Whether candidates wait for a plan.

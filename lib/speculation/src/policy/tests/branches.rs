@@ -57,18 +57,26 @@ impl Bench {
         }
     }
 
-    fn step(&mut self) -> Option<Option<ToTarget>> {
+    /// Makes a step; false if there is nothing to do.
+    fn step(&mut self, sent: &mut Vec<ToTarget>) -> bool {
         self.draft.plan(&mut self.planners);
-        let step = self.engine.step(&mut self.draft, 1000)?;
-        Some(step.report(&mut self.draft, &mut self.scratch, counting))
+        let Some(step) = self.engine.step(&mut self.draft, 1000) else {
+            return false;
+        };
+        sent.extend(step.report(&mut self.draft, &mut self.scratch, counting));
+        true
+    }
+
+    fn steps(&mut self, count: usize) {
+        for _ in 0..count {
+            self.step(&mut vec![]);
+        }
     }
 
     /// Runs until there is nothing to do.
     fn settle(&mut self) -> Vec<ToTarget> {
         let mut sent = vec![];
-        while let Some(answer) = self.step() {
-            sent.extend(answer);
-        }
+        while self.step(&mut sent) {}
         sent
     }
 
@@ -142,9 +150,7 @@ fn the_next_outcome_ends_a_build_wherever_it_is() {
     for steps in 0..5 {
         let mut bench = Bench::new(64);
         bench.draft.handle(&open_with(1, &[1, 2], branching(3, 4)));
-        for _ in 0..steps {
-            bench.step();
-        }
+        bench.steps(steps);
         let begun = bench.draft.build();
         let (ticket, rows) = match bench.draft.branches() {
             Some(work) => (Some(work.ticket), work.rows()),
@@ -208,10 +214,9 @@ fn what_was_drafted_for_another_window_is_not_taken_for_this_verdict() {
 fn a_driver_without_pages_drops_branches_and_the_session_goes_on() {
     let mut bench = Bench::new(64);
     bench.draft.handle(&open_with(1, &[1, 2], branching(3, 4)));
-    bench.step();
-    bench.step();
+    bench.steps(2);
     bench.draft.drop_branches();
-    assert!(bench.step().is_none() && bench.draft.build().is_none());
+    assert!(!bench.step(&mut vec![]) && bench.draft.build().is_none());
     assert_eq!(bench.draft.stats().dropped, 1);
     bench.draft.handle(&verifying(0, 2, &[4], &[], 3));
     assert_eq!(bench.parts().len(), 3);
@@ -221,18 +226,18 @@ fn a_driver_without_pages_drops_branches_and_the_session_goes_on() {
 fn a_driver_may_grant_fewer_branches_before_the_first_step() {
     let mut bench = Bench::new(64);
     bench.draft.handle(&open_with(1, &[1, 2], branching(3, 6)));
-    bench.step();
+    bench.steps(1);
     assert_eq!(bench.draft.plan(&mut bench.planners).len(), 6);
     bench.draft.grant(2);
-    bench.step();
+    bench.steps(1);
     bench.draft.grant(1);
     let parts = bench.parts();
     assert!(parts.iter().all(|part| part.tokens.len() == 2));
     bench.draft.handle(&verifying(0, 2, &[4], &[], 3));
-    bench.step();
+    bench.steps(1);
     bench.draft.plan(&mut bench.planners);
     bench.draft.grant(0);
-    assert!(bench.step().is_none());
+    assert!(!bench.step(&mut vec![]));
 }
 
 #[test]
@@ -252,11 +257,11 @@ fn whatever_a_target_asks_for_steps_and_tails_stay_small() {
                 most = most.max(work.rows());
                 assert!(work.forks().all(|fork| fork.tokens.len() <= MAX_TAIL));
             }
-            match bench.step() {
-                Some(Some(ToTarget::Entries(_))) => parts += 1,
-                Some(_) => {}
-                None => break,
+            let mut sent = vec![];
+            if !bench.step(&mut sent) {
+                break;
             }
+            parts += sent.len();
         }
         assert!(most <= MAX_BRANCHES as usize && parts <= MAX_TAIL);
         // A window without end is not drafted for.

@@ -151,9 +151,14 @@ fn entries_of_other_rounds_epochs_and_lengths_are_never_proposed() {
     let keys = [(0, 5)];
     let mut long = part(1, 1, 0, &keys, &[1]);
     long.base_len += 1;
+    let other_round = |round| Entries {
+        base_len: PROMPT + 1,
+        ..part(1, round, 0, &keys, &[1])
+    };
     let wrong = [
         part(1, 0, 0, &keys, &[1]),
-        part(1, 2, 0, &keys, &[1]),
+        other_round(0),
+        other_round(2),
         part(0, 1, 0, &keys, &[1]),
         part(2, 1, 0, &keys, &[1]),
         long,
@@ -174,13 +179,15 @@ fn entries_of_other_rounds_epochs_and_lengths_are_never_proposed() {
     assert_eq!(decide(&mut target, 5).verifying, Some(tokens(&[1])));
 }
 
+/// Parts, what is proposed after them, and how many of their tokens are of no use.
+type Case = (Vec<Entries>, &'static [u32], u64);
+
 #[test]
 fn parts_may_come_twice_in_the_wrong_order_or_not_at_all() {
     let first = || part(1, 0, 0, &[(0, 5), (0, 6)], &[1, 2]);
     let second = || part(1, 0, 1, &[], &[3, 4]);
     let third = || part(1, 0, 2, &[], &[5, 6]);
-    type Parts = Vec<Entries>;
-    let cases: [(Parts, &[u32], u64); 6] = [
+    let cases: [Case; 6] = [
         (vec![first(), second(), third()], &[2, 4, 6], 0),
         (vec![first(), first(), second(), first()], &[2, 4], 4),
         (vec![second(), first(), third()], &[2], 4),

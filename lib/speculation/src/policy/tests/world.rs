@@ -32,6 +32,9 @@ enum Event {
     LinkUp,
 }
 
+/// A continuation that the endpoint sent.
+type Entry = (OutcomeKey, Vec<TokenId>);
+
 pub(super) struct World {
     now: Duration,
     events: BTreeMap<(Duration, u64), Event>,
@@ -48,7 +51,7 @@ pub(super) struct World {
     engine: ToyEngine,
     planners: Planners,
     /// Continuations that the endpoint sent, by epoch and round.
-    sent: BTreeMap<(Epoch, Round), Vec<(OutcomeKey, Vec<TokenId>)>>,
+    sent: BTreeMap<(Epoch, Round), Vec<Entry>>,
     /// Continuations that were held against sequential decoding.
     pub(super) checked: usize,
     draft_busy: bool,

@@ -1,0 +1,314 @@
+//! How a session follows what its target says.
+
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use super::{
+    Binding, DraftSession, Job,
+    build::{MAX_TAIL, Order},
+};
+use crate::{
+    Epoch, Round, TokenId,
+    message::{Open, Outcome, Resync, ToTarget, Window},
+    sampling::Sampler,
+};
+
+impl DraftSession {
+    pub(super) fn open(&mut self, open: &Open) -> Option<ToTarget> {
+        if self.closed.is_some_and(|closed| open.epoch <= closed) {
+            return None;
+        }
+        if let Some(binding) = &self.binding {
+            if open.epoch < binding.epoch {
+                return None;
+            }
+            if open.epoch == binding.epoch {
+                return Some(ToTarget::Opened {
+                    session: self.session,
+                    epoch: open.epoch,
+                });
+            }
+        }
+        let sampler = match self.admit(open) {
+            Ok(sampler) => sampler,
+            Err(reason) => {
+                self.close(open.epoch);
+                return Some(self.refuse(open.epoch, reason, false));
+            }
+        };
+        self.build.clear();
+        self.binding = None;
+        self.replace(&open.tokens);
+        self.binding = Some(Binding {
+            epoch: open.epoch,
+            round: Round(0),
+            broken: false,
+            sampler,
+            branching: open.branching,
+            job: None,
+        });
+        if let Some(branching) = open.branching {
+            self.begin_build(Round(0), branching.lookahead, branching.branches);
+        }
+        Some(ToTarget::Opened {
+            session: self.session,
+            epoch: open.epoch,
+        })
+    }
+
+    fn admit(&self, open: &Open) -> Result<Sampler, String> {
+        if let Some(token) = open.tokens.iter().find(|token| token.0 >= self.vocab_size) {
+            let size = self.vocab_size;
+            return Err(format!("token {token} is outside the vocabulary of {size}"));
+        }
+        let (len, limit) = (open.tokens.len(), self.max_len);
+        if len >= limit {
+            return Err(format!(
+                "{len} tokens leave no room in a draft model of {limit} positions"
+            ));
+        }
+        let prompt_len = open.prompt_len as usize;
+        Sampler::new(open.sampling.clone(), open.seed, &open.tokens, prompt_len)
+            .map_err(|invalid| invalid.to_string())
+    }
+
+    pub(super) fn outcome(&mut self, outcome: &Outcome) -> Option<ToTarget> {
+        if self.closed.is_some_and(|closed| outcome.epoch <= closed) {
+            return None;
+        }
+        let follows = match &self.binding {
+            Some(binding) if outcome.epoch < binding.epoch => return None,
+            Some(binding) if outcome.epoch == binding.epoch => {
+                if outcome.round < binding.round {
+                    return None;
+                }
+                !binding.broken
+                    && outcome.round == binding.round
+                    && outcome.base_len as usize == self.decided
+                    && self.knows(&outcome.tokens)
+                    && outcome
+                        .verifying
+                        .as_ref()
+                        .is_none_or(|window| self.knows(window))
+            }
+            // Its `Open` was lost or comes later.
+            Some(_) | None => false,
+        };
+        let have_len = self.decided as u32;
+        match &mut self.binding {
+            Some(binding) if follows => {
+                binding.round = outcome.round.next();
+                binding.job = None;
+            }
+            binding => {
+                if let Some(binding) = binding {
+                    binding.broken = true;
+                    binding.job = None;
+                }
+                self.build.clear();
+                return Some(ToTarget::Resync(Resync {
+                    session: self.session,
+                    epoch: outcome.epoch,
+                    have_len,
+                }));
+            }
+        }
+        self.judged(outcome);
+        match &outcome.verifying {
+            Some(window) => {
+                self.set_window(window);
+                let round = outcome.round.next();
+                self.begin_build(round, outcome.lookahead, outcome.branches);
+                None
+            }
+            None => self.start_job(outcome),
+        }
+    }
+
+    /// Follows a verdict; what was drafted for it becomes proposals.
+    fn judged(&mut self, outcome: &Outcome) {
+        let asked = outcome.asks().unwrap_or(0) as usize;
+        let mut drafted = Vec::new();
+        // The target may have verified something else, if it lost patience with a window.
+        let accepted = outcome
+            .tokens
+            .split_last()
+            .map_or(&[][..], |(_, some)| some);
+        let ours = self.tokens[self.decided..].starts_with(accepted);
+        if let Some(key) = outcome.key().filter(|_| ours) {
+            drafted.extend(self.build.find(outcome.round, key).take(asked));
+            self.build.judge(outcome.round, key);
+        }
+        if self.build.end() {
+            self.stats.cut += 1;
+        }
+        self.build.clear();
+        let base = self.decided;
+        self.follow(&outcome.tokens);
+        let same = self.tokens[base..].len() == outcome.tokens.len();
+        if same && !drafted.is_empty() && self.tokens.len() + drafted.len() <= self.max_len {
+            self.tokens.extend_from_slice(&drafted);
+            self.stats.prepared += 1;
+        }
+    }
+
+    fn knows(&self, tokens: &[TokenId]) -> bool {
+        tokens.iter().all(|token| token.0 < self.vocab_size)
+    }
+
+    /// Begins the window for the round after `outcome`.
+    fn start_job(&mut self, outcome: &Outcome) -> Option<ToTarget> {
+        let lookahead = outcome.asks()? as usize;
+        // A draft shorter than the target answers with what it can, at worst nothing: the target
+        // then does not wait in vain.
+        let room = self.max_len.saturating_sub(self.decided);
+        self.binding.as_mut()?.job = Some(Job {
+            round: outcome.round.next(),
+            lookahead: room.min(lookahead),
+            branches: outcome.branches,
+        });
+        self.complete()
+    }
+
+    /// Ends the job if there are enough proposals.
+    pub(super) fn complete(&mut self) -> Option<ToTarget> {
+        let binding = self.binding.as_mut()?;
+        let proposals = &self.tokens[self.decided..];
+        let job = binding
+            .job
+            .take_if(|job| proposals.len() >= job.lookahead)?;
+        let epoch = binding.epoch;
+        let tokens = proposals[..job.lookahead].to_vec();
+        self.stats.windows += 1;
+        if binding.branching.is_some() {
+            self.set_window(&tokens);
+            self.begin_build(job.round, job.lookahead as u32, job.branches);
+        }
+        Some(ToTarget::Window(Window {
+            session: self.session,
+            epoch,
+            round: job.round,
+            base_len: self.decided as u32,
+            tokens,
+            q: Vec::new(),
+        }))
+    }
+
+    /// Begins to draft for the outcomes of `round`, which verifies what follows the decided tokens.
+    fn begin_build(&mut self, round: Round, lookahead: u32, branches: u32) {
+        let Some((epoch, branching)) = self
+            .binding
+            .as_ref()
+            .and_then(|binding| Some((binding.epoch, binding.branching?)))
+        else {
+            return;
+        };
+        // The deepest branch feeds its last token at the model's last position at most.
+        let room = self.max_len.saturating_sub(self.tokens.len());
+        let steps = room.min(lookahead as usize).min(MAX_TAIL);
+        let budget = branches.min(self.max_branches) as usize;
+        let window = self.tokens.len() - self.decided;
+        // Nobody has use for a longer window, and its glue pass would be a burden for others.
+        if self.decided == 0 || steps == 0 || budget == 0 || window > MAX_TAIL {
+            return;
+        }
+        self.stats.builds += 1;
+        self.build.begin(Order {
+            session: self.session,
+            epoch,
+            round,
+            base_len: self.decided,
+            window,
+            steps,
+            budget,
+            delivery: branching.delivery,
+        });
+    }
+
+    /// Makes `window` what follows the decided tokens, as far as the model has room.
+    fn set_window(&mut self, window: &[TokenId]) {
+        let room = self.max_len.saturating_sub(self.decided);
+        let window = &window[..window.len().min(room)];
+        let proposals = &self.tokens[self.decided..];
+        let common = proposals
+            .iter()
+            .zip(window)
+            .take_while(|(a, b)| a == b)
+            .count();
+        if common < proposals.len() || common < window.len() {
+            self.set_tail(self.decided + common, &window[common..]);
+        }
+    }
+
+    /// Takes in what the target emitted after the decided tokens. Proposals that it confirms keep
+    /// their KV; those that go on after the last one emitted stay proposals, since drafting again
+    /// from the same tokens with the same noise would give the same (a window that came late is
+    /// thus ready for the next round).
+    fn follow(&mut self, emitted: &[TokenId]) {
+        let proposals = &self.tokens[self.decided..];
+        let common = proposals
+            .iter()
+            .zip(emitted)
+            .take_while(|(a, b)| a == b)
+            .count();
+        let keep = self.decided + common;
+        self.decided += emitted.len();
+        if common == emitted.len() {
+            return;
+        }
+        self.set_tail(keep, &emitted[common..]);
+    }
+
+    /// Makes `tokens` the decided sequence; what it shares with the old one keeps its KV.
+    fn replace(&mut self, tokens: &[TokenId]) {
+        let common = self
+            .tokens
+            .iter()
+            .zip(tokens)
+            .take_while(|(a, b)| a == b)
+            .count();
+        self.set_tail(common, &tokens[common..]);
+        self.decided = self.tokens.len();
+    }
+
+    fn set_tail(&mut self, keep: usize, tail: &[TokenId]) {
+        self.tokens.truncate(keep);
+        self.tokens.extend_from_slice(tail);
+        self.fed = self.fed.min(keep);
+        if let Some(binding) = &mut self.binding {
+            binding.sampler.truncate(keep);
+        }
+        if let Some(flight) = &mut self.flight {
+            flight.valid = flight.valid.min(keep);
+            flight.current = false;
+        }
+    }
+
+    pub(super) fn close(&mut self, epoch: Epoch) {
+        let current = self
+            .binding
+            .as_ref()
+            .is_none_or(|binding| binding.epoch <= epoch);
+        if current {
+            self.binding = None;
+            self.tokens.clear();
+            self.decided = 0;
+            self.fed = 0;
+            self.flight = None;
+            self.build.clear();
+        }
+        self.closed = self.closed.max(Some(epoch));
+    }
+
+    pub(super) fn refuse(&self, epoch: Epoch, reason: String, retry: bool) -> ToTarget {
+        ToTarget::Refused {
+            session: self.session,
+            epoch,
+            reason,
+            retry,
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! What a session wants its driver to feed, and what becomes of the logits.
+
+use super::{
+    DraftSession,
+    build::{BranchWork, BuildId},
+    planners::Planners,
+};
+use crate::{
+    TokenId,
+    fanout::Guess,
+    message::ToTarget,
+    sampling::{Sampler, Scratch},
+};
+
+/// Feeding the engine: what a session wants next.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Work<'a> {
+    /// Hand this back to [`DraftSession::stepped`].
+    pub ticket: Ticket,
+    /// Truncate the engine's sequence to this many tokens first.
+    pub keep: usize,
+    /// Then feed these, or as many of the first of them as fit. Never empty.
+    pub tokens: &'a [TokenId],
+    /// Rows whose logits are needed, if all tokens are fed in this step.
+    pub wants: Wants,
+    /// What it is for.
+    pub purpose: Purpose,
+}
+
+/// Which rows of a piece of [`Work`] need logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wants {
+    /// None.
+    None,
+    /// The last one.
+    Last,
+    /// All: the tokens are of use only if all of them go into one step. There are at most as many
+    /// as a window has, and one more. A driver whose steps never take as many calls
+    /// [`DraftSession::drop_branches`].
+    All,
+}
+
+/// What work is for, most urgent first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Purpose {
+    /// The target waits for a window.
+    Window,
+    /// The target verifies; until it is done there is time to draft for its verdict.
+    Ahead,
+    /// Nobody waits: it only keeps pace with the target.
+    Follow,
+}
+
+/// Identifies a piece of [`Work`] or of [`BranchWork`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket(pub(super) u64);
+
+/// What a step under way writes, while messages change the sequence under it.
+#[derive(Debug)]
+pub(super) struct Flight {
+    ticket: Ticket,
+    keep: usize,
+    /// Tokens up to here are still those the step was planned with.
+    pub(super) valid: usize,
+    /// Nothing changed since the work was planned.
+    pub(super) current: bool,
+    aim: Aim,
+}
+
+/// What the logits of a step are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Aim {
+    Nothing,
+    Token,
+    Glue(BuildId),
+    Branches(BuildId),
+}
+
+impl DraftSession {
+    /// What to feed the engine, if anything. Forgets earlier work that was not reported.
+    pub fn work(&mut self) -> Option<Work<'_>> {
+        self.flight = None;
+        let drafts = self.binding.as_ref()?.job.is_some();
+        let end = self.tokens.len().min(self.max_len);
+        let last = end.saturating_sub(1);
+        // Logits are needed even of tokens whose KV is there already.
+        let (keep, end, wants, purpose, aim) = if drafts {
+            (
+                self.fed.min(last),
+                end,
+                Wants::Last,
+                Purpose::Window,
+                Aim::Token,
+            )
+        } else if let Some((build, window)) = self.build.glue() {
+            let first = last - window;
+            let aim = Aim::Glue(build);
+            if window == 0 {
+                (self.fed.min(last), end, Wants::Last, Purpose::Ahead, aim)
+            } else if self.fed < first {
+                (self.fed, first, Wants::None, Purpose::Ahead, Aim::Nothing)
+            } else {
+                (first, end, Wants::All, Purpose::Ahead, aim)
+            }
+        } else {
+            (self.fed, end, Wants::None, Purpose::Follow, Aim::Nothing)
+        };
+        if keep >= end {
+            return None;
+        }
+        let ticket = self.take_off(keep, end, aim);
+        Some(Work {
+            ticket,
+            keep,
+            tokens: &self.tokens[keep..end],
+            wants,
+            purpose,
+        })
+    }
+
+    /// Reports that the engine fed the first `fed` tokens of the work with this ticket. `logits`
+    /// are the rows that were wanted, none if not all tokens were fed; they are used if nothing
+    /// changed since. Returns the window, once it is complete.
+    pub fn stepped(
+        &mut self,
+        ticket: Ticket,
+        fed: usize,
+        logits: &[&[f32]],
+        scratch: &mut Scratch,
+    ) -> Option<ToTarget> {
+        let flight = self.flight.take_if(|flight| flight.ticket == ticket)?;
+        if let Aim::Branches(_) = flight.aim {
+            return None;
+        }
+        self.fed = flight.keep.saturating_add(fed).min(flight.valid);
+        let binding = self.binding.as_mut()?;
+        if !flight.current || self.fed < self.tokens.len() {
+            return None;
+        }
+        match flight.aim {
+            Aim::Nothing | Aim::Branches(_) => {}
+            Aim::Token => {
+                binding.job.as_ref()?;
+                align(&mut binding.sampler, &self.tokens, self.tokens.len());
+                let token = binding.sampler.choose(logits.first()?, scratch);
+                self.tokens.push(token);
+                return self.complete();
+            }
+            Aim::Glue(build) => {
+                let window = &self.tokens[self.decided..];
+                let current = self.build.glue() == Some((build, window.len()));
+                if current && logits.len() == window.len() + 1 {
+                    align(&mut binding.sampler, &self.tokens, self.decided);
+                    self.build
+                        .glued(window, logits, &mut binding.sampler, scratch);
+                } else if current {
+                    self.drop_branches();
+                }
+            }
+        }
+        None
+    }
+
+    /// Spends the budget of branches, if a glue pass is done that was not planned for yet; learns
+    /// from the verdict before. Returns the outcomes that will be drafted for, likeliest first:
+    /// what a driver that divides a budget over sessions needs before [`Self::grant`].
+    pub fn plan(&mut self, planners: &mut Planners) -> &[Guess] {
+        if self.build.is_ranked()
+            && let Some(planner) = planners.for_session(self)
+        {
+            self.build.learn(planner, &mut self.stats);
+            self.build.plan(planner);
+        }
+        self.build.guesses()
+    }
+
+    /// Drafts for the first `branches` of the planned outcomes only. No effect once their first
+    /// step was made.
+    pub fn grant(&mut self, branches: usize) {
+        if branches == 0 {
+            self.drop_branches();
+        } else {
+            self.build.grant(branches);
+        }
+    }
+
+    /// The next step of the session's branches, if it has any planned. Forgets earlier work that
+    /// was not reported.
+    pub fn branches(&mut self) -> Option<BranchWork<'_>> {
+        let build = self.build.id()?;
+        let ticket = self.take_off(self.fed, self.fed, Aim::Branches(build));
+        self.build.work(ticket)
+    }
+
+    /// Reports the step of the branches with this ticket: a row of logits for each branch. Returns
+    /// the part of the entries that it completes.
+    pub fn branched(
+        &mut self,
+        ticket: Ticket,
+        logits: &[&[f32]],
+        scratch: &mut Scratch,
+    ) -> Option<ToTarget> {
+        let flight = self.flight.take_if(|flight| flight.ticket == ticket)?;
+        let binding = self.binding.as_mut()?;
+        let Aim::Branches(build) = flight.aim else {
+            return None;
+        };
+        if self.build.id() != Some(build) {
+            return None;
+        }
+        align(&mut binding.sampler, &self.tokens, self.decided);
+        let window = &self.tokens[self.decided..];
+        let drawn = self.build.drawn();
+        let part = self
+            .build
+            .stepped(window, logits, &mut binding.sampler, scratch);
+        self.stats.built += (self.build.drawn() - drawn) as u32;
+        let part = part?;
+        self.stats.pushed += part.tokens.len() as u32;
+        Some(ToTarget::Entries(part))
+    }
+
+    /// Gives up the branches of this round, for want of pages for example. The session goes on, and
+    /// what was sent is of use.
+    pub fn drop_branches(&mut self) {
+        if self.build.end() {
+            self.stats.dropped += 1;
+        }
+    }
+
+    /// The build whose forks are in use, if any.
+    pub fn build(&self) -> Option<BuildId> {
+        self.build.id()
+    }
+
+    /// Steps that the branches of the build have yet to make.
+    pub fn branch_steps(&self) -> u32 {
+        self.build.steps_left()
+    }
+
+    /// Notes a step that is about to be made.
+    fn take_off(&mut self, keep: usize, end: usize, aim: Aim) -> Ticket {
+        self.tickets += 1;
+        let ticket = Ticket(self.tickets);
+        self.flight = Some(Flight {
+            ticket,
+            keep,
+            valid: end,
+            current: true,
+            aim,
+        });
+        ticket
+    }
+}
+
+/// Brings `sampler`, which is at some token of `tokens`, to the one after the first `len`.
+fn align(sampler: &mut Sampler, tokens: &[TokenId], len: usize) {
+    sampler.truncate(len);
+    for &token in tokens.get(sampler.history().len()..len).unwrap_or_default() {
+        sampler.push(token);
+    }
+}
