@@ -10,11 +10,12 @@ use std::{
 use foretoken_protocol::link::{LinkEvent, LinkId, ServerEvent};
 use foretoken_speculation::{
     Seed, SessionId, TokenId,
+    fallback::Fallback,
     message::{ToDraft, ToTarget},
     noise::philox,
     policy::{
-        Lookahead, Patience, Policy,
-        draft::DraftSession,
+        Lookahead, Patience, Policy, SsdOptions,
+        draft::{BranchWork, BuildId, DraftSession, Planners, Wants},
         target::{Input, Next, TargetConfig, TargetSession, TargetStats, Verified},
     },
     sampling::{Sampler, SamplingParams, Scratch},
@@ -54,6 +55,23 @@ fn sampling(session: u64) -> SamplingParams {
         frequency_penalty: 0.3,
         ..SamplingParams::default()
     }
+}
+
+/// The first two sessions are drafted for after their verdicts, the others ahead of them.
+fn policy(session: u64) -> Policy {
+    let lookahead = Lookahead::Fixed(4);
+    let fallback = match session {
+        ..3 => return Policy::Speculative(lookahead),
+        3 | 4 => Fallback::Remote,
+        5 => Fallback::Nothing,
+        _ => Fallback::Local,
+    };
+    Policy::Ssd(SsdOptions {
+        lookahead,
+        budget: 10,
+        fallback,
+        ..SsdOptions::default()
+    })
 }
 
 /// What plain decoding gives for `session`.
@@ -134,6 +152,7 @@ struct Row {
     target: TargetSession,
     sampler: Sampler,
     scratch: Scratch,
+    local: bool,
 }
 
 enum Progress {
@@ -148,7 +167,7 @@ impl Row {
         let sampler = Sampler::new(sampling(session), Seed(session), &tokens, tokens.len());
         let config = TargetConfig {
             session: SessionId(session),
-            policy: Policy::Speculative(Lookahead::Fixed(4)),
+            policy: policy(session),
             sampling: sampling(session),
             seed: Seed(session),
             prompt_len: tokens.len() as u32,
@@ -167,6 +186,7 @@ impl Row {
             target,
             sampler: sampler.expect("is valid"),
             scratch: Scratch::new(),
+            local: session == 6,
         }
     }
 
@@ -190,6 +210,8 @@ impl Row {
             tokens: &tokens,
             accepted,
             suggested: 4,
+            // The first of two tokens may come after the second again.
+            local: &base[base.len() - 2..][..usize::from(self.local)],
             ..Verified::default()
         };
         messages.extend(self.target.handle(now, Input::Verified(verified)).messages);
@@ -215,13 +237,93 @@ impl Row {
     }
 }
 
+/// A session on the draft engine, and the tails of its forks.
+struct Served {
+    session: DraftSession,
+    build: Option<BuildId>,
+    tails: Vec<Vec<(TokenId, Option<u32>)>>,
+}
+
+impl Served {
+    fn new(id: SessionId) -> Self {
+        Self {
+            session: DraftSession::new(id, VOCAB, 4096),
+            build: None,
+            tails: Vec::new(),
+        }
+    }
+
+    /// Makes a step; what it has to say, if it had anything to do.
+    fn step(
+        &mut self,
+        blur: f32,
+        planners: &mut Planners,
+        scratch: &mut Scratch,
+    ) -> Option<Vec<ToTarget>> {
+        let session = &mut self.session;
+        session.plan(planners);
+        if let Some(work) = session.work() {
+            let (ticket, fed, end) = (
+                work.ticket,
+                work.tokens.len(),
+                work.keep + work.tokens.len(),
+            );
+            let wanted = match work.wants {
+                Wants::None => 0,
+                Wants::Last => 1,
+                Wants::All => fed,
+            };
+            let rows: Vec<Vec<f32>> = (end - wanted + 1..=end)
+                .map(|end| logits(&session.tokens()[..end], blur))
+                .collect();
+            let rows: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
+            return Some(Vec::from_iter(session.stepped(ticket, fed, &rows, scratch)));
+        }
+        let trunk = session.tokens().to_vec();
+        let work = session.branches()?;
+        let ticket = work.ticket;
+        if self.build.replace(work.build) != Some(work.build) {
+            self.tails = vec![Vec::new(); work.forks().len()];
+        }
+        let rows = branch(&work, &trunk, &mut self.tails, blur);
+        let rows: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
+        Some(Vec::from_iter(session.branched(ticket, &rows, scratch)))
+    }
+}
+
+/// Logits of a step of branches: each row sees its trunk and its path through the tail.
+fn branch(
+    work: &BranchWork<'_>,
+    trunk: &[TokenId],
+    tails: &mut [Vec<(TokenId, Option<u32>)>],
+    blur: f32,
+) -> Vec<Vec<f32>> {
+    let mut rows = Vec::new();
+    for (feed, tail) in work.forks().zip(tails) {
+        for (&token, &parent) in feed.tokens.iter().zip(feed.parents) {
+            tail.push((token, parent));
+            let mut path = Vec::new();
+            let mut next = Some(tail.len() - 1);
+            while let Some(node) = next {
+                path.push(tail[node].0);
+                next = tail[node].1.map(|parent| parent as usize);
+            }
+            path.extend(trunk[..feed.trunk_len as usize].iter().rev());
+            path.reverse();
+            rows.push(logits(&path, blur));
+        }
+    }
+    rows
+}
+
 /// A draft engine that serves until its events end.
 pub(crate) fn run_draft(
     blur: f32,
     mut send: impl FnMut(LinkId, Vec<ToTarget>),
     events: &Receiver<ServerEvent>,
 ) {
-    let mut sessions: HashMap<(LinkId, SessionId), DraftSession> = HashMap::new();
+    let mut sessions: HashMap<(LinkId, SessionId), Served> = HashMap::new();
+    let mut planners = Planners::default();
     let mut scratch = Scratch::new();
     let mut idle = false;
     loop {
@@ -247,23 +349,19 @@ pub(crate) fn run_draft(
                 let session = malformed
                     .session
                     .and_then(|id| sessions.remove(&(link, id)));
-                let refusal = session.and_then(|mut session| session.evict(&malformed.reason));
+                let refusal =
+                    session.and_then(|mut served| served.session.evict(&malformed.reason));
                 answers.entry(link).or_default().extend(refusal);
             }
             Err(RecvTimeoutError::Disconnected) => return,
         }
         idle = true;
-        for ((link, _), session) in &mut sessions {
-            let Some(work) = session.work() else { continue };
+        for ((link, _), served) in &mut sessions {
+            let Some(said) = served.step(blur, &mut planners, &mut scratch) else {
+                continue;
+            };
             idle = false;
-            let (ticket, fed, end) = (
-                work.ticket,
-                work.tokens.len(),
-                work.keep + work.tokens.len(),
-            );
-            let row = logits(&session.tokens()[..end], blur);
-            let window = session.stepped(ticket, fed, &[&row], &mut scratch);
-            answers.entry(*link).or_default().extend(window);
+            answers.entry(*link).or_default().extend(said);
         }
         for (link, messages) in answers {
             if !messages.is_empty() {
@@ -274,7 +372,7 @@ pub(crate) fn run_draft(
 }
 
 fn hear(
-    sessions: &mut HashMap<(LinkId, SessionId), DraftSession>,
+    sessions: &mut HashMap<(LinkId, SessionId), Served>,
     link: LinkId,
     message: &ToDraft,
 ) -> Option<ToTarget> {
@@ -286,10 +384,10 @@ fn hear(
     if let ToDraft::Open(_) = message {
         sessions
             .entry((link, id))
-            .or_insert_with(|| DraftSession::new(id, VOCAB, 4096));
+            .or_insert_with(|| Served::new(id));
     }
     match sessions.get_mut(&(link, id)) {
-        Some(session) => session.handle(message),
+        Some(served) => served.session.handle(message),
         None => DraftSession::answer_unknown(message),
     }
 }

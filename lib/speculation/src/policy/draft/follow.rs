@@ -145,11 +145,9 @@ impl DraftSession {
         if self.build.end() {
             self.stats.cut += 1;
         }
-        self.build.clear();
-        let base = self.decided;
         self.follow(&outcome.tokens);
-        let same = self.tokens[base..].len() == outcome.tokens.len();
-        if same && !drafted.is_empty() && self.tokens.len() + drafted.len() <= self.max_len {
+        // Nothing of the window is left then: its next token is never drafted for as decided.
+        if !drafted.is_empty() && self.tokens.len() + drafted.len() <= self.max_len {
             self.tokens.extend_from_slice(&drafted);
             self.stats.prepared += 1;
         }

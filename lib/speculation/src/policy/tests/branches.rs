@@ -307,3 +307,40 @@ fn ranks_are_learned_from_misses_too() {
     let stats = bench.draft.stats();
     assert_eq!((stats.judged, stats.ranks[5], stats.ranks[0]), (2, 1, 1));
 }
+
+#[test]
+fn a_glue_pass_under_way_for_another_window_is_made_again() {
+    let mut bench = Bench::new(64);
+    bench.draft.handle(&open_with(1, &[1, 2], branching(3, 4)));
+    bench.settle();
+    bench.draft.handle(&verifying(0, 2, &[4], &[5, 6], 3));
+    bench.draft.plan(&mut bench.planners);
+    let step = bench.engine.step(&mut bench.draft, 1000).unwrap();
+    // Only the first was verified; the second is verified now.
+    bench.draft.handle(&verifying(1, 3, &[5], &[6], 3));
+    step.report(&mut bench.draft, &mut bench.scratch, counting);
+    let parts = bench.parts();
+    assert_eq!((parts.len(), parts[0].round), (3, Round(2)));
+    assert!(parts[0].keys.iter().all(|key| key.accepted <= 1));
+    assert_eq!(bench.draft.stats().dropped, 0);
+}
+
+#[test]
+fn a_window_shorter_than_what_is_left_is_what_branches_leave_from() {
+    let mut bench = Bench::new(64);
+    bench.draft.handle(&open_with(1, &[1, 2], branching(3, 12)));
+    bench.settle();
+    bench.draft.handle(&verifying(0, 2, &[3], &[4, 5, 6, 7], 3));
+    bench.settle();
+    let ask = match outcome(1, 1, 3, &[4], 1) {
+        ToDraft::Outcome(outcome) => ToDraft::Outcome(Outcome {
+            branches: 12,
+            ..outcome
+        }),
+        other => other,
+    };
+    assert_eq!(bench.draft.handle(&ask), Some(window(1, 2, 4, &[5])));
+    let parts = bench.parts();
+    assert!(parts[0].keys.iter().all(|key| key.accepted <= 1));
+    assert!(parts[0].keys.iter().any(|key| key.accepted == 1));
+}

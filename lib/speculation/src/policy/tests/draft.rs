@@ -37,6 +37,8 @@ fn after_a_correction_a_draft_proposes_what_a_fresh_one_does() {
     let warm = |tokens: &[u32]| match open(1, tokens) {
         ToDraft::Open(mut open) => {
             open.sampling.temperature = 4.0;
+            open.sampling.frequency_penalty = 2.0;
+            open.sampling.repetition_penalty = 2.0;
             ToDraft::Open(open)
         }
         other => other,
