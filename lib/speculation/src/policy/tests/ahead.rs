@@ -75,6 +75,7 @@ fn hits_save_the_round_trips_that_speculation_alone_waits_for() {
 
 #[test]
 fn whatever_happens_the_output_is_that_of_plain_decoding() {
+    let mut seen = TargetStats::default();
     for seed in 0..240_u64 {
         let level = (seed % 5) as u32;
         let some = |period, rate| if seed.is_multiple_of(period) { rate } else { 0 };
@@ -101,8 +102,23 @@ fn whatever_happens_the_output_is_that_of_plain_decoding() {
             ..ssd(1 + (seed % 7) as u32, 1 + (seed % 30) as u32)
         };
         let params = demanding((seed % 2) as f32);
-        play(options, &params, seed, faults, (seed % 4) as f32);
+        let (world, _) = play(options, &params, seed, faults, (seed % 4) as f32);
+        let stats = world.target.stats();
+        seen.missed += stats.missed;
+        seen.reopened += stats.reopened;
+        seen.ahead.hits += stats.ahead.hits;
+        seen.ahead.misses += stats.ahead.misses;
+        seen.ahead.late += stats.ahead.late;
+        seen.ahead.local += stats.ahead.local;
+        seen.ahead.remote += stats.ahead.remote;
+        seen.ahead.alone += stats.ahead.alone;
     }
+    // All of it did happen.
+    let ahead = seen.ahead;
+    let rare = [seen.missed, seen.reopened, ahead.local, ahead.alone];
+    assert!(rare.iter().all(|&count| count > 100), "{seen:?}");
+    let common = [ahead.hits, ahead.misses, ahead.remote, ahead.late as u32];
+    assert!(common.iter().all(|&count| count > 1000), "{seen:?}");
 }
 
 #[test]
