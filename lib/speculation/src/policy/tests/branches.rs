@@ -288,10 +288,40 @@ fn whatever_a_target_asks_for_steps_and_tails_stay_small() {
 fn a_window_with_unknown_tokens_asks_for_a_resync() {
     let mut bench = Bench::new(64);
     bench.draft.handle(&open_with(1, &[1, 2], branching(3, 4)));
-    bench.settle();
+    bench.steps(2);
+    assert!(bench.draft.build().is_some());
     let answer = bench.draft.handle(&verifying(0, 2, &[4], &[VOCAB], 3));
     assert!(matches!(answer, Some(ToTarget::Resync(_))));
+    assert!(bench.draft.build().is_none());
     assert_eq!(bench.settle(), []);
+}
+
+#[test]
+fn a_build_ends_with_its_binding() {
+    let close = ToDraft::Close {
+        session: SessionId(3),
+        epoch: Epoch(1),
+    };
+    for end in [close, open(2, &[1, 2])] {
+        let mut bench = Bench::new(64);
+        bench.draft.handle(&open_with(1, &[1, 2], branching(3, 4)));
+        bench.steps(2);
+        assert!(bench.draft.build().is_some());
+        bench.draft.handle(&end);
+        assert!(bench.draft.build().is_none());
+        assert_eq!(bench.parts(), []);
+    }
+}
+
+#[test]
+fn branches_stay_within_the_positions_of_the_draft_model() {
+    for (max_len, steps) in [(9, 3), (8, 2), (7, 1), (6, 0), (5, 0)] {
+        let mut bench = Bench::new(max_len);
+        bench.draft.handle(&open_with(1, &[1, 2], branching(0, 4)));
+        bench.settle();
+        bench.draft.handle(&verifying(0, 2, &[4], &[5, 6, 7], 3));
+        assert_eq!(bench.parts().len(), steps, "of {max_len} positions");
+    }
 }
 
 #[test]

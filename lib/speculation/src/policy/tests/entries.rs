@@ -280,3 +280,66 @@ fn a_window_that_comes_too_late_for_its_round_still_serves_the_next() {
     };
     assert_eq!(outcome.verifying, Some(tokens(&[2, 3])));
 }
+
+#[test]
+fn a_window_that_came_too_late_is_never_proposed_in_a_later_round() {
+    let mut target = ssd_target(Fallback::Remote);
+    decide(&mut target, 5);
+    let late = 6_000 * US;
+    assert_eq!(target.next(late), Next::Verify(&[]));
+    target.handle(late, Input::Received(&window(1, 1, 10, &[1, 2, 3])));
+    target.handle(late, verified(&[TokenId(6)], 0));
+    let later = 10 * late;
+    assert_eq!(target.next(later), Next::Verify(&[]));
+    let effects = target.handle(later, verified(&[TokenId(1)], 0));
+    assert!(effects.lookup.is_some_and(|lookup| lookup.tokens == 0));
+}
+
+#[test]
+fn an_endpoint_that_does_not_answer_is_not_asked_but_told_what_is_verified() {
+    let mut target = ssd_target(Fallback::Remote);
+    let mut now = US;
+    let mut told = Vec::new();
+    for _ in 0..8 {
+        now += 30_000 * US;
+        target.next(now);
+        let effects = target.handle(now, verified(&[TokenId(5)], 0));
+        let Some(lookup) = effects.lookup else {
+            unreachable!("{effects:?}");
+        };
+        let [ToDraft::Outcome(outcome)] = &effects.messages[..] else {
+            unreachable!("{effects:?}");
+        };
+        let asks = lookup.source == Source::Fallback(Fallback::Remote);
+        assert_eq!(outcome.verifying, (!asks).then(Vec::new));
+        assert_eq!(outcome.branches, 4);
+        told.push(asks);
+        now += 30_000 * US;
+    }
+    assert!(told.contains(&true) && told.contains(&false), "{told:?}");
+}
+
+#[test]
+fn no_more_is_asked_for_than_the_sequence_has_room_for() {
+    let options = SsdOptions {
+        lookahead: Lookahead::Fixed(3),
+        fallback: Fallback::Nothing,
+        ..SsdOptions::default()
+    };
+    // After a verdict and the token decided after the window, so many fit.
+    for (max_len, first, second) in [(14, 3, 2), (13, 2, 1), (12, 1, 0), (11, 0, 0)] {
+        let policy = Policy::Ssd(options);
+        let mut world = World::new(policy, sampling(0.0), 1, Faults::default(), 0.0, max_len);
+        let mut target = {
+            let effects = world.target.handle(US, Input::LinkUp);
+            let [ToDraft::Open(open)] = &effects.messages[..] else {
+                unreachable!("{effects:?}");
+            };
+            assert_eq!(open.branching.map(|b| b.lookahead), Some(first));
+            world.target
+        };
+        let outcome = decide(&mut target, 5);
+        assert_eq!(outcome.lookahead, second, "of {max_len}");
+        assert_eq!(outcome.branches > 0, second > 0);
+    }
+}

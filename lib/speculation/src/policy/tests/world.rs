@@ -245,6 +245,8 @@ impl World {
         let Some(step) = self.engine.step(draft, 5) else {
             return;
         };
+        let fits = |context: &Vec<TokenId>| context.len() <= self.draft_len;
+        assert!(step.contexts.iter().all(fits), "past the last position");
         // Whatever is in the inbox now arrives during the step.
         let waiting: Vec<_> = self
             .events
