@@ -18,6 +18,8 @@ pub(super) struct Faults {
     pub(super) moved: u32,
     /// Not all of a window is verified.
     pub(super) clip: u32,
+    /// The endpoint has no pages for branches.
+    pub(super) pages: u32,
     /// The target's host makes a proposal.
     pub(super) local: u32,
 }
@@ -239,8 +241,12 @@ impl World {
     /// A step of the draft: planned now, its end comes with messages in between.
     fn draft_step(&mut self) {
         self.draft_busy = false;
+        let short = self.faults.pages > 0 && self.roll() < self.faults.pages;
         let Some(draft) = &mut self.draft else { return };
         draft.plan(&mut self.planners);
+        if short {
+            draft.drop_branches();
+        }
         // Prompts go in by chunks.
         let Some(step) = self.engine.step(draft, 5) else {
             return;
