@@ -5,12 +5,12 @@
 //!
 //! ```text
 //! E(K) = 1 + a1 + a1 a2 + ... + a1..aK            tokens a round emits
-//! T(K) = step(other + sessions (K + 1)) + answer(K) + rest(K > 0)     and what it takes
+//! T(K) = step(other + sessions (K + 1)) + answer(K) + rest(K)         and what it takes
 //! ```
 //!
 //! `answer(0)` is 0, so K = 0 is plain decoding. Step and answer are those of sessions in
 //! lock-step; what rounds really take beyond that, or less where other sessions' steps hide the
-//! answers, is learned as `rest`, for plain and speculative rounds apart. Acceptance alone never
+//! answers, is learned as `rest`. Acceptance alone never
 //! decides: it stays flat while the right lookahead falls with load.
 //!
 //! A lookahead is left only for one that is better by a margin. At K = 0 nothing is learned, so
@@ -130,12 +130,13 @@ impl Controller {
     pub fn new(config: ControlConfig, steps: StepCost, answers: AnswerTime) -> Self {
         let current = config.max;
         let pause = config.probe_after.max(1);
+        let rest = Rest::new(config.max);
         Self {
             config,
             acceptance: Acceptance::default(),
             answers,
             steps,
-            rest: Rest::default(),
+            rest,
             current,
             idle: 0,
             pause,
@@ -173,7 +174,7 @@ impl Controller {
             0.0
         };
         let expected = self.steps.seconds(rows) + answer;
-        self.rest.observe(asked > 0, expected, took);
+        self.rest.observe(asked, expected, took);
     }
 
     /// Chooses the lookahead for a session's next round under `load`.
@@ -263,7 +264,7 @@ impl Controller {
 
     fn seconds(&self, k: u32, load: Load) -> f64 {
         let step = self.step_seconds(k, load);
-        (step + self.answers.seconds(k) + self.rest.seconds(k > 0)).max(step)
+        (step + self.answers.seconds(k) + self.rest.seconds(k)).max(step)
     }
 
     fn step_seconds(&self, k: u32, load: Load) -> f64 {

@@ -196,8 +196,14 @@ impl Endpoints {
         Duration::from_secs_f64(seconds.clamp(0.0, 3600.0))
     }
 
+    /// The endpoint that `request` is bound to, or would be if a lookahead paid.
+    pub(super) fn serves(&self, request: &Request) -> Option<LinkKey> {
+        let candidate = || self.pick(request).filter(|_| request.is_adaptive());
+        request.link.or_else(candidate)
+    }
+
     /// The best endpoint for `request`.
-    pub(super) fn pick(&self, request: &Request) -> Option<LinkKey> {
+    fn pick(&self, request: &Request) -> Option<LinkKey> {
         let usable =
             |endpoint: &&Endpoint| endpoint.has_room() && !request.refused.contains(&endpoint.link);
         let named = |name: &String| self.list.iter().find(|endpoint| endpoint.name == *name);

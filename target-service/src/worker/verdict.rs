@@ -83,9 +83,10 @@ impl Worker {
             if let Some(link) = request.link {
                 self.endpoints
                     .observe_round(link, window.len() as u32, accepted);
-                if let Some(Turnaround { asked, took }) = turn {
-                    self.endpoints.observe_turn(link, asked, rows, took);
-                }
+            }
+            if let (Some(link), Some(turn)) = (self.endpoints.serves(request), turn) {
+                let Turnaround { asked, took } = turn;
+                self.endpoints.observe_turn(link, asked, rows, took);
             }
             self.metrics.generated_tokens.inc_by(emitted.len() as u64);
             if !window.is_empty() {
@@ -195,7 +196,7 @@ impl Worker {
             if !request.is_adaptive() {
                 continue;
             }
-            let Some(link) = request.link.or_else(|| self.endpoints.pick(request)) else {
+            let Some(link) = self.endpoints.serves(request) else {
                 continue;
             };
             let at = crowds.iter().position(|crowd| crowd.link == link);

@@ -1,44 +1,98 @@
 //! What rounds take beyond their step and their answer, learned online.
 
+use alloc::vec::Vec;
 use core::time::Duration;
 
 /// Share of a new observation.
 const WEIGHT: f64 = 1.0 / 16.0;
-/// What is left of the one way's figure after a round of the other way: after about a thousand
-/// rounds without news it counts for nothing, so a load that has passed is forgotten.
+/// What is left of old figures after a round of another kind: after about a thousand rounds
+/// without news they count for nothing, so a load that has passed is forgotten.
 const FORGET: f64 = 0.999;
 
-/// Seconds that a round takes besides its step and its answer, one figure for rounds that asked
-/// for a window and one for those that did not.
+/// Seconds that a round takes besides its step and its answer, by the lookahead it asked for.
 ///
 /// Sampling, delivery and other processes on the same cores make it more than nothing; windows
-/// that are drafted while other sessions' steps run make it less.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// that are drafted while other sessions' steps run make it less. It also takes in what the models
+/// of step and answer get wrong, which differs between short windows and long ones. A lookahead
+/// that was not tried yet is taken to be like the nearest one that was.
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Rest {
-    plain: f64,
-    speculative: f64,
+    by_lookahead: Vec<Option<f64>>,
 }
 
 impl Rest {
-    /// Takes in a round with a window (or without) that was expected to take `expected` seconds.
-    pub(super) fn observe(&mut self, speculative: bool, expected: f64, took: Duration) {
-        let (this, other) = if speculative {
-            (&mut self.speculative, &mut self.plain)
-        } else {
-            (&mut self.plain, &mut self.speculative)
-        };
-        // A process that lost its core for a while says nothing about the way rounds go.
-        let beyond = (took.as_secs_f64() - expected).clamp(-expected, 2.0 * expected);
-        *this += WEIGHT * (beyond - *this);
-        *other *= FORGET;
+    /// Nothing learned, for lookaheads up to `max`.
+    pub(super) fn new(max: u32) -> Self {
+        Self {
+            by_lookahead: alloc::vec![None; max as usize + 1],
+        }
     }
 
-    /// Seconds to add for a round with a window, or without.
-    pub(super) fn seconds(&self, speculative: bool) -> f64 {
-        if speculative {
-            self.speculative
-        } else {
-            self.plain
+    /// Takes in a round that asked for `lookahead` tokens and was expected to take `expected`
+    /// seconds.
+    pub(super) fn observe(&mut self, lookahead: u32, expected: f64, took: Duration) {
+        // A process that lost its core for a while says nothing about the way rounds go.
+        let beyond = (took.as_secs_f64() - expected).clamp(-expected, 2.0 * expected);
+        let known = self.seconds(lookahead);
+        let learned = known + WEIGHT * (beyond - known);
+        for (k, rest) in self.by_lookahead.iter_mut().enumerate() {
+            if k == lookahead as usize {
+                *rest = Some(learned);
+            } else if let Some(rest) = rest {
+                // Plain rounds say nothing about speculative ones, and the other way round.
+                let towards = if (k == 0) == (lookahead == 0) {
+                    learned
+                } else {
+                    0.0
+                };
+                *rest = towards + FORGET * (*rest - towards);
+            }
         }
+    }
+
+    /// Seconds to add for a round with this lookahead.
+    pub(super) fn seconds(&self, lookahead: u32) -> f64 {
+        let same_kind = |k: usize| (k == 0) == (lookahead == 0);
+        let seen = self.by_lookahead.iter().enumerate();
+        let seen = seen.filter_map(|(k, rest)| rest.filter(|_| same_kind(k)).map(|rest| (k, rest)));
+        let nearest = seen.min_by_key(|(k, _)| k.abs_diff(lookahead as usize));
+        nearest.map_or(0.0, |(_, rest)| rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn each_lookahead_has_its_own_figure_and_one_never_tried_that_of_the_nearest() {
+        let mut rest = Rest::new(8);
+        for _ in 0..400 {
+            rest.observe(6, 1e-3, 2 * MS);
+            rest.observe(2, 1e-3, MS);
+        }
+        assert!((rest.seconds(6) - 1e-3).abs() < 1e-4);
+        assert!((rest.seconds(5) - rest.seconds(6)).abs() < 1e-12);
+        assert!(rest.seconds(2).abs() < 1e-4);
+        assert!((rest.seconds(1) - rest.seconds(2)).abs() < 1e-12);
+        assert!(
+            rest.seconds(0).abs() < 1e-12,
+            "plain rounds are another kind"
+        );
+    }
+
+    #[test]
+    fn a_figure_without_news_fades() {
+        let mut rest = Rest::new(8);
+        for _ in 0..200 {
+            rest.observe(4, 1e-3, 3 * MS);
+        }
+        let before = rest.seconds(4);
+        for _ in 0..2000 {
+            rest.observe(0, 1e-3, MS);
+        }
+        assert!(before > 1.9e-3 && rest.seconds(4) < 0.2 * before);
     }
 }

@@ -224,7 +224,35 @@ fn answers_hidden_behind_other_steps_are_not_charged() {
 fn one_long_pause_changes_little() {
     let mut controller = controller(50, 10);
     teach(&mut controller, 8, 8);
-    let before = controller.choose(load(1));
+    assert_eq!(controller.choose(load(1)).lookahead, 8);
     controller.observe_turn(8, 9, Duration::from_secs(10));
-    assert_eq!(controller.choose(load(1)), before);
+    assert!(controller.choose(load(1)).lookahead >= 7);
+}
+
+#[test]
+fn a_lookahead_that_looks_cheap_because_of_others_is_corrected_once_tried() {
+    let mut controller = controller(50, 10);
+    teach(&mut controller, 4, 8);
+    let expected = |controller: &Controller, k: u32| {
+        steps().seconds(k + 1)
+            + if k > 0 {
+                controller.answers().seconds(k)
+            } else {
+                0.0
+            }
+    };
+    // Windows of six that somebody else asked for came for nothing.
+    for _ in 0..100 {
+        controller.observe_turn(6, 7, Duration::from_secs_f64(steps().seconds(7)));
+    }
+    // For everybody here all windows take three times their time.
+    let mut plain = 0;
+    for round in 0..2000 {
+        let k = controller.choose(load(1)).lookahead;
+        let factor = if k > 0 { 3.0 } else { 1.0 };
+        let took = Duration::from_secs_f64(expected(&controller, k) * factor);
+        controller.observe_turn(k, k + 1, took);
+        plain += u32::from(round >= 1000 && k == 0);
+    }
+    assert!(plain > 900, "{plain} of the last 1000 rounds were plain");
 }
