@@ -13,8 +13,9 @@
 //! answers, is learned as `rest`. Acceptance alone never
 //! decides: it stays flat while the right lookahead falls with load.
 //!
-//! A lookahead is left only for one that is better by a margin. At K = 0 nothing is learned, so
-//! every now and then one round probes.
+//! A lookahead is left only for one that is better by a margin. At K = 0 nothing is learned of
+//! windows, so every now and then one round probes; at K > 0 nothing is learned of plain rounds, so
+//! every now and then a few are made.
 
 mod acceptance;
 mod answer;
@@ -37,6 +38,11 @@ pub struct ControlConfig {
     pub probe_after: u32,
     /// The pause doubles after each probe that would not have paid, up to this.
     pub probe_at_most: u32,
+    /// Decisions for K > 0 before plain rounds are tried. The pause doubles, up to
+    /// `probe_at_most`, after a trial that found them no better than thought.
+    pub plain_after: u32,
+    /// Decisions that such a trial has.
+    pub plain_rounds: u32,
 }
 
 impl Default for ControlConfig {
@@ -46,6 +52,8 @@ impl Default for ControlConfig {
             margin: 0.03,
             probe_after: 64,
             probe_at_most: 2048,
+            plain_after: 256,
+            plain_rounds: 12,
         }
     }
 }
@@ -120,8 +128,22 @@ pub struct Controller {
     /// Decisions for K = 0 since the last probe.
     idle: u32,
     pause: u32,
+    trial: Trial,
     /// Load at the last decision.
     load: Load,
+}
+
+/// Trying plain rounds while a lookahead seems to pay.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    /// Decisions for K > 0 since the last trial.
+    since: u32,
+    /// Decisions between trials.
+    pause: u32,
+    /// Decisions left of the trial under way.
+    left: u32,
+    /// Goodput of plain rounds before it.
+    before: f64,
 }
 
 impl Controller {
@@ -131,6 +153,12 @@ impl Controller {
         let current = config.max;
         let pause = config.probe_after.max(1);
         let rest = Rest::new(config.max);
+        let trial = Trial {
+            since: 0,
+            pause: config.plain_after.max(1),
+            left: 0,
+            before: 0.0,
+        };
         Self {
             config,
             acceptance: Acceptance::default(),
@@ -140,6 +168,7 @@ impl Controller {
             current,
             idle: 0,
             pause,
+            trial,
             load: Load::default(),
         }
     }
@@ -233,8 +262,9 @@ impl Controller {
         if choice.lookahead > 0 || self.config.max == 0 {
             self.idle = 0;
             self.pause = self.config.probe_after.max(1);
-            return choice;
+            return self.try_plain(load).unwrap_or(choice);
         }
+        (self.trial.since, self.trial.left) = (0, 0);
         self.idle += 1;
         if self.idle < self.pause {
             return choice;
@@ -248,6 +278,37 @@ impl Controller {
             lookahead: self.best(1, load),
             limit: Limit::Probe,
         }
+    }
+
+    /// A plain round instead of a speculative one, if it is time to see what these are like.
+    fn try_plain(&mut self, load: Load) -> Option<Choice> {
+        let plain = self.goodput(0, load);
+        let (after, most) = (
+            self.config.plain_after.max(1),
+            self.config.probe_at_most.max(1),
+        );
+        let trial = &mut self.trial;
+        if trial.left == 0 {
+            trial.since += 1;
+            if trial.since < trial.pause || self.config.max == 0 {
+                return None;
+            }
+            (trial.left, trial.before) = (self.config.plain_rounds.max(1), plain);
+        }
+        trial.left -= 1;
+        if trial.left == 0 {
+            let news = plain > trial.before * (1.0 + self.config.margin);
+            trial.pause = if news {
+                after
+            } else {
+                trial.pause.saturating_mul(2).min(most)
+            };
+            trial.since = 0;
+        }
+        Some(Choice {
+            lookahead: 0,
+            limit: Limit::Probe,
+        })
     }
 
     /// The lookahead of at least `least` with the highest goodput.

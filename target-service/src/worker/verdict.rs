@@ -177,7 +177,7 @@ impl Worker {
                 self.bind_running(crowd.link, id);
                 fresh.push(id);
             }
-            if choice.limit == Limit::Probe && crowd.bound == 0 {
+            if choice.lookahead > 0 && choice.limit == Limit::Probe && crowd.bound == 0 {
                 self.endpoints.postpone_probe(crowd.link);
             }
         }

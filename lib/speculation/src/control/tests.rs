@@ -256,3 +256,35 @@ fn a_lookahead_that_looks_cheap_because_of_others_is_corrected_once_tried() {
     }
     assert!(plain > 900, "{plain} of the last 1000 rounds were plain");
 }
+
+#[test]
+fn plain_rounds_thought_slow_are_tried_again_and_win_if_they_are_not() {
+    let mut controller = controller(50, 10);
+    teach(&mut controller, 4, 8);
+    // Something held plain rounds up for a while.
+    for _ in 0..100 {
+        controller.observe_step(1, 4000 * US);
+        controller.observe_turn(0, 1, 9000 * US);
+    }
+    let mut plain = 0;
+    for round in 0..20_000 {
+        let choice = controller.choose(load(1));
+        assert!(round > 0 || choice.lookahead > 0, "plain rounds look slow");
+        let k = choice.lookahead;
+        // They take what they take; windows take five times that.
+        let took = if k == 0 { 1000 * US } else { 5000 * US };
+        controller.observe_step(k + 1, if k == 0 { 1000 * US } else { 4000 * US });
+        controller.observe_turn(k, k + 1, took);
+        plain += u32::from(round >= 19_000 && k == 0);
+    }
+    assert!(plain > 900, "{plain} of the last 1000 rounds were plain");
+}
+
+#[test]
+fn trials_of_plain_rounds_are_few_where_speculation_pays() {
+    let mut controller = controller(50, 10);
+    teach(&mut controller, 8, 8);
+    let plain = (0..20_000).filter(|_| controller.choose(load(1)).lookahead == 0);
+    let plain = plain.count();
+    assert!((12..=400).contains(&plain), "{plain} of 20,000");
+}
