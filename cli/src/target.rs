@@ -17,7 +17,7 @@ use crate::{
 pub(crate) struct Args {
     #[command(flatten)]
     service: service::EngineArgs,
-    /// Policy of requests that name none: Autoregressive or Speculative
+    /// Policy of requests that name none: Autoregressive, Speculative or SSD
     #[arg(long, value_parser = parse_policy)]
     policy: Option<PolicyName>,
     /// Lookahead of requests that name none: a number, or adaptive:MAX
@@ -80,11 +80,7 @@ impl Service for TargetService {
 }
 
 fn parse_policy(text: &str) -> Result<PolicyName, String> {
-    match text {
-        "Autoregressive" => Ok(PolicyName::Autoregressive),
-        "Speculative" => Ok(PolicyName::Speculative),
-        _ => Err("must be Autoregressive or Speculative".into()),
-    }
+    PolicyName::parse(text).ok_or_else(|| format!("must be one of {}", PolicyName::ALL.join(", ")))
 }
 
 fn parse_lookahead(text: &str) -> Result<LookaheadConfig, String> {

@@ -1,6 +1,9 @@
 //! How a deployment says which policy it wants.
 
-use foretoken_speculation::policy::{Lookahead, Policy};
+use foretoken_speculation::{
+    fallback, fanout, message,
+    policy::{Lookahead, Policy, SsdOptions},
+};
 use serde::{Deserialize, Serialize};
 
 /// A policy: its type, and at most the one block of parameters that belongs to the type.
@@ -108,7 +111,36 @@ pub struct SsdSpec {
     /// What happens on a miss.
     #[serde(default)]
     pub fallback: Fallback,
+    /// Who looks outcomes up.
+    #[serde(default)]
+    pub delivery: Delivery,
 }
+
+impl SsdSpec {
+    fn options(self) -> SsdOptions {
+        let defaults = SsdOptions::default();
+        SsdOptions {
+            lookahead: Lookahead::Fixed(self.lookahead.unwrap_or(SSD_LOOKAHEAD)),
+            budget: self.budget.unwrap_or(defaults.budget),
+            fan_out: match self.fan_out {
+                FanOut::Learned => fanout::FanOut::Learned,
+                FanOut::Geometric => fanout::FanOut::Geometric,
+                FanOut::Uniform => fanout::FanOut::Uniform,
+            },
+            fallback: match self.fallback {
+                Fallback::Auto | Fallback::JustInTime => fallback::Fallback::Remote,
+                Fallback::Fast => fallback::Fallback::Local,
+            },
+            delivery: match self.delivery {
+                Delivery::Push => message::Delivery::Push,
+                Delivery::Pull => message::Delivery::Pull,
+            },
+        }
+    }
+}
+
+/// Tokens in a window of `SSD` unless the manifest says otherwise.
+const SSD_LOOKAHEAD: u32 = 5;
 
 /// How branches are spread over the outcomes of a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -132,6 +164,16 @@ pub enum Fallback {
     JustInTime,
     /// Takes a fast local source.
     Fast,
+}
+
+/// Who looks outcomes up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Delivery {
+    /// The target: the endpoint sends what it prepares.
+    #[default]
+    Push,
+    /// The endpoint.
+    Pull,
 }
 
 /// Parameters of `MirrorSD`.
@@ -206,9 +248,8 @@ impl PolicySpec {
                     Lookahead::Fixed(lookahead)
                 }))
             }
-            PolicyType::Ssd | PolicyType::MirrorSd | PolicyType::SpecPipe | PolicyType::Auto => {
-                None
-            }
+            PolicyType::Ssd => Some(Policy::Ssd(self.ssd.unwrap_or_default().options())),
+            PolicyType::MirrorSd | PolicyType::SpecPipe | PolicyType::Auto => None,
         }
     }
 }
@@ -247,13 +288,32 @@ mod tests {
     }
 
     #[test]
+    fn ssd_takes_its_block() {
+        let ssd = Some(SsdSpec {
+            lookahead: Some(7),
+            budget: Some(9),
+            fan_out: FanOut::Uniform,
+            fallback: Fallback::Fast,
+            delivery: Delivery::Pull,
+        });
+        let spec = PolicySpec {
+            kind: PolicyType::Ssd,
+            ssd,
+            ..PolicySpec::default()
+        };
+        let options = SsdOptions {
+            lookahead: Lookahead::Fixed(7),
+            budget: 9,
+            fan_out: fanout::FanOut::Uniform,
+            fallback: fallback::Fallback::Local,
+            delivery: message::Delivery::Pull,
+        };
+        assert_eq!(spec.policy(), Some(Policy::Ssd(options)));
+    }
+
+    #[test]
     fn policies_of_the_api_that_are_not_served_have_no_policy() {
-        for kind in [
-            PolicyType::Ssd,
-            PolicyType::MirrorSd,
-            PolicyType::SpecPipe,
-            PolicyType::Auto,
-        ] {
+        for kind in [PolicyType::MirrorSd, PolicyType::SpecPipe, PolicyType::Auto] {
             let spec = PolicySpec {
                 kind,
                 ..PolicySpec::default()

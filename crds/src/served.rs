@@ -61,7 +61,7 @@ fn deployment(document: &Document<SpecDecodeDeployment>, problems: &mut Vec<Prob
             say(
                 "spec.speculation.policy.type",
                 &format!(
-                    "{name} is not served by this version, which has Autoregressive and Speculative"
+                    "{name} is not served by this version, which has Autoregressive, Speculative and SSD"
                 ),
             );
         }

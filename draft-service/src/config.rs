@@ -28,6 +28,9 @@ pub struct DraftConfig {
     pub prefill_rows: usize,
     /// Longest window that is drafted, whatever a target asks. Default 32.
     pub max_lookahead: u32,
+    /// Most outcomes of a verification that a session drafts for, whatever a target asks; 0: none.
+    /// Default 64.
+    pub max_branches: u32,
     /// Keep KV of finished sessions for later ones. Default true.
     pub prefix_cache: bool,
     /// How long a session may be silent before its slot is taken back. Default 60 s.
@@ -57,6 +60,7 @@ impl Default for DraftConfig {
             max_step_rows: 0,
             prefill_rows: 64,
             max_lookahead: 32,
+            max_branches: 64,
             prefix_cache: true,
             lease: Duration::from_secs(60),
             grace: Duration::from_secs(1),

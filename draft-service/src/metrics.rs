@@ -4,7 +4,8 @@
 //! `foretoken_…`.
 
 use foretoken_engine::runner::RunnerInfo;
-use foretoken_service::metrics::{Fraction, Meters};
+use foretoken_service::metrics::{Fraction, Labelled, Meters};
+use foretoken_speculation::policy::draft::DraftStats;
 use prometheus_client::{
     metrics::{counter::Counter, gauge::Gauge, histogram::Histogram},
     registry::Registry,
@@ -26,6 +27,13 @@ pub(crate) struct Metrics {
     pub(crate) malformed: Counter,
     pub(crate) step_seconds: Histogram,
     pub(crate) step_rows: Histogram,
+    builds: Counter,
+    builds_ended: Labelled,
+    branch_tokens: Counter,
+    pushed_tokens: Counter,
+    windows_prepared: Counter,
+    judged: Counter,
+    ranks: Histogram,
 }
 
 impl Metrics {
@@ -56,7 +64,42 @@ impl Metrics {
             ),
             step_seconds: to.short_times("foretoken_step_seconds", "Engine steps"),
             step_rows: to.rows("foretoken_step_rows", "Token rows per step"),
+            builds: to.counter("foretoken_builds", "Verifications drafted for while under way"),
+            builds_ended: to.labelled(
+                "foretoken_builds_incomplete",
+                "Of these, ended early: cut by the verdict, or dropped here",
+            ),
+            branch_tokens: to.counter("foretoken_branch_tokens", "Tokens drafted for outcomes"),
+            pushed_tokens: to.counter("foretoken_entry_tokens", "Of these, sent ahead"),
+            windows_prepared: to.counter(
+                "foretoken_windows_prepared",
+                "Windows begun before they were asked for",
+            ),
+            judged: to.counter("foretoken_verdicts_judged", "Verdicts held against candidates"),
+            ranks: to.rows(
+                "foretoken_verdict_rank",
+                "Rank of the decided token among the candidates of its row, from 1; hits and misses",
+            ),
         };
         (metrics, to.registry())
+    }
+
+    /// Counts what sessions did since the last time.
+    pub(crate) fn note(&self, stats: &DraftStats) {
+        self.builds.inc_by(stats.builds.into());
+        let ended = [("cut", stats.cut), ("dropped", stats.dropped)];
+        for (cause, count) in ended.into_iter().filter(|(_, count)| *count > 0) {
+            let counter = self.builds_ended.get_or_create_owned(&[("cause", cause)]);
+            counter.inc_by(count.into());
+        }
+        self.branch_tokens.inc_by(stats.built.into());
+        self.pushed_tokens.inc_by(stats.pushed.into());
+        self.windows_prepared.inc_by(stats.prepared.into());
+        self.judged.inc_by(stats.judged.into());
+        for (rank, &count) in stats.ranks.iter().enumerate() {
+            for _ in 0..count {
+                self.ranks.observe((rank + 1) as f64);
+            }
+        }
     }
 }

@@ -8,6 +8,7 @@
 //! The thread sleeps only when no session wants anything. A window leaves with the step that
 //! completed it.
 
+mod branches;
 mod sessions;
 mod step;
 
@@ -21,6 +22,7 @@ use foretoken_engine::{batch::Engine, batch::Reuse, kv::Salt};
 use foretoken_protocol::link::{LinkId, LinkServer, LoadReport, Mailbox, ServerEvent};
 use foretoken_speculation::{
     message::{Open, ToDraft, ToTarget},
+    policy::draft::Planners,
     sampling::Scratch,
 };
 
@@ -60,6 +62,7 @@ struct Limits {
     rows: usize,
     prefill_rows: usize,
     lookahead: u32,
+    branches: u32,
     lease: Duration,
     grace: Duration,
     vocab_size: u32,
@@ -75,6 +78,8 @@ pub(crate) struct Worker<O> {
     reuse: Reuse,
     metrics: Metrics,
     sessions: Vec<Session>,
+    /// What was learned of each target's verdicts.
+    planners: HashMap<LinkId, Planners>,
     /// On which listener a link came in.
     links: HashMap<LinkId, usize>,
     outgoing: Vec<(LinkId, Vec<ToTarget>)>,
@@ -102,6 +107,7 @@ impl<O: Outlet> Worker<O> {
             rows,
             prefill_rows: config.prefill_rows.min(rows),
             lookahead: config.max_lookahead,
+            branches: config.max_branches,
             lease: config.lease,
             grace: config.grace,
             vocab_size: info.vocab_size as u32,
@@ -120,6 +126,7 @@ impl<O: Outlet> Worker<O> {
             reuse,
             metrics,
             sessions: Vec::new(),
+            planners: HashMap::new(),
             links: HashMap::new(),
             outgoing: Vec::new(),
             scratch: Scratch::default(),
@@ -206,6 +213,7 @@ impl<O: Outlet> Worker<O> {
                 self.outgoing.retain(|(to, _)| *to != link);
                 self.metrics.links.set(self.links.len() as i64);
                 self.close_where(|session| session.link == link);
+                self.planners.remove(&link);
             }
             ServerEvent::Malformed { link, malformed } => {
                 tracing::warn!(?link, reason = %malformed.reason, "malformed message");

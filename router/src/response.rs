@@ -213,12 +213,16 @@ fn speculation(job: &Job, tallies: &[&Tally]) -> Value {
     let rounds: u32 = tallies.iter().map(|tally| tally.rounds).sum();
     let accepted: u32 = tallies.iter().map(|tally| tally.accepted).sum();
     let drafted: u32 = tallies.iter().map(|tally| tally.drafted).sum();
+    let hits: u32 = tallies.iter().map(|tally| tally.hits).sum();
+    let misses: u32 = tallies.iter().map(|tally| tally.misses).sum();
     let acceptance_length = (rounds > 0).then(|| 1.0 + f64::from(accepted) / f64::from(rounds));
     let served = tallies.iter().find_map(|tally| tally.policy.clone());
     json!({
         "rounds": rounds,
         "drafted": drafted,
         "accepted": accepted,
+        "hits": hits,
+        "misses": misses,
         "acceptance_length": acceptance_length,
         // Two's complement, so that a negative seed comes back as it was given.
         "seed": job.seed.0 as i64,

@@ -6,7 +6,10 @@ use foretoken_protocol::Address;
 use foretoken_service::config::{OutOfRange, at_least_one, seconds};
 use foretoken_speculation::{
     TokenId,
-    policy::{Lookahead, Policy},
+    fallback::Fallback,
+    fanout::FanOut,
+    message::Delivery,
+    policy::{Lookahead, Policy, SsdOptions, draft::MAX_BRANCHES},
 };
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +33,8 @@ pub struct TargetConfig {
     pub policy: PolicyName,
     /// Lookahead of requests that name none. Default adaptive up to 12.
     pub lookahead: LookaheadConfig,
+    /// Parameters of requests with policy `SSD`.
+    pub ssd: SsdConfig,
     /// Longest that a request waits for a window, whatever was learned of the endpoint; then it
     /// goes on without. Usually it waits for little more than the slowest of recent answers.
     /// Default 500 ms.
@@ -73,6 +78,7 @@ impl Default for TargetConfig {
             eos: Vec::new(),
             policy: PolicyName::Speculative,
             lookahead: LookaheadConfig::Adaptive { max: 12 },
+            ssd: SsdConfig::default(),
             patience: Duration::from_millis(500),
             max_running: 64,
             max_waiting: 1024,
@@ -105,6 +111,129 @@ pub enum PolicyName {
     Autoregressive,
     /// A draft proposes a window after each verdict.
     Speculative,
+    /// A draft prepares windows for likely verdicts while the target verifies.
+    #[serde(rename = "SSD")]
+    Ssd,
+}
+
+impl PolicyName {
+    /// Every name that requests may use.
+    pub const ALL: [&'static str; 3] = ["Autoregressive", "Speculative", "SSD"];
+
+    /// The policy of that name.
+    pub fn parse(name: &str) -> Option<Self> {
+        match name {
+            "Autoregressive" => Some(Self::Autoregressive),
+            "Speculative" => Some(Self::Speculative),
+            "SSD" => Some(Self::Ssd),
+            _ => None,
+        }
+    }
+}
+
+/// Parameters of `SSD` (arXiv 2603.03251).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SsdConfig {
+    /// Tokens of a window, and of what is prepared for an outcome. Default 5.
+    pub lookahead: u32,
+    /// Outcomes that are prepared for in a round, at most. Default 24.
+    pub budget: u32,
+    /// How they are spread over outcomes. Default `Learned`.
+    pub fan_out: FanOutName,
+    /// What is verified after a verdict that nothing was prepared for. Default `Remote`.
+    pub fallback: FallbackName,
+    /// Who looks verdicts up. Default `Push`.
+    pub delivery: DeliveryName,
+}
+
+impl Default for SsdConfig {
+    fn default() -> Self {
+        Self {
+            lookahead: 5,
+            budget: 24,
+            fan_out: FanOutName::Learned,
+            fallback: FallbackName::Remote,
+            delivery: DeliveryName::Push,
+        }
+    }
+}
+
+impl From<SsdConfig> for SsdOptions {
+    fn from(config: SsdConfig) -> Self {
+        Self {
+            lookahead: Lookahead::Fixed(config.lookahead),
+            budget: config.budget,
+            fan_out: match config.fan_out {
+                FanOutName::Learned => FanOut::Learned,
+                FanOutName::Geometric => FanOut::Geometric,
+                FanOutName::Uniform => FanOut::Uniform,
+            },
+            fallback: match config.fallback {
+                FallbackName::Nothing => Fallback::Nothing,
+                FallbackName::Local => Fallback::Local,
+                FallbackName::Remote => Fallback::Remote,
+            },
+            delivery: match config.delivery {
+                DeliveryName::Push => Delivery::Push,
+                DeliveryName::Pull => Delivery::Pull,
+            },
+        }
+    }
+}
+
+impl From<SsdOptions> for SsdConfig {
+    fn from(options: SsdOptions) -> Self {
+        Self {
+            lookahead: options.lookahead.most(),
+            budget: options.budget,
+            fan_out: match options.fan_out {
+                FanOut::Learned => FanOutName::Learned,
+                FanOut::Geometric => FanOutName::Geometric,
+                FanOut::Uniform => FanOutName::Uniform,
+            },
+            fallback: match options.fallback {
+                Fallback::Nothing => FallbackName::Nothing,
+                Fallback::Local => FallbackName::Local,
+                Fallback::Remote => FallbackName::Remote,
+            },
+            delivery: match options.delivery {
+                Delivery::Push => DeliveryName::Push,
+                Delivery::Pull => DeliveryName::Pull,
+            },
+        }
+    }
+}
+
+/// How outcomes to prepare for are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FanOutName {
+    /// By what was seen of verdicts.
+    Learned,
+    /// SSD, Theorem 12.
+    Geometric,
+    /// The same number for every accepted length.
+    Uniform,
+}
+
+/// What is verified after a verdict that nothing was prepared for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FallbackName {
+    /// Nothing: one token is decided.
+    Nothing,
+    /// What followed where the request said the same before.
+    Local,
+    /// A window that the endpoint drafts just in time.
+    Remote,
+}
+
+/// Who looks verdicts up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DeliveryName {
+    /// The target: the endpoint sends what it prepares.
+    Push,
+    /// The endpoint.
+    Pull,
 }
 
 /// How many tokens a window has.
@@ -136,7 +265,7 @@ pub enum ConfigError {
     #[error(transparent)]
     Range(#[from] OutOfRange),
     /// A policy that does not exist.
-    #[error("unknown policy {0:?}; known are Autoregressive and Speculative")]
+    #[error("unknown policy {0:?}; known are Autoregressive, Speculative and SSD")]
     Policy(String),
 }
 
@@ -154,7 +283,14 @@ impl TargetConfig {
         let k = match self.lookahead {
             LookaheadConfig::Fixed(k) | LookaheadConfig::Adaptive { max: k } => k,
         };
-        check_lookahead(k)
+        check_lookahead(k)?;
+        check_lookahead(self.ssd.lookahead)?;
+        let budget = self.ssd.budget;
+        if budget > MAX_BRANCHES {
+            let allowed = format!("0 to {MAX_BRANCHES}");
+            return Err(OutOfRange::new("ssd.budget", budget, allowed).into());
+        }
+        Ok(())
     }
 
     /// The policy of requests that name none.
@@ -162,6 +298,7 @@ impl TargetConfig {
         match self.policy {
             PolicyName::Autoregressive => Policy::Autoregressive,
             PolicyName::Speculative => Policy::Speculative(self.lookahead.into()),
+            PolicyName::Ssd => Policy::Ssd(self.ssd.into()),
         }
     }
 
@@ -176,14 +313,21 @@ impl TargetConfig {
         }
         let name = match policy {
             None => self.policy,
-            Some("Autoregressive") => PolicyName::Autoregressive,
-            Some("Speculative") => PolicyName::Speculative,
-            Some(other) => return Err(ConfigError::Policy(other.into())),
+            Some(name) => {
+                PolicyName::parse(name).ok_or_else(|| ConfigError::Policy(name.into()))?
+            }
         };
         Ok(match name {
             PolicyName::Autoregressive => Policy::Autoregressive,
             PolicyName::Speculative => Policy::Speculative(
                 lookahead.map_or_else(|| self.lookahead.into(), Lookahead::Fixed),
+            ),
+            PolicyName::Ssd => Policy::Ssd(
+                SsdConfig {
+                    lookahead: lookahead.unwrap_or(self.ssd.lookahead),
+                    ..self.ssd
+                }
+                .into(),
             ),
         })
     }
@@ -221,9 +365,21 @@ mod tests {
             config.policy_of(Some("Autoregressive"), Some(3)),
             Ok(Policy::Autoregressive)
         );
+        let ssd = |lookahead| SsdOptions {
+            lookahead: Lookahead::Fixed(lookahead),
+            ..SsdOptions::default()
+        };
+        assert_eq!(config.policy_of(Some("SSD"), None), Ok(Policy::Ssd(ssd(5))));
         assert_eq!(
-            config.policy_of(Some("SSD"), None),
-            Err(ConfigError::Policy("SSD".into()))
+            config.policy_of(Some("SSD"), Some(3)),
+            Ok(Policy::Ssd(ssd(3)))
+        );
+        let unknown = config
+            .policy_of(Some("ssd"), None)
+            .expect_err("no such name");
+        assert_eq!(
+            unknown.to_string(),
+            "unknown policy \"ssd\"; known are Autoregressive, Speculative and SSD"
         );
         assert!(config.policy_of(None, Some(MAX_LOOKAHEAD + 1)).is_err());
     }
@@ -240,5 +396,20 @@ mod tests {
             .to_string();
         assert_eq!(message, "max_running is 0; it must be at least 1");
         assert_eq!(TargetConfig::default().validate(), Ok(()));
+        let mut config = TargetConfig::default();
+        config.ssd.budget = MAX_BRANCHES + 1;
+        assert!(config.validate().is_err());
+    }
+
+    #[test]
+    fn options_of_ssd_are_what_was_configured() {
+        let config = SsdConfig {
+            lookahead: 7,
+            budget: 12,
+            fan_out: FanOutName::Uniform,
+            fallback: FallbackName::Local,
+            delivery: DeliveryName::Pull,
+        };
+        assert_eq!(SsdConfig::from(SsdOptions::from(config)), config);
     }
 }

@@ -29,7 +29,8 @@ mod warmup;
 mod worker;
 
 pub use config::{
-    ConfigError, EndpointConfig, LookaheadConfig, MAX_LOOKAHEAD, PolicyName, TargetConfig,
+    ConfigError, DeliveryName, EndpointConfig, FallbackName, FanOutName, LookaheadConfig,
+    MAX_LOOKAHEAD, PolicyName, SsdConfig, TargetConfig,
 };
 pub use links::{LinkReport, LinkState, LinkWatch};
 pub use service::{BindError, RunError, TargetService};

@@ -5,6 +5,7 @@
 
 use foretoken_engine::runner::RunnerInfo;
 use foretoken_service::metrics::{Fraction, Labelled, Meters};
+use foretoken_speculation::policy::target::{AheadStats, Lookup, Source};
 use prometheus_client::{
     metrics::{counter::Counter, gauge::Gauge, histogram::Histogram},
     registry::Registry,
@@ -40,6 +41,9 @@ pub(crate) struct Metrics {
     pub(crate) resyncs: Counter,
     pub(crate) cancelled: Counter,
     pub(crate) busy: Counter,
+    lookups: Labelled,
+    hit_place: Histogram,
+    entry_tokens: Labelled,
 }
 
 impl Metrics {
@@ -76,6 +80,9 @@ impl Metrics {
             resyncs: to.counter("foretoken_sessions_resynced", "Sessions that lost their thread"),
             cancelled: to.counter("foretoken_requests_cancelled", "Requests whose client went away"),
             busy: to.counter("foretoken_requests_busy", "Requests turned away"),
+            lookups: to.labelled("foretoken_lookups", "Verdicts of SSD by where the next window came from"),
+            hit_place: to.rows("foretoken_hit_place", "Place of a verdict among the outcomes prepared for, from 1"),
+            entry_tokens: to.labelled("foretoken_entry_tokens", "Tokens prepared ahead: received in time, used, late"),
         };
         (metrics, to.registry())
     }
@@ -84,6 +91,33 @@ impl Metrics {
     pub(crate) fn finished(&self, reason: &'static str) -> Counter {
         self.finished
             .get_or_create_owned(&[("finished_reason", reason)])
+    }
+
+    /// Counts where the window after a verdict came from.
+    pub(crate) fn note_lookup(&self, lookup: &Lookup) {
+        let source = match lookup.source {
+            Source::Ahead { .. } => "ahead",
+            Source::Fallback(fallback) => fallback.name(),
+        };
+        self.lookups
+            .get_or_create_owned(&[("source", source)])
+            .inc();
+        if let Source::Ahead { place: Some(place) } = lookup.source {
+            self.hit_place.observe(f64::from(place) + 1.0);
+        }
+    }
+
+    /// Counts what was drafted ahead for a request that is over.
+    pub(crate) fn note_ahead(&self, stats: &AheadStats) {
+        let tokens = [
+            ("received", stats.received),
+            ("used", stats.used.into()),
+            ("late", stats.late),
+        ];
+        for (fate, tokens) in tokens.into_iter().filter(|(_, tokens)| *tokens > 0) {
+            let counter = self.entry_tokens.get_or_create_owned(&[("fate", fate)]);
+            counter.inc_by(tokens);
+        }
     }
 
     /// The counter of lookahead choices in which `limit` was what bound.

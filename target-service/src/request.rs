@@ -12,8 +12,10 @@ use foretoken_protocol::generate::{
 };
 use foretoken_speculation::{
     SessionId, TokenId,
+    fallback::Fallback,
+    local::SuffixIndex,
     message::ToDraft,
-    policy::{Lookahead, Patience, Policy, target},
+    policy::{Lookahead, Patience, Policy, SsdOptions, target},
     sampling::{InvalidSampling, Sampler, Scratch, logprobs},
     verify::Verdict,
 };
@@ -52,6 +54,8 @@ pub(crate) struct Request {
     pub(crate) limit: usize,
     pub(crate) arrived: Instant,
     pub(crate) prompt_len: usize,
+    /// Where it said the same before, if its policy falls back to that.
+    suffixes: Option<SuffixIndex>,
     stops: Vec<TokenId>,
     top_logprobs: Option<usize>,
     /// Log-probabilities of the prompt so far, if they are wanted.
@@ -141,6 +145,7 @@ impl Request {
             limit,
             arrived: at,
             prompt_len,
+            suffixes: falls_back_locally(policy).map(|_| SuffixIndex::new(setting.longest)),
             stops,
             top_logprobs: request.logprobs.map(|top| top as usize),
             prompt_logprobs: request.prompt_logprobs.then(Vec::new),
@@ -168,7 +173,7 @@ impl Request {
     /// unless it was the first.
     pub(crate) fn note_asked(&mut self, messages: &[ToDraft], now: Instant) -> Option<Turnaround> {
         let lookahead = messages.iter().find_map(|message| match message {
-            ToDraft::Outcome(outcome) => Some(outcome.lookahead),
+            ToDraft::Outcome(outcome) => Some(outcome.asks().unwrap_or(0)),
             ToDraft::Open(_) | ToDraft::Close { .. } => None,
         });
         self.asked = lookahead
@@ -192,6 +197,19 @@ impl Request {
         self.seq = Some(seq);
         let cached = cached.min(self.prompt_len) as u32;
         self.cached.get_or_insert(cached);
+    }
+
+    /// What this host proposes to follow `emitted`, which follows the sequence; nothing unless the
+    /// policy wants it.
+    pub(crate) fn propose_locally(&mut self, emitted: &[TokenId]) -> Vec<TokenId> {
+        let mut proposals = Vec::new();
+        let lookahead = falls_back_locally(self.policy);
+        if let (Some(suffixes), Some(lookahead)) = (&mut self.suffixes, lookahead) {
+            let tokens = [self.session.tokens(), emitted].concat();
+            suffixes.extend(&tokens);
+            suffixes.propose(&tokens, lookahead as usize, &mut proposals);
+        }
+        proposals
     }
 
     /// Whether a controller chooses how much is speculated on.
@@ -291,6 +309,8 @@ impl Request {
                 rounds: stats.rounds.saturating_sub(1),
                 drafted: stats.drafted,
                 accepted: stats.accepted,
+                hits: stats.ahead.hits,
+                misses: stats.ahead.misses,
                 cached_tokens: self.cached.unwrap_or(0),
                 policy: self.policy.name().into(),
                 prefill: first.saturating_duration_since(self.arrived),
@@ -326,6 +346,18 @@ impl Request {
                 policy: self.policy.name().into(),
             });
         }
+    }
+}
+
+/// Tokens to propose from the target's own host, if the policy falls back to that.
+fn falls_back_locally(policy: Policy) -> Option<u32> {
+    match policy {
+        Policy::Ssd(SsdOptions {
+            fallback: Fallback::Local,
+            lookahead,
+            ..
+        }) => Some(lookahead.most()),
+        Policy::Autoregressive | Policy::Speculative(_) | Policy::Ssd(_) => None,
     }
 }
 

@@ -106,6 +106,8 @@ pub(crate) enum Turn {
     Stepped,
     /// Nothing can run before a message comes or, if there is one, this time.
     Idle(Option<Instant>),
+    /// It was told to stop.
+    Ended,
 }
 
 impl Worker {
@@ -159,17 +161,17 @@ impl Worker {
     pub(crate) fn run(mut self, inbox: &Mailbox<Message>) {
         loop {
             // The last, empty look also sends what the step before had to say.
-            while let Some(message) = inbox.try_recv() {
-                if self.take(message) == Flow::End {
-                    return;
-                }
+            if self.hear(inbox) == Flow::End {
+                return;
             }
             let draining = self.gauges.draining.load(Ordering::Relaxed);
             if draining && self.requests.is_empty() {
                 return;
             }
-            let Turn::Idle(until) = self.turn() else {
-                continue;
+            let until = match self.turn(Some(inbox)) {
+                Turn::Stepped => continue,
+                Turn::Idle(until) => until,
+                Turn::Ended => return,
             };
             let patience =
                 until.map_or(NAP, |until| until.saturating_duration_since(Instant::now()));
@@ -181,11 +183,12 @@ impl Worker {
         }
     }
 
-    /// Looks at everything once: cancelled requests, the next step.
-    pub(crate) fn turn(&mut self) -> Turn {
+    /// Looks at everything once: cancelled requests, the next step. What has come into `inbox`
+    /// during the pass is taken in before its verdicts.
+    pub(crate) fn turn(&mut self, inbox: Option<&Mailbox<Message>>) -> Turn {
         self.now = Instant::now();
         self.sweep();
-        let turn = self.step();
+        let turn = self.step(inbox);
         // Before anybody else can take the places that the step has freed.
         let unparked = self.unpark();
         self.publish();
@@ -196,6 +199,16 @@ impl Worker {
             Turn::Idle(Some(until)) => Turn::Idle(Some(until.min(self.now + SWEEP))),
             turn => turn,
         }
+    }
+
+    /// Takes in what has come.
+    fn hear(&mut self, inbox: &Mailbox<Message>) -> Flow {
+        while let Some(message) = inbox.try_recv() {
+            if self.take(message) == Flow::End {
+                return Flow::End;
+            }
+        }
+        Flow::On
     }
 
     fn take(&mut self, message: Message) -> Flow {

@@ -7,8 +7,8 @@ use foretoken_draft::DraftConfig;
 use foretoken_protocol::Address;
 use foretoken_registry::{Directory, EndpointEntry, TargetEntry, write_directory};
 use foretoken_router::RouterConfig;
-use foretoken_speculation::policy::{Lookahead, Policy, SsdOptions};
-use foretoken_target::{LookaheadConfig, PolicyName, TargetConfig};
+use foretoken_speculation::policy::{Lookahead, Policy};
+use foretoken_target::{LookaheadConfig, PolicyName, SsdConfig, TargetConfig};
 use serde::Serialize;
 
 use super::{
@@ -123,28 +123,28 @@ pub(super) fn render(
 }
 
 fn target_file(plan: &Plan, name: &str, listen: &Address, tuning: Tuning) -> target::File {
-    let (policy, lookahead) = match plan.policy {
-        Policy::Autoregressive => (
-            PolicyName::Autoregressive,
-            TargetConfig::default().lookahead,
-        ),
-        Policy::Speculative(lookahead) | Policy::Ssd(SsdOptions { lookahead, .. }) => {
-            let lookahead = match lookahead {
+    let mut service = TargetConfig::default();
+    match plan.policy {
+        Policy::Autoregressive => service.policy = PolicyName::Autoregressive,
+        Policy::Speculative(lookahead) => {
+            service.policy = PolicyName::Speculative;
+            service.lookahead = match lookahead {
                 Lookahead::Fixed(k) => LookaheadConfig::Fixed(k),
                 Lookahead::Adaptive { max } => LookaheadConfig::Adaptive { max },
             };
-            (PolicyName::Speculative, lookahead)
         }
-    };
+        Policy::Ssd(options) => {
+            service.policy = PolicyName::Ssd;
+            service.ssd = SsdConfig::from(options);
+        }
+    }
     target::File {
         model: model(&plan.target, tuning.target_threads),
         service: TargetConfig {
             instance: name.to_owned(),
             listen: vec![listen.clone()],
-            policy,
-            lookahead,
             prefix_cache: tuning.prefix_cache,
-            ..TargetConfig::default()
+            ..service
         },
     }
 }

@@ -7,16 +7,20 @@ use foretoken_protocol::link::LinkId;
 use foretoken_speculation::{
     SessionId,
     message::{Open, ToDraft, ToTarget},
-    policy::draft::DraftSession,
+    policy::draft::{DraftSession, DraftStats},
 };
 
-use super::{Outlet, Worker};
+use super::{Outlet, Worker, branches::Forks};
 
 /// A session that holds a slot.
 pub(super) struct Session {
     pub(super) link: LinkId,
     pub(super) draft: DraftSession,
     pub(super) seq: SeqId,
+    /// Where its branches are.
+    pub(super) forks: Forks,
+    /// Counts that metrics know of.
+    pub(super) counted: DraftStats,
     /// Rises with every session opened.
     pub(super) opened: u64,
     /// When the target last said anything about it.
@@ -29,7 +33,12 @@ impl<O: Outlet> Worker<O> {
     /// Takes in one message of a target.
     pub(super) fn handle(&mut self, link: LinkId, mut message: ToDraft) {
         let id = match &mut message {
-            ToDraft::Open(open) => open.session,
+            ToDraft::Open(open) => {
+                if let Some(branching) = &mut open.branching {
+                    branching.lookahead = branching.lookahead.min(self.limits.lookahead);
+                }
+                open.session
+            }
             ToDraft::Outcome(outcome) => {
                 outcome.lookahead = outcome.lookahead.min(self.limits.lookahead);
                 outcome.session
@@ -111,7 +120,9 @@ impl<O: Outlet> Worker<O> {
     }
 
     fn remove(&mut self, index: usize) {
-        let session = self.sessions.swap_remove(index);
+        let mut session = self.sessions.swap_remove(index);
+        self.metrics.note(&session.take_stats());
+        session.forks.close(&mut self.engine);
         if let Err(error) = self.engine.close(session.seq) {
             tracing::error!(%error, "a session had no sequence");
         }
@@ -144,7 +155,8 @@ impl<O: Outlet> Worker<O> {
             return refuse(format!("{pages} KV pages are needed and not free"), true);
         }
         let mut draft =
-            DraftSession::new(open.session, self.limits.vocab_size, self.limits.positions);
+            DraftSession::new(open.session, self.limits.vocab_size, self.limits.positions)
+                .with_max_branches(self.limits.branches);
         let answer = draft.handle(&ToDraft::Open(open.clone()));
         if !draft.is_bound() {
             return answer.unwrap_or_else(|| refuse("the session is closed".into(), false));
@@ -162,6 +174,8 @@ impl<O: Outlet> Worker<O> {
             link,
             draft,
             seq,
+            forks: Forks::default(),
+            counted: DraftStats::default(),
             opened,
             heard,
             primed: false,

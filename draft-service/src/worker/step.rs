@@ -1,18 +1,17 @@
 //! One engine step over all sessions.
 //!
 //! First come the sessions whose target waits and that are nearly there (a row, or the few tokens
-//! of a verdict), all of them; then prompts and long catch-ups, in chunks, so that they do not
-//! hold up the windows of others. A session that only follows (its target asked for nothing) is
-//! left until there is a batch of rows worth a step.
+//! of a verdict), all of them; then those that read a window under verification, to draft for its
+//! outcomes; then prompts and long catch-ups, in chunks, so that they do not hold up the windows of
+//! others; branches get the rows that are left. A session that only follows (its target asked for
+//! nothing) is left until there is a batch of rows worth a step.
 
 use std::time::Instant;
 
-use foretoken_engine::batch::{Feed, StepError, Wants};
-use foretoken_protocol::link::LinkId;
+use foretoken_engine::batch::{Feed, StepError, StepLogits, Wants};
 use foretoken_speculation::{
-    SessionId,
     message::ToTarget,
-    policy::draft::{self, Ticket, Work},
+    policy::draft::{self, Purpose, Ticket, Work},
 };
 
 use super::{Outlet, Worker, sessions::Session};
@@ -27,26 +26,54 @@ const FOLLOW: usize = 32;
 struct Grant {
     session: usize,
     rows: usize,
+    /// The rows are those of its branches.
+    branches: bool,
 }
 
-/// A feed under way.
+/// Who wants rows of a step, by urgency.
+#[derive(Default)]
+struct Demand {
+    windows: Vec<Grant>,
+    ahead: Vec<Grant>,
+    long: Vec<Grant>,
+    branches: Vec<Grant>,
+}
+
+/// A feed under way, or those of a session's branches.
 #[derive(Clone, Copy)]
 struct Flight {
     session: usize,
     ticket: Ticket,
-    rows: usize,
-    complete: bool,
+    /// Its feeds in the step.
+    first: usize,
+    feeds: usize,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    /// Tokens of the sequence: how many, whether those are all, and whether a window needs them.
+    Sequence {
+        rows: usize,
+        complete: bool,
+        window: bool,
+    },
+    Branches,
 }
 
 impl<O: Outlet> Worker<O> {
     /// Runs one step if any session wants one; says whether it did.
     pub(crate) fn step(&mut self) -> bool {
         let grants = loop {
+            self.prepare_branches();
             let grants = self.grant();
-            match self.make_room(&grants) {
-                Ok(()) => break grants,
-                // Somebody had to go, so the grants are different now.
-                Err((link, id)) => self.evict(link, id, "the endpoint ran out of KV pages"),
+            if self.has_room(&grants) {
+                break grants;
+            }
+            // Branches go first, never a session for branches. Either way the grants are different
+            // then.
+            if !self.shed_branches() && !self.evict_youngest() {
+                break grants;
             }
         };
         if grants.is_empty() {
@@ -73,36 +100,24 @@ impl<O: Outlet> Worker<O> {
 
     /// Divides the rows of a step.
     fn grant(&mut self) -> Vec<Grant> {
-        let count = self.sessions.len();
-        let mut grants = Vec::with_capacity(count);
-        let mut long: Vec<Grant> = Vec::new();
+        let Demand {
+            windows,
+            ahead,
+            long,
+            branches,
+        } = self.demand();
+        let mut grants = Vec::with_capacity(self.sessions.len());
         let mut rows_left = self.limits.rows;
-        for i in 0..count {
-            let index = (i + self.turn) % count;
-            let session = &mut self.sessions[index];
-            let Some(work) = session.draft.work() else {
-                continue;
-            };
-            let room = self.limits.positions.saturating_sub(work.keep);
-            let rows = work.tokens.len().min(room);
-            let grant = Grant {
-                session: index,
-                rows,
-            };
-            let waits = work.wants != draft::Wants::None;
-            if rows == 0 || (session.primed && !waits && rows < FOLLOW) {
-                continue;
+        let take = |grants: &mut Vec<Grant>, rows_left: &mut usize, grant: Grant| {
+            if grant.rows <= *rows_left {
+                *rows_left -= grant.rows;
+                grants.push(grant);
             }
-            if waits && rows <= SHORT {
-                if rows <= rows_left {
-                    rows_left -= rows;
-                    grants.push(grant);
-                }
-            } else {
-                long.push(grant);
-            }
+        };
+        for grant in windows.into_iter().chain(ahead) {
+            take(&mut grants, &mut rows_left, grant);
         }
-        let mut budget = if grants.is_empty() {
+        let mut budget = if grants.is_empty() && branches.is_empty() {
             rows_left
         } else {
             self.limits.prefill_rows.min(rows_left)
@@ -113,44 +128,138 @@ impl<O: Outlet> Worker<O> {
             }
             grant.rows = grant.rows.min(budget);
             budget -= grant.rows;
+            rows_left -= grant.rows;
             grants.push(grant);
+        }
+        for grant in branches {
+            take(&mut grants, &mut rows_left, grant);
         }
         grants
     }
 
-    /// Checks that the pages suffice. If not, names the session to end: the youngest, because it
-    /// has the least to lose.
-    fn make_room(&self, grants: &[Grant]) -> Result<(), (LinkId, SessionId)> {
+    /// What all sessions want, beginning with the one whose turn it is.
+    fn demand(&mut self) -> Demand {
+        let mut demand = Demand::default();
+        let count = self.sessions.len();
+        for i in 0..count {
+            let index = (i + self.turn) % count;
+            let session = &mut self.sessions[index];
+            let Some(work) = session.draft.work() else {
+                self.demand_branches(index, &mut demand);
+                continue;
+            };
+            let room = self.limits.positions.saturating_sub(work.keep);
+            let rows = work.tokens.len().min(room);
+            let whole = work.wants == draft::Wants::All;
+            let purpose = work.purpose;
+            let grant = Grant {
+                session: index,
+                rows,
+                branches: false,
+            };
+            let follows = session.primed && purpose == Purpose::Follow;
+            if rows == 0 || (follows && rows < FOLLOW) {
+                continue;
+            }
+            if whole && rows > self.limits.rows {
+                session.draft.drop_branches();
+                continue;
+            }
+            let list = match purpose {
+                Purpose::Window if rows <= SHORT => &mut demand.windows,
+                Purpose::Ahead if rows <= SHORT || whole => &mut demand.ahead,
+                Purpose::Window | Purpose::Ahead | Purpose::Follow => &mut demand.long,
+            };
+            list.push(grant);
+        }
+        demand
+    }
+
+    fn demand_branches(&mut self, session: usize, demand: &mut Demand) {
+        let draft = &mut self.sessions[session].draft;
+        let most = self.limits.rows;
+        if let Some(work) = draft.branches()
+            && work.rows() > most
+        {
+            draft.grant(most);
+        }
+        // Of a build that has begun nothing can be left out any more, but then it does fit.
+        let Some(rows) = draft.branches().map(|work| work.rows()) else {
+            return;
+        };
+        demand.branches.push(Grant {
+            session,
+            rows,
+            branches: true,
+        });
+    }
+
+    /// Whether the pages suffice.
+    fn has_room(&mut self, grants: &[Grant]) -> bool {
         let mut needed = 0;
         for grant in grants {
-            let session = &self.sessions[grant.session];
-            // What is to be truncated first only makes this less.
-            needed += self
-                .engine
-                .pages_needed(session.seq, grant.rows)
-                .unwrap_or(0);
+            let session = &mut self.sessions[grant.session];
+            needed += if grant.branches {
+                session.branch_pages(&self.engine)
+            } else {
+                // What is to be truncated first only makes this less.
+                self.engine
+                    .pages_needed(session.seq, grant.rows)
+                    .unwrap_or(0)
+            };
         }
-        if needed <= self.engine.free_pages() {
-            return Ok(());
-        }
-        let Some(youngest) = self.sessions.iter().max_by_key(|session| session.opened) else {
-            return Ok(());
+        needed <= self.engine.free_pages()
+    }
+
+    /// Ends the youngest session, because it has the least to lose; false if there is none.
+    fn evict_youngest(&mut self) -> bool {
+        let youngest = self.sessions.iter().max_by_key(|session| session.opened);
+        let Some((link, id)) = youngest.map(|session| (session.link, session.draft.id())) else {
+            return false;
         };
-        Err((youngest.link, youngest.draft.id()))
+        self.evict(link, id, "the endpoint ran out of KV pages");
+        true
     }
 
     /// Feeds the engine what was granted.
     fn feed(&mut self, grants: &[Grant]) -> Result<Vec<Flight>, StepError> {
         let mut flights = Vec::with_capacity(grants.len());
         let mut feeds = Vec::with_capacity(grants.len());
-        let mut rows_of = vec![0; self.sessions.len()];
+        let mut grant_of = vec![None; self.sessions.len()];
         for grant in grants {
-            rows_of[grant.session] = grant.rows;
+            grant_of[grant.session] = Some(grant);
         }
-        for (index, session) in self.sessions.iter_mut().enumerate() {
-            let rows = rows_of[index];
-            let Session { draft, seq, .. } = session;
-            if rows == 0 {
+        for (session, grant) in self.sessions.iter_mut().zip(grant_of) {
+            let Some(&Grant {
+                session: index,
+                rows,
+                branches,
+            }) = grant
+            else {
+                continue;
+            };
+            let first = feeds.len();
+            let Session {
+                draft, seq, forks, ..
+            } = session;
+            if branches {
+                let Some(work) = draft.branches() else {
+                    continue;
+                };
+                let seqs = forks.prepare(&mut self.engine, *seq, &work)?;
+                feeds.extend(seqs.iter().zip(work.forks()).map(|(&seq, fork)| Feed {
+                    seq,
+                    tokens: fork.tokens,
+                    tree: Some(fork.parents),
+                    logits: Wants::All,
+                }));
+                flights.push(Flight {
+                    session: index,
+                    ticket: work.ticket,
+                    first,
+                    feeds: feeds.len() - first,
+                    kind: Kind::Branches,
+                });
                 continue;
             }
             let Some(Work {
@@ -158,7 +267,7 @@ impl<O: Outlet> Worker<O> {
                 keep,
                 tokens,
                 wants,
-                ..
+                purpose,
             }) = draft.work()
             else {
                 continue;
@@ -167,54 +276,65 @@ impl<O: Outlet> Worker<O> {
                 self.engine.truncate(*seq, keep)?;
             }
             let complete = rows == tokens.len();
-            let logits = if complete && wants != draft::Wants::None {
-                Wants::Last
-            } else {
-                Wants::None
-            };
-            flights.push(Flight {
-                session: index,
-                ticket,
-                rows,
-                complete,
-            });
             feeds.push(Feed {
                 seq: *seq,
                 tokens: &tokens[..rows],
                 tree: None,
-                logits,
+                logits: match wants {
+                    draft::Wants::Last if complete => Wants::Last,
+                    draft::Wants::All if complete => Wants::All,
+                    draft::Wants::None | draft::Wants::Last | draft::Wants::All => Wants::None,
+                },
+            });
+            flights.push(Flight {
+                session: index,
+                ticket,
+                first,
+                feeds: 1,
+                kind: Kind::Sequence {
+                    rows,
+                    complete,
+                    window: purpose == Purpose::Window,
+                },
             });
         }
         self.engine.step(&feeds)?;
         Ok(flights)
     }
 
-    /// Samples the next token of every session that got its logits.
+    /// Samples the next token of every session and branch that got its logits.
     fn conclude(&mut self, flights: &[Flight]) {
         let logits = self.engine.logits();
-        let mut windows = Vec::new();
-        for (feed, flight) in flights.iter().enumerate() {
+        let mut answers = Vec::new();
+        let mut rows = Vec::new();
+        for flight in flights {
+            flight.rows(logits, &mut rows);
             let session = &mut self.sessions[flight.session];
-            session.primed |= flight.complete;
-            let row = logits.last(feed);
-            if row.is_some() {
-                self.metrics.drafted.inc();
+            let (draft, scratch) = (&mut session.draft, &mut self.scratch);
+            let answer = match flight.kind {
+                Kind::Branches => draft.branched(flight.ticket, &rows, scratch),
+                Kind::Sequence {
+                    rows: fed,
+                    complete,
+                    window,
+                } => {
+                    session.primed |= complete;
+                    if window && !rows.is_empty() {
+                        self.metrics.drafted.inc();
+                    }
+                    draft.stepped(flight.ticket, fed, &rows, scratch)
+                }
+            };
+            if draft.learns_as().is_some() {
+                self.metrics.note(&session.take_stats());
             }
-            let window = session.draft.stepped(
-                flight.ticket,
-                flight.rows,
-                row.as_slice(),
-                &mut self.scratch,
-            );
-            if let Some(window) = window {
-                windows.push((session.link, window));
-            }
+            answers.extend(answer.map(|answer| (session.link, answer)));
         }
-        for (link, window) in windows {
-            if matches!(window, ToTarget::Window(_)) {
+        for (link, answer) in answers {
+            if matches!(answer, ToTarget::Window(_)) {
                 self.metrics.windows.inc();
             }
-            self.answer(link, window);
+            self.answer(link, answer);
         }
     }
 
@@ -227,6 +347,16 @@ impl<O: Outlet> Worker<O> {
             .collect();
         for (link, id) in failed {
             self.evict(link, id, "the endpoint could not run a step");
+        }
+    }
+}
+
+impl Flight {
+    /// Collects the logits of all its rows that wanted them.
+    fn rows<'a>(&self, logits: StepLogits<'a>, rows: &mut Vec<&'a [f32]>) {
+        rows.clear();
+        for feed in self.first..self.first + self.feeds {
+            rows.extend((0..logits.rows(feed)).map(|row| logits.row(feed, row)));
         }
     }
 }

@@ -124,6 +124,10 @@ pub struct GenerationStats {
     pub drafted: u32,
     /// Of these, accepted.
     pub accepted: u32,
+    /// Verdicts that a window had been drafted for while they were under way.
+    pub hits: u32,
+    /// Verdicts for which only other outcomes, or nothing yet, had been drafted.
+    pub misses: u32,
     /// Prompt tokens whose KV was reused.
     pub cached_tokens: u32,
     /// Policy that served it.

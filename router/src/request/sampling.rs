@@ -8,7 +8,7 @@ use std::{
 use foretoken_artifacts::StopStrings;
 use foretoken_speculation::{
     Seed, TokenId,
-    policy::{Lookahead, Policy},
+    policy::{Lookahead, Policy, SsdOptions},
     sampling::SamplingParams,
 };
 use serde_json::Value;
@@ -129,6 +129,7 @@ fn speculation(fields: Fields<'_>) -> Result<Speculation, ApiError> {
     let policies = [
         Policy::Autoregressive.name(),
         Policy::Speculative(Lookahead::Fixed(0)).name(),
+        Policy::Ssd(SsdOptions::default()).name(),
     ];
     let lookahead = own.integer("lookahead", 0, MAX_LOOKAHEAD)?;
     Ok(Speculation {

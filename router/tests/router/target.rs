@@ -255,6 +255,8 @@ fn finish(
         rounds,
         drafted: rounds * DRAFTED,
         accepted,
+        hits: 0,
+        misses: 0,
         cached_tokens: 4,
         policy: "Speculative".into(),
         prefill: Duration::from_millis(7),

@@ -6,11 +6,16 @@ use foretoken_engine::{
     batch::{Feed, SeqId, StepError, Wants},
     schedule::{Ask, Chunk, Decode, Plan, RequestId, Running},
 };
-use foretoken_speculation::{TokenId, policy::target::Next};
+use foretoken_protocol::link::Mailbox;
+use foretoken_speculation::{
+    TokenId,
+    policy::{Policy, target::Next},
+};
 
-use super::{Turn, Worker};
+use super::{Flow, Turn, Worker};
 use crate::{
     gather::{self, Due, Ready},
+    inbox::Message,
     request::Request,
 };
 
@@ -103,7 +108,7 @@ struct Survey {
 
 impl Worker {
     /// Runs a step if anything can and should run now.
-    pub(super) fn step(&mut self) -> Turn {
+    pub(super) fn step(&mut self, inbox: Option<&Mailbox<Message>>) -> Turn {
         let survey = self.survey();
         if let Some(until) = self.patience_for_others(&survey) {
             return Turn::Idle(Some(until));
@@ -135,6 +140,15 @@ impl Worker {
         self.metrics.step_rows.observe(rows as f64);
         self.metrics.step_seconds.observe(took.as_secs_f64());
         self.endpoints.observe_step(rows as u32, took);
+        // What was drafted for the verdicts came while they were computed.
+        if self.looks_up()
+            && let Some(inbox) = inbox
+        {
+            if self.hear(inbox) == Flow::End {
+                return Turn::Ended;
+            }
+            self.now = Instant::now();
+        }
         self.conclude();
         Turn::Stepped
     }
@@ -333,6 +347,17 @@ impl Worker {
         let kind = if first { Kind::First } else { Kind::Chunk };
         self.feeding
             .push(request, kept, &tokens[kept..kept + rows], kind);
+    }
+
+    /// Whether a verdict of this step may have been drafted for.
+    fn looks_up(&self) -> bool {
+        let mut shares = self.feeding.shares.iter();
+        shares.any(|share| {
+            let request = self.requests.get(&share.request);
+            request.is_some_and(|request| {
+                share.kind != Kind::Chunk && matches!(request.policy, Policy::Ssd(_))
+            })
+        })
     }
 
     fn forward(&mut self) -> Result<(), StepError> {

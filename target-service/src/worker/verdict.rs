@@ -10,7 +10,10 @@ use foretoken_protocol::generate::FinishReason;
 use foretoken_speculation::{
     TokenId,
     control::{Limit, Load},
-    policy::target::{Input, Verified},
+    policy::{
+        Policy,
+        target::{Input, Verified},
+    },
     sampling::Scratch,
     verify,
 };
@@ -70,12 +73,13 @@ impl Worker {
             let decided = pass.decide(request, now, &mut self.scratch, &mut emitted);
             let last = decided.ended.is_some();
             let suggested = suggestions.of(request);
+            let local = request.propose_locally(&emitted);
             let accepted = decided.accepted as u32;
             let verified = Verified {
                 tokens: &emitted,
                 accepted,
                 suggested,
-                local: &[],
+                local: &local,
                 last,
             };
             let effects = request.session.handle(now, Input::Verified(verified));
@@ -84,9 +88,14 @@ impl Worker {
                 self.endpoints
                     .observe_round(link, window.len() as u32, accepted);
             }
+            // What a round took that was drafted for ahead says nothing about other policies.
+            let turn = turn.filter(|_| !matches!(request.policy, Policy::Ssd(_)));
             if let (Some(link), Some(turn)) = (self.endpoints.serves(request), turn) {
                 let Turnaround { asked, took } = turn;
                 self.endpoints.observe_turn(link, asked, rows, took);
+            }
+            if let Some(lookup) = effects.lookup {
+                self.metrics.note_lookup(&lookup);
             }
             self.metrics.generated_tokens.inc_by(emitted.len() as u64);
             if !window.is_empty() {

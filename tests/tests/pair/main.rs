@@ -2,6 +2,7 @@
 #![expect(clippy::panic, reason = "helpers of tests may fail them")]
 
 mod refusal;
+mod ssd;
 mod stopping;
 
 use std::{path::Path, time::Duration};

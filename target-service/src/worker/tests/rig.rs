@@ -248,7 +248,7 @@ impl Rig {
     pub(super) fn turn(&mut self) {
         self.turns += 1;
         assert!(self.turns < 5_000, "the worker does not get anywhere");
-        let turn = self.worker.turn();
+        let turn = self.worker.turn(None);
         let delivered = self.carry();
         if let (Turn::Idle(Some(until)), false) = (turn, delivered) {
             std::thread::sleep(until.saturating_duration_since(Instant::now()));

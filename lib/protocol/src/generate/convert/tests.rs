@@ -119,20 +119,24 @@ fn event() -> impl Strategy<Value = GenerateEvent> {
             tokens: tokens.into_iter().map(emitted).collect(),
         })
     });
-    let finished = (option::of(any::<u32>()), any::<[u32; 4]>(), any::<u64>()).prop_map(
-        |(stop, [rounds, drafted, accepted, cached_tokens], nanos)| GenerateEvent::Finished {
-            reason: stop.map_or(FinishReason::Length, |token| {
-                FinishReason::Stop(TokenId(token))
-            }),
-            stats: GenerationStats {
-                rounds,
-                drafted,
-                accepted,
-                cached_tokens,
-                policy: "p".into(),
-                prefill: Duration::from_nanos(nanos),
-                decode: Duration::from_nanos(nanos / 2),
-            },
+    let finished = (option::of(any::<u32>()), any::<[u32; 6]>(), any::<u64>()).prop_map(
+        |(stop, [rounds, drafted, accepted, cached_tokens, hits, misses], nanos)| {
+            GenerateEvent::Finished {
+                reason: stop.map_or(FinishReason::Length, |token| {
+                    FinishReason::Stop(TokenId(token))
+                }),
+                stats: GenerationStats {
+                    rounds,
+                    drafted,
+                    accepted,
+                    hits,
+                    misses,
+                    cached_tokens,
+                    policy: "p".into(),
+                    prefill: Duration::from_nanos(nanos),
+                    decode: Duration::from_nanos(nanos / 2),
+                },
+            }
         },
     );
     prop_oneof![started, tokens, finished]

@@ -1,0 +1,227 @@
+//! Drafting ahead of verdicts: hits are counted, and no token changes.
+
+use foretoken_target::{DeliveryName, FallbackName, FanOutName, SsdConfig};
+
+use super::*;
+
+/// A draft that makes many steps while its target makes one.
+fn quick(agreement: f64) -> SimOptions {
+    let latency = Latency {
+        base: Duration::from_micros(50),
+        ..Latency::default()
+    };
+    SimOptions {
+        latency,
+        ..sim(Role::Draft { agreement })
+    }
+}
+
+fn slow() -> SimOptions {
+    let latency = Latency {
+        base: Duration::from_millis(3),
+        ..Latency::default()
+    };
+    SimOptions {
+        latency,
+        ..sim(Role::Target)
+    }
+}
+
+fn ahead(mut request: GenerateRequest) -> GenerateRequest {
+    request.policy = Some("SSD".into());
+    request
+}
+
+/// An endpoint that tells its metrics, and where.
+fn observed(
+    address: &Address,
+    runner: Box<dyn ModelRunner>,
+) -> (Running<foretoken_draft::RunError>, u16) {
+    let config = DraftConfig {
+        listen: vec![address.clone()],
+        metrics_listen: Some("127.0.0.1:0".into()),
+        ..DraftConfig::default()
+    };
+    let service = DraftService::bind(config, runner).expect("free ports");
+    let port = service.metrics_address().expect("asked for").port();
+    let stop = CancellationToken::new();
+    let task = tokio::spawn(service.run(stop.clone()));
+    (Running { stop, task }, port)
+}
+
+/// The value of a metric without labels of its own.
+async fn metric(port: u16, name: &str) -> f64 {
+    let text = reqwest::get(format!("http://127.0.0.1:{port}/metrics")).await;
+    let text = text.expect("it answers").text().await.expect("text");
+    let line = text
+        .lines()
+        .find(|line| line.starts_with(&format!("{name}{{")));
+    let line = line.unwrap_or_else(|| panic!("no {name} in\n{text}"));
+    let (_, value) = line.rsplit_once(' ').expect("a value");
+    value.parse().expect("a number")
+}
+
+/// Both sides hold nothing any more.
+async fn idle(client: &GenerateClient, port: u16) {
+    let both = async {
+        loop {
+            let load = client.info().await.expect("it lives").load;
+            let draft = metric(port, "vllm:kv_cache_usage_perc").await;
+            if (load.running, load.kv_used_permille) == (0, 0) && draft == 0.0 {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENT, both)
+        .await
+        .expect("all pages are given back");
+}
+
+fn hit_rate(stats: &[GenerationStats]) -> (f64, String) {
+    let hits: u32 = stats.iter().map(|stats| stats.hits).sum();
+    let misses: u32 = stats.iter().map(|stats| stats.misses).sum();
+    let rate = f64::from(hits) / f64::from((hits + misses).max(1));
+    (rate, format!("{hits} hits, {misses} misses"))
+}
+
+#[tokio::test]
+async fn several_sessions_drafted_ahead_at_once_get_the_tokens_of_plain_decoding() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let address = socket(&folder, "draft");
+    let (endpoint, port) = observed(&address, runner(quick(0.8)));
+    let (client, target) = target(with_endpoint(&address), runner(slow()));
+    warm(&client).await;
+    let requests: Vec<_> = (0..6).map(|seed| request(seed, 60)).collect();
+    let outputs = requests
+        .iter()
+        .map(|request| output(&client, ahead(request.clone())));
+    let outputs = futures::future::join_all(outputs).await;
+    let mut stats = Vec::new();
+    for (request, (tokens, stat)) in requests.iter().zip(outputs) {
+        assert_eq!(tokens, plain(&client, request.clone()).await);
+        assert_eq!(stat.policy, "SSD");
+        stats.push(stat);
+    }
+    let (rate, counts) = hit_rate(&stats);
+    assert!(rate > 0.0, "{counts}");
+    assert!(metric(port, "foretoken_entry_tokens_total").await > 0.0);
+    idle(&client, port).await;
+    target.end().await;
+    endpoint.end().await;
+}
+
+#[tokio::test]
+async fn every_way_to_spend_fall_back_and_deliver_gives_the_same_tokens() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let address = socket(&folder, "draft");
+    let (endpoint, port) = observed(&address, runner(quick(0.7)));
+    for (fan_out, fallback, delivery) in [
+        (FanOutName::Learned, FallbackName::Local, DeliveryName::Push),
+        (
+            FanOutName::Uniform,
+            FallbackName::Nothing,
+            DeliveryName::Push,
+        ),
+        (
+            FanOutName::Geometric,
+            FallbackName::Remote,
+            DeliveryName::Pull,
+        ),
+    ] {
+        let mut config = with_endpoint(&address);
+        config.ssd = SsdConfig {
+            lookahead: 3,
+            budget: 6,
+            fan_out,
+            fallback,
+            delivery,
+        };
+        let (client, target) = target(config, runner(slow()));
+        warm(&client).await;
+        let mut all = Vec::new();
+        for seed in 0..3 {
+            let (tokens, stats) = output(&client, ahead(request(seed, 60))).await;
+            assert_eq!(tokens, plain(&client, request(seed, 60)).await);
+            all.push(stats);
+        }
+        let accepted: u32 = all.iter().map(|stats| stats.accepted).sum();
+        assert!(accepted > 0, "{all:?}");
+        match delivery {
+            DeliveryName::Push => assert!(hit_rate(&all).0 > 0.0, "{all:?}"),
+            DeliveryName::Pull => {
+                assert!(metric(port, "foretoken_windows_prepared_total").await > 0.0);
+            }
+        }
+        idle(&client, port).await;
+        target.end().await;
+    }
+    endpoint.end().await;
+}
+
+#[tokio::test]
+async fn an_endpoint_killed_amid_branches_changes_nothing_but_the_pace() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let address = socket(&folder, "draft");
+    let endpoint = draft(&address, runner(quick(0.9)));
+    let (client, target) = target(with_endpoint(&address), runner(slow()));
+    warm(&client).await;
+    let asked = request(11, 600);
+    let mut stream = client
+        .generate(ahead(asked.clone()))
+        .await
+        .expect("it is accepted");
+    let mut tokens = Vec::new();
+    reads_ten(&mut stream, &mut tokens).await;
+    endpoint.task.abort();
+    assert!(
+        endpoint
+            .task
+            .await
+            .expect_err("it was aborted")
+            .is_cancelled()
+    );
+    reads_ten(&mut stream, &mut tokens).await;
+    let (endpoint, port) = observed(&address, runner(quick(0.9)));
+    let stats = collect(stream, &mut tokens).await;
+    assert!(stats.hits > 0, "{stats:?}");
+    assert_eq!(tokens, plain(&client, asked).await);
+    idle(&client, port).await;
+    target.end().await;
+    endpoint.end().await;
+}
+
+#[tokio::test]
+async fn the_shipped_pair_drafts_ahead_without_changing_a_token() {
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models");
+    let load = |name: &str| -> Box<dyn ModelRunner> {
+        let options = CpuOptions {
+            threads: Some(1),
+            ..CpuOptions::default()
+        };
+        Box::new(CpuRunner::load(&models.join(name), &options).expect("the model is shipped"))
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let address = socket(&folder, "draft");
+    let (endpoint, port) = observed(&address, load("draft"));
+    let (client, target) = target(with_endpoint(&address), load("target"));
+    warm(&client).await;
+    let mut stats = Vec::new();
+    for (seed, temperature) in [0.0, 0.0, 0.7, 0.7, 1.0, 1.0].into_iter().enumerate() {
+        let mut asked = request(seed as u64, 48);
+        asked.sampling.temperature = temperature;
+        if seed % 2 == 1 {
+            asked.sampling.repetition_penalty = 1.1;
+            asked.sampling.presence_penalty = 0.3;
+            asked.sampling.frequency_penalty = 0.2;
+        }
+        let (tokens, stat) = output(&client, ahead(asked.clone())).await;
+        assert_eq!(tokens, plain(&client, asked).await, "at {temperature}");
+        stats.push(stat);
+    }
+    let (rate, counts) = hit_rate(&stats);
+    assert!(rate > 0.0, "{counts}");
+    idle(&client, port).await;
+    target.end().await;
+    endpoint.end().await;
+}
