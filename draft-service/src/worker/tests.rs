@@ -464,3 +464,5 @@ fn prompts_seen_before_come_from_the_cache() {
     }
     assert_eq!(rig.worker.metrics.prefix_hits.get(), 96);
 }
+
+mod branches;

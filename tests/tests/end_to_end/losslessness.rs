@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::fixture::{Up, run};
+use crate::fixture::{Up, manifest, run};
 
 const PROMPTS: [&str; 2] = [
     "Question: Tom has 3 apples and buys 5 more.",
@@ -53,5 +53,69 @@ fn speculation_changes_no_byte_under_any_sampling_options() {
             accepted > 100,
             "only {accepted} tokens were accepted: nothing was tested"
         );
+    });
+}
+
+/// How many verdicts had been drafted for, of how many.
+fn hits(answers: &[Value]) -> (u64, u64) {
+    let sum = |field: &str| -> u64 {
+        let of = |answer: &Value| answer["usage"]["foretoken"][field].as_u64().unwrap();
+        answers.iter().map(of).sum()
+    };
+    (sum("hits"), sum("hits") + sum("misses"))
+}
+
+#[test]
+fn drafting_ahead_changes_no_byte_under_any_sampling_options() {
+    let manifest = manifest(1).replace(
+        "{type: Speculative, speculative: {lookahead: 5, adaptive: false}}",
+        "{type: SSD, ssd: {lookahead: 4, budget: 16}}",
+    );
+    let up = Up::serving(&manifest, &[]);
+    run(async {
+        let mut answers = Vec::new();
+        for option in options() {
+            let plain_and_ahead = PROMPTS.map(|prompt| {
+                let mut request = option.clone();
+                request["model"] = json!("story");
+                request["prompt"] = json!(prompt);
+                request["max_tokens"] = json!(48);
+                let mut plain = request.clone();
+                plain["foretoken"] = json!({"policy": "Autoregressive"});
+                (plain, request)
+            });
+            // Both prompts at once: their branches share steps.
+            let [(plain_a, ahead_a), (plain_b, ahead_b)] = &plain_and_ahead;
+            let (a, b) = futures::future::join(up.complete(ahead_a), up.complete(ahead_b)).await;
+            for (plain, ahead) in [(plain_a, a), (plain_b, b)] {
+                let plain = up.complete(plain).await;
+                assert_eq!(ahead["choices"], plain["choices"], "{option}");
+                assert_eq!(ahead["usage"]["foretoken"]["policy"], "SSD");
+                assert_eq!(plain["usage"]["foretoken"]["hits"], 0);
+                answers.push(ahead);
+            }
+        }
+        let (hits, verdicts) = hits(&answers);
+        assert!(hits > 0, "{hits} hits of {verdicts} verdicts");
+    });
+}
+
+#[test]
+fn a_draft_killed_while_it_drafts_ahead_changes_no_byte() {
+    let up = Up::start(1);
+    run(async {
+        let mut request = json!({
+            "model": "story", "prompt": PROMPTS[1], "max_tokens": 400, "temperature": 1,
+            "seed": 12, "ignore_eos": true,
+            "foretoken": {"policy": "Autoregressive"},
+        });
+        let plain = up.complete(&request).await;
+        request["foretoken"] = json!({"policy": "SSD", "lookahead": 4});
+        let (ahead, ()) = futures::future::join(up.complete(&request), async {
+            tokio::time::sleep(std::time::Duration::from_millis(150)).await;
+            up.kill("draft-tiny-0");
+        })
+        .await;
+        assert_eq!(ahead["choices"], plain["choices"]);
     });
 }

@@ -63,7 +63,9 @@ fn a_policy_to_come_passes_check_with_a_warning_and_is_refused_by_up() {
     let path = file(folder.path(), &text);
     let checked = foretoken(&["check", &path]);
     assert_eq!(checked.status.code(), Some(0));
-    assert!(stderr(&checked).contains("warning: spec.speculation.policy.type: MirrorSD is not served"));
+    assert!(
+        stderr(&checked).contains("warning: spec.speculation.policy.type: MirrorSD is not served")
+    );
     let refused = foretoken(&["up", "-f", &path]);
     assert_eq!(refused.status.code(), Some(64));
     assert!(stderr(&refused).contains("MirrorSD is not served by this version"));

@@ -1,0 +1,192 @@
+//! Sessions that draft for the outcomes of a verification.
+
+use foretoken_speculation::{
+    fanout::FanOut,
+    message::{Branching, Delivery, Entries},
+};
+
+use super::*;
+
+const K: u32 = 4;
+const BUDGET: u32 = 12;
+
+fn open_ahead(session: u64, tokens: Vec<TokenId>) -> ToDraft {
+    let ToDraft::Open(open) = open(session, tokens) else {
+        panic!("it opens")
+    };
+    ToDraft::Open(Open {
+        branching: Some(Branching {
+            lookahead: K,
+            branches: BUDGET,
+            fan_out: FanOut::Learned,
+            delivery: Delivery::Push,
+        }),
+        ..open
+    })
+}
+
+/// The verdict of a round, after which `window` is verified.
+fn verifying(
+    session: u64,
+    round: u32,
+    base_len: usize,
+    tokens: &[TokenId],
+    window: &[TokenId],
+) -> ToDraft {
+    ToDraft::Outcome(Outcome {
+        session: SessionId(session),
+        epoch: Epoch(1),
+        round: Round(round),
+        base_len: base_len as u32,
+        tokens: tokens.to_vec(),
+        lookahead: K,
+        verifying: Some(window.to_vec()),
+        branches: BUDGET,
+    })
+}
+
+fn entries(sent: &[(LinkId, ToTarget)]) -> Vec<(LinkId, &Entries)> {
+    let part = |(link, message): &'_ (LinkId, ToTarget)| match message {
+        ToTarget::Entries(_) => Some(*link),
+        _ => None,
+    };
+    let links = sent.iter().filter_map(part);
+    let parts = sent.iter().filter_map(|(_, message)| match message {
+        ToTarget::Entries(part) => Some(part),
+        _ => None,
+    });
+    links.zip(parts).collect()
+}
+
+fn branch_pages(rig: &Rig) -> usize {
+    let forks = |session: &super::super::sessions::Session| usize::from(!session.forks.is_empty());
+    rig.worker.sessions.iter().map(forks).sum()
+}
+
+#[test]
+fn entries_of_all_sessions_are_what_decoding_one_by_one_gives_and_leave_no_page() {
+    let mut rig = Rig::new(&DraftConfig::default(), language());
+    let window = [TokenId(5), TokenId(9), TokenId(33)];
+    let prompts = [(A, 1, prompt(20)), (B, 2, prompt(31))];
+    for (link, session, tokens) in &prompts {
+        rig.tell(*link, open_ahead(*session, tokens.clone()));
+        rig.tell(
+            *link,
+            verifying(*session, 0, tokens.len(), &[TokenId(7)], &window),
+        );
+    }
+    let (steps, sent) = rig.settle();
+    // A prompt and a glue pass, then all branches of both at once.
+    assert!(steps <= 3 + K as usize, "{steps} steps");
+    for (link, session, tokens) in &prompts {
+        let parts: Vec<_> = entries(&sent)
+            .into_iter()
+            .filter(|(to, part)| to == link && part.round == Round(1))
+            .map(|(_, part)| part)
+            .collect();
+        assert_eq!(parts.len(), K as usize);
+        let keys = &parts[0].keys;
+        assert_eq!(keys.len(), BUDGET as usize);
+        for (place, key) in keys.iter().enumerate() {
+            let mut context = tokens.clone();
+            context.push(TokenId(7));
+            context.extend_from_slice(&window[..key.accepted as usize]);
+            context.push(key.token);
+            let drafted: Vec<_> = parts.iter().map(|part| part.tokens[place]).collect();
+            let expected = continuation(language(), *session, &context, K as usize);
+            assert_eq!(drafted, expected, "{key:?}");
+        }
+    }
+    assert_eq!(branch_pages(&rig), 0, "a build that is over holds no fork");
+    for (link, session, _) in prompts {
+        rig.tell(
+            link,
+            ToDraft::Close {
+                session: SessionId(session),
+                epoch: Epoch(1),
+            },
+        );
+    }
+    rig.assert_idle();
+}
+
+#[test]
+fn a_verdict_ends_the_branches_and_a_window_that_is_waited_for_comes_first() {
+    let config = DraftConfig {
+        // One glue pass, or the branches of one session.
+        max_step_rows: BUDGET as usize,
+        ..DraftConfig::default()
+    };
+    let mut rig = Rig::new(&config, language());
+    for (link, session) in [(A, 1), (B, 2)] {
+        rig.tell(link, open_ahead(session, prompt(8)));
+    }
+    rig.settle();
+    for (link, session) in [(A, 1), (B, 2)] {
+        rig.tell(link, verifying(session, 0, 8, &[TokenId(7)], &[TokenId(3)]));
+    }
+    while branch_pages(&rig) < 2 {
+        assert!(rig.worker.step(), "both have branches at some time");
+    }
+    rig.tell(A, outcome(1, 1, 9, &[TokenId(60)], 3));
+    rig.collect();
+    for _ in 0..3 {
+        assert!(rig.worker.step());
+    }
+    let sent = rig.collect();
+    let [(A, window)] = windows(&sent)[..] else {
+        panic!("the window took more steps than tokens: {sent:?}")
+    };
+    let mut tokens = prompt(8);
+    tokens.extend([TokenId(7), TokenId(60)]);
+    assert_eq!(window.tokens, continuation(language(), 1, &tokens, 3));
+    assert!(
+        entries(&sent).iter().all(|(link, _)| *link == B),
+        "the verdict had not ended them: {sent:?}"
+    );
+    rig.settle();
+    rig.worker.close_where(|_| true);
+    rig.assert_idle();
+}
+
+#[test]
+fn short_of_pages_branches_go_and_no_session_does() {
+    let options = SimOptions {
+        pages: 8,
+        ..language()
+    };
+    let mut rig = Rig::new(&DraftConfig::default(), options.clone());
+    let tokens = prompt(100);
+    rig.tell(A, open_ahead(1, tokens.clone()));
+    rig.settle();
+    rig.tell(
+        A,
+        verifying(1, 0, 100, &[TokenId(7)], &[TokenId(3), TokenId(4)]),
+    );
+    let (_, sent) = rig.settle();
+    assert!(entries(&sent).is_empty(), "there was room: {sent:?}");
+    assert_eq!(rig.worker.sessions.len(), 1, "{sent:?}");
+    rig.tell(A, outcome(1, 1, 101, &[TokenId(3), TokenId(60)], 3));
+    let (_, sent) = rig.settle();
+    let context = [&tokens[..], &[TokenId(7), TokenId(3), TokenId(60)]].concat();
+    assert_eq!(
+        windows(&sent)[0].1.tokens,
+        continuation(options, 1, &context, 3)
+    );
+    rig.worker.close_where(|_| true);
+    rig.assert_idle();
+}
+
+#[test]
+fn what_a_target_asks_for_is_kept_within_the_endpoints_bounds() {
+    let config = DraftConfig {
+        max_branches: 5,
+        max_lookahead: 2,
+        ..DraftConfig::default()
+    };
+    let mut rig = Rig::new(&config, language());
+    rig.tell(A, open_ahead(1, prompt(12)));
+    let (_, sent) = rig.settle();
+    let parts = entries(&sent);
+    assert_eq!((parts.len(), parts[0].1.keys.len()), (2, 5));
+}
