@@ -155,7 +155,7 @@ fn short_of_pages_branches_go_and_no_session_does() {
         pages: 8,
         ..language()
     };
-    let mut rig = Rig::new(&DraftConfig::default(), options.clone());
+    let mut rig = Rig::new(&DraftConfig::default(), options);
     let tokens = prompt(100);
     rig.tell(A, open_ahead(1, tokens.clone()));
     rig.settle();
