@@ -191,7 +191,7 @@ fn a_drafting_policy_needs_an_endpoint_and_plain_decoding_does_not() {
 
 #[test]
 fn policies_not_served_yet_are_valid_and_are_gaps() {
-    for kind in ["SpecPipe", "MirrorSD", "Auto"] {
+    for kind in ["MirrorSD", "Auto"] {
         let text = deployment(&format!(
             "  model: {{uri: \"hf://a/b\"}}\n  speculation:\n    policy: {{type: {kind}}}\n    \
              endpoints: [{{name: d}}]\n"
