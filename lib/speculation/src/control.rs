@@ -128,6 +128,8 @@ pub struct Controller {
     /// Decisions for K = 0 since the last probe.
     idle: u32,
     pause: u32,
+    /// The probe that is due has been put off before.
+    postponed: bool,
     trial: Trial,
     /// Load at the last decision.
     load: Load,
@@ -168,6 +170,7 @@ impl Controller {
             current,
             idle: 0,
             pause,
+            postponed: false,
             trial,
             load: Load::default(),
         }
@@ -177,6 +180,7 @@ impl Controller {
     /// teaches nothing. A probe that would have paid is soon followed by the next one.
     pub fn observe_round(&mut self, drafted: u32, accepted: u32) {
         self.acceptance.observe(drafted, accepted);
+        self.postponed &= drafted == 0;
         let rate = f64::from(accepted + 1) / self.seconds(drafted, self.load);
         let enough = (1.0 + self.config.margin) * self.goodput(0, self.load);
         if self.current == 0 && drafted > 0 && rate > enough {
@@ -235,11 +239,16 @@ impl Controller {
         self.current == 0
     }
 
-    /// Makes the next probe come after this many decisions: the one just decided could not be made
-    /// yet.
-    pub fn postpone_probe(&mut self, decisions: u32) {
-        self.pause = (self.pause / 2).max(self.config.probe_after).max(1);
-        self.idle = self.pause.saturating_sub(decisions);
+    /// Puts the probe just decided off by this many decisions, since it cannot be made yet; says
+    /// whether it did. A probe is put off once only: where no session lasts that long, one has to
+    /// be probed at once.
+    pub fn postpone_probe(&mut self, decisions: u32) -> bool {
+        self.postponed = !self.postponed;
+        if self.postponed {
+            self.pause = (self.pause / 2).max(self.config.probe_after).max(1);
+            self.idle = self.pause.saturating_sub(decisions);
+        }
+        self.postponed
     }
 
     /// Expected tokens per second and session with lookahead `k` under `load`.

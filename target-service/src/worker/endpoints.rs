@@ -154,11 +154,11 @@ impl Endpoints {
         endpoint.is_some_and(|endpoint| endpoint.controller.rests())
     }
 
-    /// Lets the controller of `link` probe a few steps later than it wanted to.
-    pub(super) fn postpone_probe(&mut self, link: LinkKey) {
-        if let Some(endpoint) = self.find(link) {
-            endpoint.controller.postpone_probe(SETTLE);
-        }
+    /// Lets the controller of `link` probe a few steps later than it wanted to, unless it has done
+    /// so before; says whether it does.
+    pub(super) fn postpone_probe(&mut self, link: LinkKey) -> bool {
+        let endpoint = self.find(link);
+        endpoint.is_some_and(|endpoint| endpoint.controller.postpone_probe(SETTLE))
     }
 
     /// Tells the controller of `link` what a verified window came to.

@@ -182,12 +182,13 @@ impl Worker {
                 (_, Limit::Probe) => usize::from(crowd.bound == 0),
                 _ => crowd.unbound.len(),
             };
+            let settles = wanted > 0
+                && (choice.limit != Limit::Probe || self.endpoints.postpone_probe(crowd.link));
             for &id in crowd.unbound.iter().take(wanted) {
                 self.bind_running(crowd.link, id);
-                fresh.push(id);
-            }
-            if choice.lookahead > 0 && choice.limit == Limit::Probe && crowd.bound == 0 {
-                self.endpoints.postpone_probe(crowd.link);
+                if settles {
+                    fresh.push(id);
+                }
             }
         }
         Suggestions { by_link, fresh }

@@ -173,8 +173,8 @@ fn requests_are_not_bound_while_no_lookahead_pays_and_are_again_once_one_does() 
     rig.endpoint = MiniEndpoint::new(&language(), 0.0);
     rig.connect();
     // Whether a session was ever open, and the tokens drafted.
-    let serve = |rig: &mut Rig, seed: u64| {
-        let request = request(seed, 0.0, 40);
+    let serve = |rig: &mut Rig, seed: u64, tokens: u32| {
+        let request = request(seed, 0.0, tokens);
         let mut output = rig.ask(request.clone());
         let mut bound = false;
         while !output.collect() {
@@ -185,14 +185,16 @@ fn requests_are_not_bound_while_no_lookahead_pays_and_are_again_once_one_does() 
         assert_eq!(output.tokens, plain(&request));
         (bound, output.stats().drafted)
     };
-    assert!(serve(&mut rig, 0).0, "nothing is known at first");
-    let bound = (1..=20).filter(|&seed| serve(&mut rig, seed).0).count();
+    assert!(serve(&mut rig, 0, 40).0, "nothing is known at first");
+    let bound = (1..=40).filter(|&seed| serve(&mut rig, seed, 40).0);
+    let bound = bound.count();
     assert!(
-        (1..=6).contains(&bound),
-        "{bound} of 20 were bound to probe"
+        (1..=15).contains(&bound),
+        "{bound} of 40 were bound to probe"
     );
     rig.endpoint = MiniEndpoint::new(&language(), 1.0);
-    let again = (21..80).any(|seed| serve(&mut rig, seed).1 > 20);
+    // By outputs that end before an endpoint has settled, too.
+    let again = (41..1500).any(|seed| serve(&mut rig, seed, 8).1 > 4);
     assert!(again, "a draft that has become good is never found out");
     rig.assert_idle();
 }

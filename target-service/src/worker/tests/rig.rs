@@ -247,7 +247,7 @@ impl Rig {
     /// One turn of the worker, and of everything around it.
     pub(super) fn turn(&mut self) {
         self.turns += 1;
-        assert!(self.turns < 5_000, "the worker does not get anywhere");
+        assert!(self.turns < 50_000, "the worker does not get anywhere");
         let turn = self.worker.turn(None);
         let delivered = self.carry();
         if let (Turn::Idle(Some(until)), false) = (turn, delivered) {
