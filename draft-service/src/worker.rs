@@ -21,6 +21,7 @@ use std::{
 use foretoken_engine::{batch::Engine, batch::Reuse, kv::Salt};
 use foretoken_protocol::link::{LinkId, LinkServer, LoadReport, Mailbox, ServerEvent};
 use foretoken_speculation::{
+    control::StepCost,
     message::{Open, ToDraft, ToTarget},
     policy::draft::Planners,
     sampling::Scratch,
@@ -31,6 +32,14 @@ use sessions::Session;
 
 /// Longest sleep: how often leases are looked at.
 const NAP: Duration = Duration::from_millis(500);
+
+/// First guess of what steps take, by rows; the real times are learned within some tens of steps.
+const FIRST_COSTS: [(u32, Duration); 4] = [
+    (1, Duration::from_micros(50)),
+    (8, Duration::from_micros(100)),
+    (32, Duration::from_micros(300)),
+    (128, Duration::from_micros(1200)),
+];
 
 /// Where answers go.
 pub(crate) trait Outlet: Send {
@@ -80,6 +89,8 @@ pub(crate) struct Worker<O> {
     sessions: Vec<Session>,
     /// What was learned of each target's verdicts.
     planners: HashMap<LinkId, Planners>,
+    /// What steps take, with all that follows from their logits.
+    steps: StepCost,
     /// On which listener a link came in.
     links: HashMap<LinkId, usize>,
     outgoing: Vec<(LinkId, Vec<ToTarget>)>,
@@ -127,6 +138,7 @@ impl<O: Outlet> Worker<O> {
             metrics,
             sessions: Vec::new(),
             planners: HashMap::new(),
+            steps: StepCost::new(FIRST_COSTS.to_vec()),
             links: HashMap::new(),
             outgoing: Vec::new(),
             scratch: Scratch::default(),

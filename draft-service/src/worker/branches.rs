@@ -7,13 +7,23 @@
 //!
 //! Branches are guesses about guesses: whatever else wants rows or pages goes first.
 
+use std::time::{Duration, Instant};
+
 use foretoken_engine::{
     batch::{Engine, SeqError, SeqId},
     runner::PAGE_TOKENS,
 };
-use foretoken_speculation::policy::draft::{BranchWork, BuildId, DraftSession, DraftStats};
+use foretoken_speculation::{
+    control::StepCost,
+    policy::draft::{BranchWork, BuildId, DraftSession, DraftStats},
+};
 
 use super::{Outlet, Worker, sessions::Session};
+
+/// Outcomes that are drafted for even if there is no time for all of their tokens.
+const FEWEST_BRANCHES: usize = 2;
+/// Share of a deviation from what was expected of verifications that is taken over.
+const LEEWAY_RATE: f64 = 0.1;
 
 /// The forks of one session.
 #[derive(Default)]
@@ -76,7 +86,55 @@ impl Forks {
     }
 }
 
+/// How long a target takes to verify: the time there is to draft for its verdict.
+#[derive(Default)]
+pub(super) struct Leeway {
+    /// When the verification under way began.
+    since: Option<Instant>,
+    /// What is expected, in seconds.
+    seconds: Option<f64>,
+}
+
+impl Leeway {
+    /// The target verifies from now on.
+    pub(super) fn begin(&mut self, now: Instant) {
+        self.since = Some(now);
+    }
+
+    /// Its verdict has come.
+    pub(super) fn end(&mut self, now: Instant) {
+        if let Some(since) = self.since.take() {
+            let took = now.saturating_duration_since(since).as_secs_f64();
+            let known = self.seconds.get_or_insert(took);
+            *known += LEEWAY_RATE * (took - *known);
+        }
+    }
+
+    /// What is left of it; none if nothing is known.
+    fn left(&self, now: Instant) -> Option<Duration> {
+        let seconds = self.seconds.filter(|seconds| *seconds < 3600.0)?;
+        let spent = now.saturating_duration_since(self.since?);
+        Some(Duration::from_secs_f64(seconds).saturating_sub(spent))
+    }
+}
+
 impl Session {
+    /// Drafts for as many outcomes as can be drafted for to the end in the time there is: a whole
+    /// continuation is worth more than the beginnings of several. `sharers` sessions have branches
+    /// in each step, and `cost` knows what steps take.
+    fn fit_branches(&mut self, planned: usize, sharers: usize, cost: &StepCost, now: Instant) {
+        let Some(left) = self.leeway.left(now) else {
+            return;
+        };
+        let steps = f64::from(self.draft.branch_steps());
+        let fits = |branches: &usize| {
+            let rows = (branches * sharers) as u32;
+            steps * cost.seconds(rows) <= left.as_secs_f64()
+        };
+        let branches = (FEWEST_BRANCHES..=planned).take_while(fits).last();
+        self.draft.grant(branches.unwrap_or(FEWEST_BRANCHES));
+    }
+
     /// Pages that the next step of its branches takes.
     pub(super) fn branch_pages(&mut self, engine: &Engine) -> usize {
         let Self { draft, forks, .. } = self;
@@ -122,6 +180,18 @@ impl<O: Outlet> Worker<O> {
                 // Targets learn apart: one that lies about its verdicts spoils its own guesses only.
                 let planners = self.planners.entry(session.link).or_default();
                 session.draft.plan(planners);
+            }
+        }
+        let building = |session: &&Session| session.draft.build().is_some();
+        let sharers = self.sessions.iter().filter(building).count();
+        let now = Instant::now();
+        for session in self.sessions.iter_mut().filter(|s| s.forks.is_empty()) {
+            let Some(planners) = self.planners.get_mut(&session.link) else {
+                continue;
+            };
+            let planned = session.draft.plan(planners).len();
+            if planned > FEWEST_BRANCHES {
+                session.fit_branches(planned, sharers, &self.steps, now);
             }
         }
     }

@@ -10,7 +10,10 @@ use foretoken_speculation::{
     policy::draft::{DraftSession, DraftStats},
 };
 
-use super::{Outlet, Worker, branches::Forks};
+use super::{
+    Outlet, Worker,
+    branches::{Forks, Leeway},
+};
 
 /// A session that holds a slot.
 pub(super) struct Session {
@@ -21,6 +24,8 @@ pub(super) struct Session {
     pub(super) forks: Forks,
     /// Counts that metrics know of.
     pub(super) counted: DraftStats,
+    /// How long its target verifies.
+    pub(super) leeway: Leeway,
     /// Rises with every session opened.
     pub(super) opened: u64,
     /// When the target last said anything about it.
@@ -58,6 +63,12 @@ impl<O: Outlet> Worker<O> {
         };
         let session = &mut self.sessions[index];
         session.heard = self.now;
+        if let ToDraft::Outcome(outcome) = &message {
+            session.leeway.end(self.now);
+            if outcome.verifying.is_some() {
+                session.leeway.begin(self.now);
+            }
+        }
         if session.draft.remaining() > 0 {
             self.metrics.abandoned.inc();
         }
@@ -176,6 +187,7 @@ impl<O: Outlet> Worker<O> {
             seq,
             forks: Forks::default(),
             counted: DraftStats::default(),
+            leeway: Leeway::default(),
             opened,
             heard,
             primed: false,

@@ -95,6 +95,7 @@ impl<O: Outlet> Worker<O> {
             .step_seconds
             .observe(started.elapsed().as_secs_f64());
         self.conclude(&flights);
+        self.steps.observe(rows as u32, started.elapsed());
         true
     }
 
@@ -327,6 +328,9 @@ impl<O: Outlet> Worker<O> {
             };
             if draft.learns_as().is_some() {
                 self.metrics.note(&session.take_stats());
+            }
+            if matches!(answer, Some(ToTarget::Window(_))) {
+                session.leeway.begin(Instant::now());
             }
             answers.extend(answer.map(|answer| (session.link, answer)));
         }

@@ -1,5 +1,7 @@
 //! Sessions that draft for the outcomes of a verification.
 
+use std::time::Instant;
+
 use foretoken_speculation::{
     fanout::FanOut,
     message::{Branching, Delivery, Entries},
@@ -189,4 +191,19 @@ fn what_a_target_asks_for_is_kept_within_the_endpoints_bounds() {
     let (_, sent) = rig.settle();
     let parts = entries(&sent);
     assert_eq!((parts.len(), parts[0].1.keys.len()), (2, 5));
+}
+
+#[test]
+fn outcomes_are_as_many_as_there_is_time_for() {
+    for (verification, expected) in [(Duration::ZERO, 2), (Duration::from_secs(3000), BUDGET)] {
+        let mut rig = Rig::new(&DraftConfig::default(), language());
+        rig.tell(A, open_ahead(1, prompt(12)));
+        let now = Instant::now();
+        let leeway = &mut rig.worker.sessions[0].leeway;
+        leeway.begin(now);
+        leeway.end(now + verification);
+        leeway.begin(now);
+        let (_, sent) = rig.settle();
+        assert_eq!(entries(&sent)[0].1.keys.len(), expected as usize);
+    }
 }
