@@ -389,7 +389,10 @@ async fn the_shipped_pair_speculates_without_changing_a_token() {
     warm(&client).await;
     let mut accepted = 0;
     for seed in 0..4 {
-        let (tokens, stats) = output(&client, request(seed, 40)).await;
+        let mut asked = request(seed, 40);
+        // On a busy machine the controller may find that nothing pays; it is not asked every time.
+        asked.lookahead = (seed % 2 == 0).then_some(4);
+        let (tokens, stats) = output(&client, asked).await;
         assert_eq!(tokens, plain(&client, request(seed, 40)).await);
         accepted += stats.accepted;
     }
