@@ -27,6 +27,12 @@ use core::time::Duration;
 pub use self::{acceptance::Acceptance, answer::AnswerTime, cost::StepCost};
 use rest::Rest;
 
+/// Decisions after which a probe that taught nothing is repeated: its session may have ended, or
+/// been too new to answer. Odd, so that it meets sessions of a few rounds in all their stages.
+const RETRY_AFTER: u32 = 7;
+/// Most repetitions.
+const RETRIES: u32 = 8;
+
 /// How a controller decides.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ControlConfig {
@@ -128,8 +134,10 @@ pub struct Controller {
     /// Decisions for K = 0 since the last probe.
     idle: u32,
     pause: u32,
-    /// The probe that is due has been put off before.
+    /// The last probe was left out.
     postponed: bool,
+    /// How often the last probe may be repeated, having taught nothing so far.
+    retries: u32,
     trial: Trial,
     /// Load at the last decision.
     load: Load,
@@ -171,6 +179,7 @@ impl Controller {
             idle: 0,
             pause,
             postponed: false,
+            retries: 0,
             trial,
             load: Load::default(),
         }
@@ -180,7 +189,9 @@ impl Controller {
     /// teaches nothing. A probe that would have paid is soon followed by the next one.
     pub fn observe_round(&mut self, drafted: u32, accepted: u32) {
         self.acceptance.observe(drafted, accepted);
-        self.postponed &= drafted == 0;
+        if drafted > 0 {
+            (self.postponed, self.retries) = (false, 0);
+        }
         let rate = f64::from(accepted + 1) / self.seconds(drafted, self.load);
         let enough = (1.0 + self.config.margin) * self.goodput(0, self.load);
         if self.current == 0 && drafted > 0 && rate > enough {
@@ -239,15 +250,10 @@ impl Controller {
         self.current == 0
     }
 
-    /// Puts the probe just decided off by this many decisions, since it cannot be made yet; says
-    /// whether it did. A probe is put off once only: where no session lasts that long, one has to
-    /// be probed at once.
-    pub fn postpone_probe(&mut self, decisions: u32) -> bool {
+    /// Whether the probe just decided may be left out, for its session to settle: it comes again
+    /// soon. Every second one may, since sessions may be too short to settle at all.
+    pub fn postpone_probe(&mut self) -> bool {
         self.postponed = !self.postponed;
-        if self.postponed {
-            self.pause = (self.pause / 2).max(self.config.probe_after).max(1);
-            self.idle = self.pause.saturating_sub(decisions);
-        }
         self.postponed
     }
 
@@ -275,14 +281,18 @@ impl Controller {
         }
         (self.trial.since, self.trial.left) = (0, 0);
         self.idle += 1;
-        if self.idle < self.pause {
+        let again = self.retries > 0 && self.idle >= RETRY_AFTER;
+        if self.idle < self.pause && !again {
             return choice;
         }
         self.idle = 0;
-        self.pause = self
-            .pause
-            .saturating_mul(2)
-            .min(self.config.probe_at_most.max(1));
+        if again {
+            self.retries -= 1;
+        } else {
+            self.retries = RETRIES;
+            let most = self.config.probe_at_most.max(1);
+            self.pause = self.pause.saturating_mul(2).min(most);
+        }
         Choice {
             lookahead: self.best(1, load),
             limit: Limit::Probe,

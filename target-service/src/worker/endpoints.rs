@@ -42,10 +42,6 @@ const PATIENCE_FIRST: Duration = Duration::from_millis(50);
 /// Most messages that wait for an urgent one.
 const HELD: usize = 64;
 
-/// Steps for which an endpoint may read the tokens of a running request before it is probed: an
-/// answer that includes them says nothing about answers.
-const SETTLE: u32 = 8;
-
 /// Reaches endpoints.
 pub(crate) trait Dial: Send {
     /// Keeps a link to `address` until the outlet is dropped; its events carry `link`.
@@ -154,11 +150,10 @@ impl Endpoints {
         endpoint.is_some_and(|endpoint| endpoint.controller.rests())
     }
 
-    /// Lets the controller of `link` probe a few steps later than it wanted to, unless it has done
-    /// so before; says whether it does.
+    /// Whether a probe of `link` may wait until its request's endpoint has read it.
     pub(super) fn postpone_probe(&mut self, link: LinkKey) -> bool {
         let endpoint = self.find(link);
-        endpoint.is_some_and(|endpoint| endpoint.controller.postpone_probe(SETTLE))
+        endpoint.is_some_and(|endpoint| endpoint.controller.postpone_probe())
     }
 
     /// Tells the controller of `link` what a verified window came to.
