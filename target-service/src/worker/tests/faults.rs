@@ -160,7 +160,7 @@ fn an_endpoint_that_gets_room_takes_the_requests_that_run_without_one() {
 #[test]
 fn requests_are_not_bound_while_no_lookahead_pays_and_are_again_once_one_does() {
     let latency = Latency {
-        base: Duration::from_micros(1000),
+        base: Duration::from_millis(1),
         per_row: Duration::from_micros(300),
         ..Latency::default()
     };
