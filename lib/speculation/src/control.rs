@@ -104,7 +104,7 @@ pub enum Limit {
     Step,
     /// A better one is not better by enough to change.
     Margin,
-    /// Not the best known: one round to find out whether things have changed.
+    /// Not the best known: to find out whether things have changed.
     Probe,
 }
 

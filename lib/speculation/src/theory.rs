@@ -11,10 +11,7 @@ mod network;
 
 use core::time::Duration;
 
-pub use self::{
-    batch::LockStep,
-    network::{Delivery, Networked},
-};
+pub use self::{batch::LockStep, network::Networked};
 
 /// Expected tokens of a round with `lookahead` drafted tokens, each accepted with probability
 /// `acceptance` given those before it: `(1 - a^(K+1)) / (1 - a)` (Leviathan et al. 2023, eq. 1).

@@ -60,12 +60,7 @@ impl Sampler {
             bounds,
             keys,
         } = scratch;
-        let logits = if self.adjusts() {
-            self.adjust(logits, adjusted);
-            &adjusted[..]
-        } else {
-            logits
-        };
+        let logits = self.adjusted(logits, adjusted);
         let greedy = self.params.is_greedy();
         let scores = Scores {
             logits,

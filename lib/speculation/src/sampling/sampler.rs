@@ -71,12 +71,7 @@ impl Sampler {
             bounds,
             keys,
         } = scratch;
-        let logits = if self.adjusts() {
-            self.adjust(logits, adjusted);
-            &adjusted[..]
-        } else {
-            logits
-        };
+        let logits = self.adjusted(logits, adjusted);
         if self.params.is_greedy() {
             return argmax::greedy(logits);
         }
@@ -171,14 +166,23 @@ impl Sampler {
             && self.history.output().len() < self.params.min_tokens as usize
     }
 
+    /// The logits with bans, bias and penalties, in `buffer` unless nothing is to be changed.
+    pub(super) fn adjusted<'a>(&self, logits: &'a [f32], buffer: &'a mut Vec<f32>) -> &'a [f32] {
+        if !self.adjusts() {
+            return logits;
+        }
+        self.adjust(logits, buffer);
+        buffer
+    }
+
     /// Whether the logits have to be changed at all at this position.
-    pub(super) fn adjusts(&self) -> bool {
+    fn adjusts(&self) -> bool {
         self.bans() || self.params.has_penalties() || !self.params.logit_bias.is_empty()
     }
 
     /// Bans, bias and penalties, in vLLM's order. Only tokens that are named or were seen are
     /// touched.
-    pub(super) fn adjust(&self, logits: &[f32], adjusted: &mut Vec<f32>) {
+    fn adjust(&self, logits: &[f32], adjusted: &mut Vec<f32>) {
         adjusted.clear();
         adjusted.extend_from_slice(logits);
         let params = &self.params;

@@ -6,26 +6,7 @@
 //! entries' way back d passes besides the drafting, and all of it hides behind the verification.
 
 use super::Ahead;
-
-/// How entries come to the target.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Delivery {
-    /// As soon as they are ready; the target looks the verdict up locally.
-    #[default]
-    Push,
-    /// On request, after the verdict.
-    Pull,
-}
-
-impl Delivery {
-    /// The name used in manifests and metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Push => "Push",
-            Self::Pull => "Pull",
-        }
-    }
-}
+use crate::message::Delivery;
 
 /// Speculation ahead with a network between draft and target.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,4 +1,5 @@
 use super::*;
+use crate::message::Delivery;
 use crate::noise::philox;
 
 /// The `j`-th uniform number of case `i`.

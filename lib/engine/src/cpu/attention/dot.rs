@@ -16,7 +16,7 @@
 use std::arch::x86_64::*;
 
 use super::super::simd::LANES;
-use super::super::simd::avx512::Avx512;
+use super::super::simd::avx512::{Avx512, dot_bf16};
 use super::Run;
 use super::block::attend;
 use super::stored::Stored;
@@ -37,17 +37,6 @@ pub(super) unsafe fn enter(run: &Run<'_>, data: &[u16]) {
     unsafe {
         let data = std::slice::from_raw_parts(data.as_ptr().cast::<Dotted>(), data.len());
         attend::<Avx512, Dotted>(run, data);
-    }
-}
-
-/// Sixteen pairs of bf16, added to by their products with another sixteen.
-#[inline(always)]
-unsafe fn dot(sum: __m512, a: __m512i, b: __m512i) -> __m512 {
-    // SAFETY: AVX512-BF16 by contract; the types differ in name only.
-    unsafe {
-        let a = std::mem::transmute::<__m512i, __m512bh>(a);
-        let b = std::mem::transmute::<__m512i, __m512bh>(b);
-        _mm512_dpbf16_ps(sum, a, b)
     }
 }
 
@@ -101,7 +90,7 @@ unsafe impl Stored<Avx512> for Dotted {
                 for t in 0..T {
                     let q = _mm512_set1_epi32(*query.add(t * (dim / 2) + d) as i32);
                     for p in 0..P {
-                        sums[t][p] = dot(sums[t][p], q, k[p]);
+                        sums[t][p] = dot_bf16(sums[t][p], q, k[p]);
                     }
                 }
             }
@@ -156,6 +145,6 @@ unsafe impl Stored<Avx512> for Dotted {
     #[inline(always)]
     unsafe fn add(sum: __m512, weights: __m512i, values: __m512i) -> __m512 {
         // SAFETY: AVX512-BF16 by contract.
-        unsafe { dot(sum, weights, values) }
+        unsafe { dot_bf16(sum, weights, values) }
     }
 }

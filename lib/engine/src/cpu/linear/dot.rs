@@ -80,7 +80,7 @@ mod x86 {
     use std::ops::Range;
 
     use super::super::super::simd::LANES;
-    use super::super::super::simd::avx512::Avx512;
+    use super::super::super::simd::avx512::{Avx512, dot_bf16};
     use super::super::Job;
     use super::super::tile::{Tile, finish, order, walk};
 
@@ -119,7 +119,7 @@ mod x86 {
                     for r in 0..R {
                         let x = pair(x.add((r * stride + i) * 2));
                         for j in 0..W {
-                            sums[r][j] = dot(sums[r][j], x, w[j]);
+                            sums[r][j] = dot_bf16(sums[r][j], x, w[j]);
                         }
                     }
                 }
@@ -135,17 +135,6 @@ mod x86 {
         unsafe {
             let pair = at.cast::<[u8; 4]>().read();
             _mm512_set1_epi32(i32::from_ne_bytes(pair))
-        }
-    }
-
-    /// Adds the products of 16 pairs of bf16.
-    #[inline(always)]
-    unsafe fn dot(sum: __m512, x: __m512i, w: __m512i) -> __m512 {
-        // SAFETY: AVX512-BF16 by contract; the types differ in name only.
-        unsafe {
-            let x = std::mem::transmute::<__m512i, __m512bh>(x);
-            let w = std::mem::transmute::<__m512i, __m512bh>(w);
-            _mm512_dpbf16_ps(sum, x, w)
         }
     }
 }

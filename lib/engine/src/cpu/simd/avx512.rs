@@ -24,6 +24,20 @@ pub(super) unsafe fn enter<K: Kernel>(kernel: K) -> K::Output {
     unsafe { kernel.run::<Avx512>() }
 }
 
+/// Adds the products of 16 pairs of bf16 with another 16 to 16 sums.
+///
+/// # Safety
+/// The machine must have AVX512-BF16, and the function this is inlined into must enable it.
+#[inline(always)]
+pub(in crate::cpu) unsafe fn dot_bf16(sum: __m512, a: __m512i, b: __m512i) -> __m512 {
+    // SAFETY: AVX512-BF16 by contract; the types differ in name only.
+    unsafe {
+        let a = std::mem::transmute::<__m512i, __m512bh>(a);
+        let b = std::mem::transmute::<__m512i, __m512bh>(b);
+        _mm512_dpbf16_ps(sum, a, b)
+    }
+}
+
 #[inline(always)]
 fn mask(n: usize) -> __mmask16 {
     debug_assert!(n <= LANES);
