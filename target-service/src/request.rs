@@ -20,7 +20,10 @@ use foretoken_speculation::{
     verify::Verdict,
 };
 
-use crate::inbox::{Arrival, LinkKey};
+use crate::{
+    inbox::{Arrival, LinkKey},
+    worker::{Cohort, Regime},
+};
 
 /// What all requests of a target share.
 pub(crate) struct Setting<'a> {
@@ -38,6 +41,7 @@ pub(crate) struct Request {
     pub(crate) id: RequestId,
     pub(crate) events: EventSender,
     pub(crate) policy: Policy,
+    pub(crate) regime: Regime,
     /// Decides what is verified when, and holds the sequence.
     pub(crate) session: target::TargetSession,
     pub(crate) sampler: Sampler,
@@ -102,6 +106,7 @@ impl Request {
             at,
         } = arrival;
         let sampling = request.sampling.clone();
+        let regime = Regime::of(&sampling);
         let (tokens, prompt_len) = (request.tokens, request.prompt_len);
         let sampler = match Sampler::new(sampling, request.seed, &tokens, prompt_len) {
             Ok(sampler) => sampler,
@@ -121,10 +126,6 @@ impl Request {
             patience: setting.patience.clone(),
             reopen_after: setting.reopen_after,
         };
-        let salt = request
-            .cache_salt
-            .as_deref()
-            .map_or_else(Salt::default, Salt::of);
         // Cached rows have no logits, so whoever wants those computes the prompt anew.
         let cacheable = setting.prefix_cache && request.cache_prompt && !request.prompt_logprobs;
         let mut stops = request.stop_token_ids;
@@ -135,11 +136,12 @@ impl Request {
             id,
             events,
             policy,
+            regime,
             session: target::TargetSession::new(session, tokens),
             sampler,
             seq: None,
             reuse: if cacheable {
-                Reuse::Within(salt)
+                Reuse::Within(Salt::default())
             } else {
                 Reuse::Off
             },
@@ -214,6 +216,14 @@ impl Request {
             suffixes.propose(&tokens, lookahead as usize, &mut proposals);
         }
         proposals
+    }
+
+    /// Those it is speculated on alike with, if it has the endpoint of `link`.
+    pub(crate) fn cohort(&self, link: LinkKey) -> Cohort {
+        Cohort {
+            link,
+            regime: self.regime,
+        }
     }
 
     /// Whether a controller chooses how much is speculated on.

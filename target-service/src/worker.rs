@@ -11,6 +11,7 @@
 //! or is overdue.
 
 mod arrivals;
+mod cohort;
 mod endpoints;
 mod parking;
 mod plan;
@@ -41,6 +42,7 @@ use crate::{
     metrics::Metrics,
     request::Request,
 };
+pub(crate) use cohort::{Cohort, Regime};
 use endpoints::Endpoints;
 pub(crate) use endpoints::{Dial, Outlet};
 use plan::Feeding;

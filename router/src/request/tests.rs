@@ -7,7 +7,7 @@ use super::{sampling::Limits, *};
 use crate::config::ModelConfig;
 
 /// Every field that is read.
-const FIELDS: [&str; 41] = [
+const FIELDS: [&str; 40] = [
     "model",
     "prompt",
     "messages",
@@ -40,7 +40,6 @@ const FIELDS: [&str; 41] = [
     "return_token_ids",
     "return_tokens",
     "cache_prompt",
-    "cache_salt",
     "foretoken",
     "response_format",
     "tools",

@@ -20,7 +20,10 @@ use foretoken_speculation::{
     policy::{Patience, Policy, target::Input},
 };
 
-use super::{Worker, bound};
+use super::{
+    Worker, bound,
+    cohort::{Cohort, Controllers},
+};
 use crate::{
     config::{LookaheadConfig, MAX_LOOKAHEAD},
     inbox::LinkKey,
@@ -65,7 +68,7 @@ struct Endpoint {
     load: LoadReport,
     /// Messages of the current step.
     outgoing: Vec<ToDraft>,
-    controller: Controller,
+    controllers: Controllers,
 }
 
 /// All endpoints, best first.
@@ -139,35 +142,36 @@ impl Endpoints {
     }
 
     /// How many tokens the next windows of an endpoint should have.
-    pub(super) fn choose(&mut self, link: LinkKey, load: Load) -> Option<Choice> {
-        self.find(link)
-            .map(|endpoint| endpoint.controller.choose(load))
+    pub(super) fn choose(&mut self, cohort: Cohort, load: Load) -> Option<Choice> {
+        self.controller(cohort)
+            .map(|controller| controller.choose(load))
     }
 
-    /// Whether no lookahead pays with the endpoint of `link`, as far as is known.
-    fn rests(&self, link: LinkKey) -> bool {
-        let endpoint = self.list.iter().find(|endpoint| endpoint.link == link);
-        endpoint.is_some_and(|endpoint| endpoint.controller.rests())
+    /// Whether no lookahead pays for this cohort, as far as is known.
+    fn rests(&self, cohort: Cohort) -> bool {
+        let mut list = self.list.iter();
+        let endpoint = list.find(|endpoint| endpoint.link == cohort.link);
+        endpoint.is_some_and(|endpoint| endpoint.controllers.of(cohort.regime).rests())
     }
 
-    /// Whether a probe of `link` may wait until its request's endpoint has read it.
-    pub(super) fn postpone_probe(&mut self, link: LinkKey) -> bool {
-        let endpoint = self.find(link);
-        endpoint.is_some_and(|endpoint| endpoint.controller.postpone_probe())
+    /// Whether a probe may wait until its request's endpoint has read it.
+    pub(super) fn postpone_probe(&mut self, cohort: Cohort) -> bool {
+        let controller = self.controller(cohort);
+        controller.is_some_and(Controller::postpone_probe)
     }
 
-    /// Tells the controller of `link` what a verified window came to.
-    pub(super) fn observe_round(&mut self, link: LinkKey, drafted: u32, accepted: u32) {
-        if let Some(endpoint) = self.find(link) {
-            endpoint.controller.observe_round(drafted, accepted);
+    /// Takes in what a verified window came to.
+    pub(super) fn observe_round(&mut self, cohort: Cohort, drafted: u32, accepted: u32) {
+        if let Some(controller) = self.controller(cohort) {
+            controller.observe_round(drafted, accepted);
         }
     }
 
-    /// Tells the controller of `link` how long a round took that had asked for `asked` tokens and
-    /// was verified in a step of `rows` rows.
-    pub(super) fn observe_turn(&mut self, link: LinkKey, asked: u32, rows: u32, took: Duration) {
-        if let Some(endpoint) = self.find(link) {
-            endpoint.controller.observe_turn(asked, rows, took);
+    /// Takes in how long a round took that had asked for `asked` tokens and was verified in a step
+    /// of `rows` rows.
+    pub(super) fn observe_turn(&mut self, cohort: Cohort, asked: u32, rows: u32, took: Duration) {
+        if let Some(controller) = self.controller(cohort) {
+            controller.observe_turn(asked, rows, took);
         }
     }
 
@@ -175,7 +179,7 @@ impl Endpoints {
     pub(super) fn observe_step(&mut self, rows: u32, took: Duration) {
         self.steps.observe(rows, took);
         for endpoint in &mut self.list {
-            endpoint.controller.observe_step(rows, took);
+            endpoint.controllers.observe_step(rows, took);
         }
     }
 
@@ -185,16 +189,19 @@ impl Endpoints {
     }
 
     /// Expected time until a window of `tokens` is there, from its request.
-    pub(super) fn answer_time(&self, link: LinkKey, tokens: u32) -> Duration {
-        let endpoint = self.list.iter().find(|endpoint| endpoint.link == link);
-        let seconds = endpoint.map_or(0.0, |e| e.controller.answers().seconds(tokens));
+    pub(super) fn answer_time(&self, cohort: Cohort, tokens: u32) -> Duration {
+        let mut list = self.list.iter();
+        let endpoint = list.find(|endpoint| endpoint.link == cohort.link);
+        let answers = endpoint.map(|endpoint| endpoint.controllers.of(cohort.regime).answers());
+        let seconds = answers.map_or(0.0, |answers| answers.seconds(tokens));
         Duration::from_secs_f64(seconds.clamp(0.0, 3600.0))
     }
 
     /// The endpoint that `request` is bound to, or would be if a lookahead paid.
-    pub(super) fn serves(&self, request: &Request) -> Option<LinkKey> {
+    pub(super) fn serves(&self, request: &Request) -> Option<Cohort> {
         let candidate = || self.pick(request).filter(|_| request.is_adaptive());
-        request.link.or_else(candidate)
+        let link = request.link.or_else(candidate)?;
+        Some(request.cohort(link))
     }
 
     /// The best endpoint for `request`.
@@ -220,6 +227,11 @@ impl Endpoints {
     fn find(&mut self, link: LinkKey) -> Option<&mut Endpoint> {
         self.list.iter_mut().find(|endpoint| endpoint.link == link)
     }
+
+    fn controller(&mut self, cohort: Cohort) -> Option<&mut Controller> {
+        let endpoint = self.find(cohort.link)?;
+        Some(endpoint.controllers.of_mut(cohort.regime))
+    }
 }
 
 impl Worker {
@@ -231,7 +243,7 @@ impl Worker {
         let Some(link) = self.endpoints.pick(request) else {
             return;
         };
-        if request.is_adaptive() && self.endpoints.rests(link) {
+        if request.is_adaptive() && self.endpoints.rests(request.cohort(link)) {
             return;
         }
         self.bind_to(link, request);
@@ -286,7 +298,7 @@ impl Worker {
         };
         let draft = endpoints.step_cost(1) / DRAFT_FRACTION;
         let answers = AnswerTime::new(ANSWER_OVERHEAD, draft);
-        let controller = Controller::new(config, endpoints.steps.clone(), answers);
+        let controllers = Controllers::new(config, &endpoints.steps, &answers);
         let (up, suspect, load) = (false, false, LoadReport::default());
         Endpoint {
             name,
@@ -297,7 +309,7 @@ impl Worker {
             suspect,
             load,
             outgoing: Vec::new(),
-            controller,
+            controllers,
         }
     }
 
@@ -420,6 +432,7 @@ impl Worker {
         let Some(request) = bound(&mut self.requests, link, session.0) else {
             return;
         };
+        let cohort = request.cohort(link);
         let effects = request.session.handle(now, Input::Received(message));
         let is_bound = request.session.is_bound();
         let patience = effects.answer.map(|_| request.session.patience().clone());
@@ -451,10 +464,8 @@ impl Worker {
                     self.metrics.stale_windows.inc();
                 }
                 self.endpoints.patience = patience;
-                if let Some(endpoint) = self.endpoints.find(link) {
-                    endpoint
-                        .controller
-                        .observe_answer(answer.tokens, answer.took);
+                if let Some(controller) = self.endpoints.controller(cohort) {
+                    controller.observe_answer(answer.tokens, answer.took);
                 }
             }
         }
@@ -480,12 +491,8 @@ impl Worker {
     }
 
     fn count_links(&self) {
-        let up = self
-            .endpoints
-            .list
-            .iter()
-            .filter(|endpoint| endpoint.up)
-            .count();
+        let list = self.endpoints.list.iter();
+        let up = list.filter(|endpoint| endpoint.up).count();
         self.metrics.links_up.set(up as i64);
     }
 }

@@ -399,7 +399,7 @@ fn expected(request: &Request, endpoints: &super::Endpoints, now: Instant) -> Du
             rows: 1,
         };
     };
-    let answer = endpoints.answer_time(link, tokens);
+    let answer = endpoints.answer_time(request.cohort(link), tokens);
     let waited = now.saturating_duration_since(asked);
     let after = match answer.checked_sub(waited) {
         Some(left) => left,

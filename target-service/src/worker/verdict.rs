@@ -18,11 +18,8 @@ use foretoken_speculation::{
     verify,
 };
 
-use super::{Worker, plan::Kind};
-use crate::{
-    inbox::LinkKey,
-    request::{Decided, Request, Turnaround},
-};
+use super::{Worker, cohort::Cohort, plan::Kind};
+use crate::request::{Decided, Request, Turnaround};
 
 /// A verdict whose consequences are still to be drawn.
 struct Verdict {
@@ -37,7 +34,7 @@ struct Verdict {
 
 /// What the next windows should have; asked once a step.
 struct Suggestions {
-    by_link: Vec<(LinkKey, u32)>,
+    by_cohort: Vec<(Cohort, u32)>,
     /// Requests bound just now: their endpoint has yet to read them, so nothing is asked of it.
     fresh: Vec<RequestId>,
 }
@@ -86,13 +83,13 @@ impl Worker {
             let turn = request.note_asked(&effects.messages, self.now);
             if let Some(link) = request.link {
                 self.endpoints
-                    .observe_round(link, window.len() as u32, accepted);
+                    .observe_round(request.cohort(link), window.len() as u32, accepted);
             }
             // What a round took that was drafted for ahead says nothing about other policies.
             let turn = turn.filter(|_| !matches!(request.policy, Policy::Ssd(_)));
-            if let (Some(link), Some(turn)) = (self.endpoints.serves(request), turn) {
+            if let (Some(cohort), Some(turn)) = (self.endpoints.serves(request), turn) {
                 let Turnaround { asked, took } = turn;
-                self.endpoints.observe_turn(link, asked, rows, took);
+                self.endpoints.observe_turn(cohort, asked, rows, took);
             }
             if let Some(lookup) = effects.lookup {
                 self.metrics.note_lookup(&lookup);
@@ -150,9 +147,9 @@ impl Worker {
     }
 }
 
-/// Adaptive requests in the next step that have the same endpoint, or would have it.
+/// The adaptive requests of a cohort in the next step.
 struct Crowd {
-    link: LinkKey,
+    cohort: Cohort,
     bound: u32,
     unbound: Vec<RequestId>,
 }
@@ -162,7 +159,7 @@ impl Worker {
     /// for which speculation now pays.
     fn suggest(&mut self) -> Suggestions {
         let (crowds, decoding) = self.crowds();
-        let mut by_link = Vec::with_capacity(crowds.len());
+        let mut by_cohort = Vec::with_capacity(crowds.len());
         let mut fresh = Vec::new();
         for crowd in crowds {
             let sessions = crowd.bound + crowd.unbound.len() as u32;
@@ -170,12 +167,12 @@ impl Worker {
                 sessions,
                 other_rows: decoding - sessions,
             };
-            let Some(choice) = self.endpoints.choose(crowd.link, load) else {
+            let Some(choice) = self.endpoints.choose(crowd.cohort, load) else {
                 continue;
             };
             self.metrics.lookahead.set(i64::from(choice.lookahead));
             self.metrics.lookahead_limit(choice.limit.name()).inc();
-            by_link.push((crowd.link, choice.lookahead));
+            by_cohort.push((crowd.cohort, choice.lookahead));
             let wanted = match (choice.lookahead, choice.limit) {
                 (0, _) => 0,
                 // One is enough to find out.
@@ -183,18 +180,18 @@ impl Worker {
                 _ => crowd.unbound.len(),
             };
             let settles = wanted > 0
-                && (choice.limit != Limit::Probe || self.endpoints.postpone_probe(crowd.link));
+                && (choice.limit != Limit::Probe || self.endpoints.postpone_probe(crowd.cohort));
             for &id in crowd.unbound.iter().take(wanted) {
-                self.bind_running(crowd.link, id);
+                self.bind_running(crowd.cohort.link, id);
                 if settles {
                     fresh.push(id);
                 }
             }
         }
-        Suggestions { by_link, fresh }
+        Suggestions { by_cohort, fresh }
     }
 
-    /// The adaptive requests by endpoint, and the number of all that decode.
+    /// The adaptive requests by cohort, and the number of all that decode.
     fn crowds(&self) -> (Vec<Crowd>, u32) {
         let mut crowds: Vec<Crowd> = Vec::new();
         let mut decoding = 0;
@@ -206,14 +203,14 @@ impl Worker {
             if !request.is_adaptive() {
                 continue;
             }
-            let Some(link) = self.endpoints.serves(request) else {
+            let Some(cohort) = self.endpoints.serves(request) else {
                 continue;
             };
-            let at = crowds.iter().position(|crowd| crowd.link == link);
+            let at = crowds.iter().position(|crowd| crowd.cohort == cohort);
             let at = at.unwrap_or_else(|| {
                 let (bound, unbound) = (0, Vec::new());
                 crowds.push(Crowd {
-                    link,
+                    cohort,
                     bound,
                     unbound,
                 });
@@ -234,8 +231,9 @@ impl Suggestions {
         if self.fresh.contains(&request.id) {
             return 0;
         }
-        let mut by_link = self.by_link.iter();
-        let found = by_link.find(|(link, _)| request.link == Some(*link));
+        let mut by_cohort = self.by_cohort.iter();
+        let cohort = request.link.map(|link| request.cohort(link));
+        let found = by_cohort.find(|(known, _)| cohort == Some(*known));
         found.map_or(0, |(_, lookahead)| *lookahead)
     }
 }

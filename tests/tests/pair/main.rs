@@ -138,7 +138,6 @@ fn request(seed: u64, max_tokens: u32) -> GenerateRequest {
         policy: None,
         lookahead: None,
         cache_prompt: true,
-        cache_salt: None,
         endpoints: Vec::new(),
     }
 }

@@ -39,7 +39,6 @@ impl Wire for GenerateRequest {
             policy: self.policy.clone(),
             lookahead: self.lookahead,
             cache_prompt: self.cache_prompt,
-            cache_salt: self.cache_salt.clone().unwrap_or_default(),
             endpoints: self.endpoints.clone(),
         }
     }
@@ -70,8 +69,6 @@ impl Wire for GenerateRequest {
                 .transpose()?,
             lookahead: request.lookahead,
             cache_prompt: request.cache_prompt,
-            cache_salt: Some(check_text("cache_salt", request.cache_salt)?)
-                .filter(|salt| !salt.is_empty()),
             endpoints: request
                 .endpoints
                 .into_iter()

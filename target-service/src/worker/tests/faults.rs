@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use foretoken_engine::sim::{Latency, SimOptions};
-use foretoken_protocol::link::{LinkEvent, LoadReport, Welcome};
+use foretoken_protocol::{
+    generate::GenerateRequest,
+    link::{LinkEvent, LoadReport, Welcome},
+};
 
 use super::endpoint::MiniEndpoint;
 use super::rig::{Fault, Rig, language, plain, request};
@@ -157,8 +160,8 @@ fn an_endpoint_that_gets_room_takes_the_requests_that_run_without_one() {
     assert!(output.stats().accepted > 20);
 }
 
-#[test]
-fn requests_are_not_bound_while_no_lookahead_pays_and_are_again_once_one_does() {
+/// A target whose steps are slow, with an endpoint whose every proposal is wrong.
+fn unprofitable() -> Rig {
     let latency = Latency {
         base: Duration::from_millis(1),
         per_row: Duration::from_micros(300),
@@ -172,19 +175,26 @@ fn requests_are_not_bound_while_no_lookahead_pays_and_are_again_once_one_does() 
     let mut rig = Rig::new(config, slow, 0.0);
     rig.endpoint = MiniEndpoint::new(&language(), 0.0);
     rig.connect();
-    // Whether a session was ever open, and the tokens drafted.
-    let serve = |rig: &mut Rig, seed: u64, tokens: u32| {
-        let request = request(seed, 0.0, tokens);
-        let mut output = rig.ask(request.clone());
-        let mut bound = false;
-        while !output.collect() {
-            rig.turn();
-            bound |= rig.endpoint.sessions() > 0;
-        }
+    rig
+}
+
+/// Serves a request to its end: whether a session was ever open, and the tokens drafted.
+fn serve(rig: &mut Rig, request: &GenerateRequest) -> (bool, u32) {
+    let mut output = rig.ask(request.clone());
+    let mut bound = false;
+    while !output.collect() {
         rig.turn();
-        assert_eq!(output.tokens, plain(&request));
-        (bound, output.stats().drafted)
-    };
+        bound |= rig.endpoint.sessions() > 0;
+    }
+    rig.turn();
+    assert_eq!(output.tokens, plain(request));
+    (bound, output.stats().drafted)
+}
+
+#[test]
+fn requests_are_not_bound_while_no_lookahead_pays_and_are_again_once_one_does() {
+    let mut rig = unprofitable();
+    let serve = |rig: &mut Rig, seed, tokens| serve(rig, &request(seed, 0.0, tokens));
     assert!(serve(&mut rig, 0, 40).0, "nothing is known at first");
     let bound = (1..=20).filter(|&seed| serve(&mut rig, seed, 40).0);
     let bound = bound.count();
@@ -198,5 +208,19 @@ fn requests_are_not_bound_while_no_lookahead_pays_and_are_again_once_one_does() 
     assert!(probed, "short outputs never get as far as a probe");
     let again = (500..800).any(|seed| serve(&mut rig, seed, 40).1 > 20);
     assert!(again, "a draft that has become good is never found out");
+    rig.assert_idle();
+}
+
+#[test]
+fn what_is_learned_of_sampled_requests_does_not_decide_for_greedy_ones() {
+    let mut rig = unprofitable();
+    let bound = (0..20).filter(|&seed| serve(&mut rig, &request(seed, 1.0, 40)).0);
+    assert!(bound.count() < 15, "sampled requests are bound in vain");
+    rig.endpoint = MiniEndpoint::new(&language(), 1.0);
+    let (bound, drafted) = serve(&mut rig, &request(20, 0.0, 40));
+    assert!(
+        bound && drafted > 20,
+        "{drafted} drafted for the first greedy request"
+    );
     rig.assert_idle();
 }

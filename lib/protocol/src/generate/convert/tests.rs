@@ -21,7 +21,6 @@ fn request() -> GenerateRequest {
         policy: Some("Speculative".into()),
         lookahead: Some(0),
         cache_prompt: true,
-        cache_salt: Some("a secret".into()),
         endpoints: vec!["a".into(), "b".into()],
     }
 }
@@ -34,7 +33,6 @@ fn a_request_survives_the_wire() {
             logprobs: None,
             policy: None,
             lookahead: None,
-            cache_salt: None,
             ..request()
         },
     ] {
