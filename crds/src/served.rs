@@ -113,9 +113,6 @@ fn endpoint(path: &str, spec: &EndpointSpec, lines: &Lines, problems: &mut Vec<P
             "is not served by this version: it runs on CPU cores",
         );
     }
-    if !spec.quotas.is_empty() {
-        say("quotas", "are not served by this version");
-    }
     model(&format!("{path}.model"), &spec.model, lines, problems);
 }
 

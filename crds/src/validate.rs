@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     deployment::{EndpointSource, SpecDecodeDeployment, SpeculationSpec, TargetParallelism},
-    endpoint::{AllowedNamespaces, EndpointSpec, NamespacesFrom, SpeculationEndpoint},
+    endpoint::{AllowedNamespaces, EndpointSpec, NamespacesFrom, Quota, SpeculationEndpoint},
     object::{Accelerator, Metadata, ModelSource, Scaling, Selector},
     policy::{MirrorSdSpec, PolicySpec, PolicyType},
     problem::{Lines, Problem},
@@ -375,6 +375,11 @@ impl Check<'_> {
         for (index, quota) in spec.quotas.iter().enumerate() {
             let field = format!("{path}.quotas[{index}]");
             self.label(&format!("{field}.namespace"), &quota.namespace);
+            let same = |other: &Quota| other.namespace == quota.namespace;
+            if spec.quotas[..index].iter().any(same) {
+                let message = format!("{} has a quota already", quota.namespace);
+                self.say(format!("{field}.namespace"), message);
+            }
             self.optional(&format!("{field}.maxSlots"), quota.max_slots, 1, 1_000_000);
             self.optional(&format!("{field}.weight"), quota.weight, 1, 1000);
         }

@@ -26,6 +26,8 @@ pub struct DraftConfig {
     pub max_step_rows: usize,
     /// Most rows of a step that prefill may take, so that windows are not held up. Default 64.
     pub prefill_rows: usize,
+    /// What namespaces may use. Default none: no limits but the ones above, and equal shares.
+    pub quotas: Vec<QuotaConfig>,
     /// Longest window that is drafted, whatever a target asks. Default 32.
     pub max_lookahead: u32,
     /// Most outcomes of a verification that a session drafts for, whatever a target asks; 0: none.
@@ -49,6 +51,21 @@ pub struct DraftConfig {
     pub warm_up: bool,
 }
 
+/// What the deployments of one namespace may use together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QuotaConfig {
+    /// Whose; targets say it when they dial.
+    pub namespace: String,
+    /// Most sessions at once. Default no limit of its own.
+    #[serde(default)]
+    pub max_slots: Option<usize>,
+    /// Share of what is scarce relative to others': its deployments divide it. Default: each
+    /// deployment has 1.
+    #[serde(default)]
+    pub weight: Option<u32>,
+}
+
 impl Default for DraftConfig {
     fn default() -> Self {
         Self {
@@ -59,6 +76,7 @@ impl Default for DraftConfig {
             max_sessions: 64,
             max_step_rows: 0,
             prefill_rows: 64,
+            quotas: Vec::new(),
             max_lookahead: 32,
             max_branches: 64,
             prefix_cache: true,
@@ -78,7 +96,19 @@ impl DraftConfig {
             ("max_sessions", self.max_sessions),
             ("prefill_rows", self.prefill_rows),
             ("max_lookahead", self.max_lookahead as usize),
-        ])
+        ])?;
+        for (index, quota) in self.quotas.iter().enumerate() {
+            at_least_one(&[
+                ("quotas.max_slots", quota.max_slots.unwrap_or(1)),
+                ("quotas.weight", quota.weight.unwrap_or(1) as usize),
+            ])?;
+            let same = |other: &QuotaConfig| other.namespace == quota.namespace;
+            if self.quotas[..index].iter().any(same) {
+                let name = &quota.namespace;
+                return Err(OutOfRange::new("quotas.namespace", name, "named once"));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -98,5 +128,41 @@ mod tests {
             .to_string();
         assert_eq!(message, "max_sessions is 0; it must be at least 1");
         assert_eq!(DraftConfig::default().validate(), Ok(()));
+    }
+
+    #[test]
+    fn quotas_are_of_different_namespaces_and_leave_something() {
+        let quota = |namespace: &str, max_slots, weight| QuotaConfig {
+            namespace: namespace.into(),
+            max_slots,
+            weight,
+        };
+        let problem = |quotas: Vec<QuotaConfig>| {
+            let config = DraftConfig {
+                quotas,
+                ..DraftConfig::default()
+            };
+            config.validate().map_err(|problem| problem.to_string())
+        };
+        assert_eq!(
+            problem(vec![quota("a", Some(1), None), quota("b", None, Some(2))]),
+            Ok(())
+        );
+        for (quotas, message) in [
+            (
+                vec![quota("a", Some(0), None)],
+                "quotas.max_slots is 0; it must be at least 1",
+            ),
+            (
+                vec![quota("a", None, Some(0))],
+                "quotas.weight is 0; it must be at least 1",
+            ),
+            (
+                vec![quota("a", None, None); 2],
+                "quotas.namespace is a; it must be named once",
+            ),
+        ] {
+            assert_eq!(problem(quotas), Err(message.to_owned()));
+        }
     }
 }

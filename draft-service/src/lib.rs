@@ -19,5 +19,5 @@ mod service;
 mod warmup;
 mod worker;
 
-pub use config::DraftConfig;
+pub use config::{DraftConfig, QuotaConfig};
 pub use service::{BindError, DraftService, RunError};

@@ -5,7 +5,7 @@
 
 use foretoken_engine::runner::RunnerInfo;
 use foretoken_service::metrics::{Fraction, Labelled, Meters};
-use foretoken_speculation::policy::draft::DraftStats;
+use foretoken_speculation::{fanout::Limit, policy::draft::DraftStats};
 use prometheus_client::{
     metrics::{counter::Counter, gauge::Gauge, histogram::Histogram},
     registry::Registry,
@@ -34,6 +34,8 @@ pub(crate) struct Metrics {
     windows_prepared: Counter,
     judged: Counter,
     ranks: Histogram,
+    build_limits: Labelled,
+    refusal_limits: Labelled,
 }
 
 impl Metrics {
@@ -80,8 +82,28 @@ impl Metrics {
                 "foretoken_verdict_rank",
                 "Rank of the decided token among the candidates of its row, from 1; hits and misses",
             ),
+            build_limits: to.labelled(
+                "foretoken_build_limits",
+                "What kept builds from drafting for more outcomes",
+            ),
+            refusal_limits: to.labelled(
+                "foretoken_refusal_limits",
+                "What sessions that were turned away found none of",
+            ),
         };
         (metrics, to.registry())
+    }
+
+    /// Counts a build for more of which this was in the way.
+    pub(crate) fn build_bound_by(&self, limit: Limit) {
+        let labels = [("limit", limit.name())];
+        self.build_limits.get_or_create_owned(&labels).inc();
+    }
+
+    /// Counts a session that was turned away for want of this.
+    pub(crate) fn refused_for(&self, limit: Limit) {
+        let labels = [("limit", limit.name())];
+        self.refusal_limits.get_or_create_owned(&labels).inc();
     }
 
     /// Counts what sessions did since the last time.

@@ -11,6 +11,7 @@
 mod branches;
 mod sessions;
 mod step;
+mod tenants;
 
 use std::{
     collections::HashMap,
@@ -29,6 +30,7 @@ use foretoken_speculation::{
 
 use crate::{config::DraftConfig, inbox::Message, metrics::Metrics};
 use sessions::Session;
+use tenants::Tenants;
 
 /// Longest sleep: how often leases are looked at.
 const NAP: Duration = Duration::from_millis(500);
@@ -87,6 +89,8 @@ pub(crate) struct Worker<O> {
     reuse: Reuse,
     metrics: Metrics,
     sessions: Vec<Session>,
+    /// Whom the links belong to.
+    tenants: Tenants,
     /// What was learned of each target's verdicts.
     planners: HashMap<LinkId, Planners>,
     /// What steps take, with all that follows from their logits.
@@ -137,6 +141,7 @@ impl<O: Outlet> Worker<O> {
             reuse,
             metrics,
             sessions: Vec::new(),
+            tenants: Tenants::new(config.quotas.clone()),
             planners: HashMap::new(),
             steps: StepCost::new(FIRST_COSTS.to_vec()),
             links: HashMap::new(),
@@ -217,6 +222,7 @@ impl<O: Outlet> Worker<O> {
             ServerEvent::Up { link, hello } => {
                 tracing::info!(?link, target = %hello.instance, "target connected");
                 self.links.insert(link, listener);
+                self.tenants.join(link, hello.consumer);
                 self.metrics.links.set(self.links.len() as i64);
             }
             ServerEvent::Down { link, reason } => {
@@ -226,6 +232,7 @@ impl<O: Outlet> Worker<O> {
                 self.metrics.links.set(self.links.len() as i64);
                 self.close_where(|session| session.link == link);
                 self.planners.remove(&link);
+                self.tenants.leave(link);
             }
             ServerEvent::Malformed { link, malformed } => {
                 tracing::warn!(?link, reason = %malformed.reason, "malformed message");

@@ -20,6 +20,11 @@ use serde::{Deserialize, Serialize};
 pub struct TargetConfig {
     /// Name of this replica, in logs, metrics and answers. Default `target`.
     pub instance: String,
+    /// Namespace of the deployment it belongs to: endpoints give shares and quotas by it. Default
+    /// none.
+    pub namespace: String,
+    /// Name of that deployment. Default none: the target stands for itself.
+    pub deployment: String,
     /// Where routers connect: `http://host:port` (port 0: any free one) or `unix:/path`; several
     /// are served at once. Default `http://127.0.0.1:0`.
     pub listen: Vec<Address>,
@@ -72,6 +77,8 @@ impl Default for TargetConfig {
     fn default() -> Self {
         Self {
             instance: "target".into(),
+            namespace: String::new(),
+            deployment: String::new(),
             listen: vec![Address::loopback(0)],
             metrics_listen: None,
             tokenizer_digest: String::new(),

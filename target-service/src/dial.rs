@@ -5,7 +5,7 @@ use std::time::Instant;
 use foretoken_engine::runner::RunnerInfo;
 use foretoken_protocol::{
     Address,
-    link::{Hello, Link, LinkOptions, Postbox, Transport},
+    link::{Consumer, Hello, Link, LinkOptions, Postbox, Transport},
 };
 use foretoken_speculation::message::ToDraft;
 use tokio_util::sync::CancellationToken;
@@ -41,6 +41,10 @@ impl Dialer {
             tokenizer_digest: config.tokenizer_digest.clone(),
             vocab_size: info.vocab_size as u32,
             path: info.path.clone(),
+            consumer: Consumer {
+                namespace: config.namespace.clone(),
+                deployment: config.deployment.clone(),
+            },
         };
         Self {
             transport,

@@ -5,7 +5,7 @@ use std::path::Path;
 use foretoken_crds::{
     Document, Manifest, Problem, SpecDecodeDeployment, SpeculationEndpoint,
     deployment::EndpointSource,
-    endpoint::EndpointSpec,
+    endpoint::{EndpointSpec, Quota},
     object::{DataType, ModelSource},
     reference::{self, ReferenceError},
 };
@@ -18,6 +18,8 @@ use crate::model::Dtype;
 pub(super) struct Plan {
     /// Name of the deployment.
     pub(super) name: String,
+    /// Its namespace.
+    pub(super) namespace: String,
     /// Name that clients use for the model.
     pub(super) served_name: String,
     /// The model that decides.
@@ -50,6 +52,8 @@ pub(super) struct Draft {
     pub(super) slots: Option<u32>,
     /// Share of sessions.
     pub(super) weight: u32,
+    /// What namespaces may use of it.
+    pub(super) quotas: Vec<Quota>,
 }
 
 impl Plan {
@@ -70,6 +74,7 @@ impl Plan {
         }
         let mut plan = Self {
             name: object.metadata.name.clone(),
+            namespace: object.metadata.namespace().to_owned(),
             served_name: object.served_name().to_owned(),
             target: Replicas {
                 uri: uri(&spec.model, folder),
@@ -167,6 +172,7 @@ fn draft(name: String, spec: &EndpointSpec, weight: u32, folder: &Path) -> Draft
         },
         slots: spec.slots_per_replica,
         weight,
+        quotas: spec.quotas.clone(),
     }
 }
 
@@ -219,6 +225,7 @@ spec:
   model: {{uri: \"hf://a/b\", revision: v1}}
   replicas: 3
   slotsPerReplica: 8
+  quotas: [{{namespace: chat, maxSlots: 4, weight: 3}}]
 {rest}"
         );
         Manifest::parse(&text).unwrap()
@@ -252,6 +259,11 @@ spec:
             replicas,
             slots: Some(8),
             weight: 2,
+            quotas: vec![Quota {
+                namespace: "chat".into(),
+                max_slots: Some(4),
+                weight: Some(3),
+            }],
         };
         assert_eq!(plan.drafts, [tiny]);
     }

@@ -3,7 +3,8 @@
 use std::fs;
 
 use anyhow::Context as _;
-use foretoken_draft::DraftConfig;
+use foretoken_crds::endpoint::Quota;
+use foretoken_draft::{DraftConfig, QuotaConfig};
 use foretoken_protocol::Address;
 use foretoken_registry::{Directory, EndpointEntry, TargetEntry, write_directory};
 use foretoken_router::RouterConfig;
@@ -142,6 +143,8 @@ fn target_file(plan: &Plan, name: &str, listen: &Address, tuning: Tuning) -> tar
         model: model(&plan.target, tuning.target_threads),
         service: TargetConfig {
             instance: name.to_owned(),
+            namespace: plan.namespace.clone(),
+            deployment: plan.name.clone(),
             listen: vec![listen.clone()],
             prefix_cache: tuning.prefix_cache,
             ..service
@@ -163,8 +166,22 @@ fn draft_file(pool: &Draft, name: &str, listen: &Address, tuning: Tuning) -> dra
                 .slots
                 .map_or(defaults.max_sessions, |slots| slots as usize),
             prefix_cache: tuning.prefix_cache,
+            quotas: pool.quotas.iter().map(quota).collect(),
             ..defaults
         },
+    }
+}
+
+fn quota(quota: &Quota) -> QuotaConfig {
+    let Quota {
+        namespace,
+        max_slots,
+        weight,
+    } = quota;
+    QuotaConfig {
+        namespace: namespace.clone(),
+        max_slots: max_slots.map(|slots| slots as usize),
+        weight: *weight,
     }
 }
 

@@ -15,10 +15,11 @@ use foretoken_engine::{
 };
 use foretoken_speculation::{
     control::StepCost,
+    fanout::Limit,
     policy::draft::{BranchWork, BuildId, DraftSession, DraftStats},
 };
 
-use super::{Outlet, Worker, sessions::Session};
+use super::{Outlet, Worker, sessions::Session, tenants::TenantId};
 
 /// Outcomes that are drafted for even if there is no time for all of their tokens.
 const FEWEST_BRANCHES: usize = 2;
@@ -122,9 +123,15 @@ impl Session {
     /// Drafts for as many outcomes as can be drafted for to the end in the time there is: a whole
     /// continuation is worth more than the beginnings of several. `sharers` sessions have branches
     /// in each step, and `cost` knows what steps take.
-    fn fit_branches(&mut self, planned: usize, sharers: usize, cost: &StepCost, now: Instant) {
+    fn fit_branches(
+        &mut self,
+        planned: usize,
+        sharers: usize,
+        cost: &StepCost,
+        now: Instant,
+    ) -> Limit {
         let Some(left) = self.leeway.left(now) else {
-            return;
+            return Limit::Budget;
         };
         let steps = f64::from(self.draft.branch_steps());
         let fits = |branches: &usize| {
@@ -132,7 +139,13 @@ impl Session {
             steps * cost.seconds(rows) <= left.as_secs_f64()
         };
         let branches = (FEWEST_BRANCHES..=planned).take_while(fits).last();
-        self.draft.grant(branches.unwrap_or(FEWEST_BRANCHES));
+        let branches = branches.unwrap_or(FEWEST_BRANCHES);
+        self.draft.grant(branches);
+        if branches < planned {
+            Limit::Time
+        } else {
+            Limit::Budget
+        }
     }
 
     /// Pages that the next step of its branches takes.
@@ -191,25 +204,45 @@ impl<O: Outlet> Worker<O> {
             };
             let planned = session.draft.plan(planners).len();
             if planned > FEWEST_BRANCHES {
-                session.fit_branches(planned, sharers, &self.steps, now);
+                let limit = session.fit_branches(planned, sharers, &self.steps, now);
+                self.metrics.build_bound_by(limit);
             }
         }
     }
 
-    /// Pages are short: gives up the branches of the youngest session that has any; says whether
-    /// there were any.
+    /// Pages are short: gives up the branches of the youngest session that has any, of a tenant
+    /// with its share of pages if there is one; says whether there were any.
     pub(super) fn shed_branches(&mut self) -> bool {
-        let has =
-            |session: &&mut Session| session.draft.build().is_some() || !session.forks.is_empty();
-        let youngest = self
-            .sessions
-            .iter_mut()
-            .filter(has)
-            .max_by_key(|session| session.opened);
-        let Some(session) = youngest else {
+        let givers = self.givers();
+        let has = |session: &Session| session.draft.build().is_some() || !session.forks.is_empty();
+        let rank = |session: &Session| {
+            let tenant = self.tenants.of(session.link);
+            let gives = tenant.is_some_and(|tenant| givers.contains(&tenant));
+            (gives, session.opened)
+        };
+        let sessions = self.sessions.iter().enumerate();
+        let chosen = sessions
+            .filter(|(_, session)| has(session))
+            .max_by_key(|(_, session)| rank(session));
+        let Some((index, _)) = chosen else {
             return false;
         };
-        session.drop_branches(&mut self.engine);
+        self.sessions[index].drop_branches(&mut self.engine);
+        self.metrics.build_bound_by(Limit::Pages);
         true
+    }
+
+    /// Tenants with their share of the pages or more.
+    pub(super) fn givers(&self) -> Vec<TenantId> {
+        let (sessions, tokens) = self.holdings();
+        let tenants = self
+            .sessions
+            .iter()
+            .filter_map(|session| self.tenants.of(session.link));
+        let mut givers: Vec<TenantId> = tenants
+            .filter(|&tenant| self.tenants.has_its_share(tenant, &tokens, &sessions))
+            .collect();
+        givers.dedup();
+        givers
     }
 }

@@ -6,6 +6,7 @@ use foretoken_engine::{batch::SeqId, runner::PAGE_TOKENS};
 use foretoken_protocol::link::LinkId;
 use foretoken_speculation::{
     SessionId,
+    fanout::Limit,
     message::{Open, ToDraft, ToTarget},
     policy::draft::{DraftSession, DraftStats},
 };
@@ -13,7 +14,9 @@ use foretoken_speculation::{
 use super::{
     Outlet, Worker,
     branches::{Forks, Leeway},
+    tenants::{Holdings, TenantId},
 };
+use crate::config::QuotaConfig;
 
 /// A session that holds a slot.
 pub(super) struct Session {
@@ -155,15 +158,9 @@ impl<O: Outlet> Worker<O> {
                 false,
             );
         }
-        if self.sessions.len() >= self.limits.sessions {
-            return refuse(
-                format!("all {} slots are taken", self.limits.sessions),
-                true,
-            );
-        }
-        let pages = len / PAGE_TOKENS + 2;
-        if pages > self.engine.free_pages() {
-            return refuse(format!("{pages} KV pages are needed and not free"), true);
+        if let Err((limit, reason)) = self.admit(link, len / PAGE_TOKENS + 2) {
+            self.metrics.refused_for(limit);
+            return refuse(reason, true);
         }
         let mut draft =
             DraftSession::new(open.session, self.limits.vocab_size, self.limits.positions)
@@ -196,6 +193,68 @@ impl<O: Outlet> Worker<O> {
             session: open.session,
             epoch: open.epoch,
         }
+    }
+
+    /// Finds a slot and `pages` pages for a session of `link`; otherwise says what there is none of.
+    /// Of what all have taken, a tenant that has less than others gets their youngest sessions'.
+    fn admit(&mut self, link: LinkId, pages: usize) -> Result<(), (Limit, String)> {
+        let (sessions, _) = self.holdings();
+        let asker = self.tenants.of(link);
+        if let Some(quota) = asker.and_then(|asker| self.tenants.spent(asker, &sessions)) {
+            let QuotaConfig {
+                namespace,
+                max_slots,
+                ..
+            } = quota;
+            let most = max_slots.unwrap_or_default();
+            let reason = format!("namespace {namespace} has all {most} slots of its quota");
+            return Err((Limit::Quota, reason));
+        }
+        if self.sessions.len() >= self.limits.sessions {
+            let gives = asker.and_then(|asker| self.tenants.gives_way(asker, &sessions));
+            let Some(richest) = gives else {
+                let reason = format!("all {} slots are taken", self.limits.sessions);
+                return Err((Limit::Slots, reason));
+            };
+            self.evict_youngest_of(
+                |tenant| tenant == richest,
+                "its slot goes to a target with fewer",
+            );
+        }
+        if pages > self.engine.free_pages() {
+            let reason = format!("{pages} KV pages are needed and not free");
+            return Err((Limit::Pages, reason));
+        }
+        Ok(())
+    }
+
+    /// Sessions and tokens that the tenants hold.
+    pub(super) fn holdings(&self) -> (Holdings, Holdings) {
+        let (mut sessions, mut tokens) = (Holdings::default(), Holdings::default());
+        for session in &self.sessions {
+            if let Some(tenant) = self.tenants.of(session.link) {
+                sessions.add(tenant, 1);
+                tokens.add(tenant, session.draft.tokens().len());
+            }
+        }
+        (sessions, tokens)
+    }
+
+    /// Ends the youngest session, because it has the least to lose, of the tenants that `gives`
+    /// names; false if there is none.
+    pub(super) fn evict_youngest_of(
+        &mut self,
+        gives: impl Fn(TenantId) -> bool,
+        reason: &str,
+    ) -> bool {
+        let gives = |session: &&Session| self.tenants.of(session.link).is_some_and(&gives);
+        let sessions = self.sessions.iter().filter(gives);
+        let youngest = sessions.max_by_key(|session| session.opened);
+        let Some((link, id)) = youngest.map(|session| (session.link, session.draft.id())) else {
+            return false;
+        };
+        self.evict(link, id, reason);
+        true
     }
 
     fn count(&self, answer: &ToTarget) {

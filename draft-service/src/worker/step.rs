@@ -212,14 +212,14 @@ impl<O: Outlet> Worker<O> {
         needed <= self.engine.free_pages()
     }
 
-    /// Ends the youngest session, because it has the least to lose; false if there is none.
+    /// Ends the youngest session of those that have their share of the pages; false if there is
+    /// none.
     fn evict_youngest(&mut self) -> bool {
-        let youngest = self.sessions.iter().max_by_key(|session| session.opened);
-        let Some((link, id)) = youngest.map(|session| (session.link, session.draft.id())) else {
-            return false;
-        };
-        self.evict(link, id, "the endpoint ran out of KV pages");
-        true
+        let givers = self.givers();
+        self.evict_youngest_of(
+            |tenant| givers.contains(&tenant),
+            "the endpoint ran out of KV pages",
+        )
     }
 
     /// Feeds the engine what was granted.

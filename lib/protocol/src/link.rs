@@ -27,8 +27,8 @@ mod transport;
 pub(crate) use codec::FrameCodec;
 pub use dial::Link;
 pub use event::{
-    Hello, Limits, LinkEvent, LinkId, LinkOptions, LoadReport, Malformed, SendError, ServerEvent,
-    Welcome,
+    Consumer, Hello, Limits, LinkEvent, LinkId, LinkOptions, LoadReport, Malformed, SendError,
+    ServerEvent, Welcome,
 };
 pub use frame::{
     DraftFrame, FrameError, MAX_MESSAGES, TargetFrame, VERSION, decode_draft_frame,

@@ -21,6 +21,7 @@
 mod estimates;
 mod geometric;
 mod greedy;
+mod limit;
 mod planner;
 mod shares;
 
@@ -28,6 +29,7 @@ pub use self::{
     estimates::{Estimates, Prior},
     geometric::{Geometric, PowerLaw},
     greedy::{greedy, hit_rate, outcome_mass, uniform},
+    limit::Limit,
     planner::{Guess, Planner},
     shares::{Claim, Shares, Tenant},
 };

@@ -20,6 +20,18 @@ pub struct Hello {
     pub vocab_size: u32,
     /// Arithmetic path of the engine, for diagnosis.
     pub path: String,
+    /// Whom it works for: quotas and shares of the endpoint go by it.
+    pub consumer: Consumer,
+}
+
+/// The deployment that a target belongs to. It is what the target says of itself: until links are
+/// authenticated, quotas keep honest consumers apart and nobody else.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Consumer {
+    /// Namespace of the deployment.
+    pub namespace: String,
+    /// Its name; empty: none, so the target stands for itself.
+    pub deployment: String,
 }
 
 /// What an endpoint says of itself when it accepts a target.

@@ -12,7 +12,7 @@ use foretoken_speculation::{
 };
 use prost::Message;
 
-use super::{Hello, Limits, LoadReport, Malformed, Welcome};
+use super::{Consumer, Hello, Limits, LoadReport, Malformed, Welcome};
 use crate::wire::{
     ValueError, Wire, check_text,
     proto::speculation::v1::{self as proto},
@@ -147,6 +147,8 @@ pub fn encode_target_frame(frame: &TargetFrame, out: &mut impl BufMut) {
                 tokenizer_digest: hello.tokenizer_digest,
                 vocab_size: hello.vocab_size,
                 path: hello.path,
+                namespace: hello.consumer.namespace,
+                deployment: hello.consumer.deployment,
             },
         );
     }
@@ -338,6 +340,10 @@ fn read_hello(field: Bytes) -> Result<(u32, Hello), FrameError> {
             tokenizer_digest: check_text("hello.tokenizer_digest", hello.tokenizer_digest)?,
             vocab_size: hello.vocab_size,
             path: check_text("hello.path", hello.path)?,
+            consumer: Consumer {
+                namespace: check_text("hello.namespace", hello.namespace)?,
+                deployment: check_text("hello.deployment", hello.deployment)?,
+            },
         },
     ))
 }

@@ -196,6 +196,10 @@ fn hello() -> Hello {
         tokenizer_digest: "t".into(),
         vocab_size: 4096,
         path: "avx512".into(),
+        consumer: Consumer {
+            namespace: "chat".into(),
+            deployment: "story".into(),
+        },
     }
 }
 
@@ -223,7 +227,7 @@ proptest! {
     ) {
         let load = load.map(|(slots, used, draining)| LoadReport { slots, used, draining });
         let limits = Limits { slots: 3, max_positions: 9, max_frame: 1 << 20 };
-        let Hello { instance, model_digest, tokenizer_digest, vocab_size, path } = hello();
+        let Hello { instance, model_digest, tokenizer_digest, vocab_size, path, consumer: _ } = hello();
         let welcome =
             Welcome { instance, model_digest, tokenizer_digest, vocab_size, path, limits };
         let welcome = beat.map(|_| (VERSION, welcome));

@@ -1,0 +1,255 @@
+//! Who shares the endpoint, and how much of it is whose.
+//!
+//! A tenant is a deployment; a target that names none is one by itself. Weights and slots are given
+//! to namespaces (see [`QuotaConfig`]); a namespace without an entry has as many equal shares as
+//! tenants.
+//!
+//! Slots and pages are for whoever comes while there are enough. Once there are not, shares are
+//! max-min fair: a tenant that has less for its weight than another gets what the other has more
+//! than it, a session at a time, so that a flood of sessions drives out only itself.
+
+use std::collections::HashMap;
+
+use foretoken_protocol::link::{Consumer, LinkId};
+
+use crate::config::QuotaConfig;
+
+/// Index of a tenant; used again once all its links are down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TenantId(pub(super) usize);
+
+/// All tenants with a link.
+#[derive(Debug, Default)]
+pub(super) struct Tenants {
+    quotas: Vec<QuotaConfig>,
+    list: Vec<Tenancy>,
+    by_link: HashMap<LinkId, TenantId>,
+}
+
+#[derive(Debug)]
+struct Tenancy {
+    consumer: Consumer,
+    links: usize,
+}
+
+/// What tenants hold of something that can run out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Holdings(Vec<usize>);
+
+impl Holdings {
+    pub(super) fn add(&mut self, tenant: TenantId, amount: usize) {
+        if self.0.len() <= tenant.0 {
+            self.0.resize(tenant.0 + 1, 0);
+        }
+        self.0[tenant.0] += amount;
+    }
+
+    fn of(&self, tenant: TenantId) -> usize {
+        self.0.get(tenant.0).copied().unwrap_or(0)
+    }
+}
+
+impl Tenants {
+    pub(super) fn new(quotas: Vec<QuotaConfig>) -> Self {
+        Self {
+            quotas,
+            ..Self::default()
+        }
+    }
+
+    /// A target of `consumer` has dialled.
+    pub(super) fn join(&mut self, link: LinkId, consumer: Consumer) {
+        let named = !consumer.deployment.is_empty();
+        let same = |tenancy: &Tenancy| named && tenancy.links > 0 && tenancy.consumer == consumer;
+        let free = |tenancy: &Tenancy| tenancy.links == 0;
+        let known = self.list.iter().position(same);
+        let index = known.or_else(|| self.list.iter().position(free));
+        let index = index.unwrap_or_else(|| {
+            self.list.push(Tenancy {
+                consumer: Consumer::default(),
+                links: 0,
+            });
+            self.list.len() - 1
+        });
+        self.list[index].consumer = consumer;
+        self.list[index].links += 1;
+        self.by_link.insert(link, TenantId(index));
+    }
+
+    /// The link is down.
+    pub(super) fn leave(&mut self, link: LinkId) {
+        if let Some(tenant) = self.by_link.remove(&link) {
+            self.list[tenant.0].links -= 1;
+        }
+    }
+
+    /// Whose link it is.
+    pub(super) fn of(&self, link: LinkId) -> Option<TenantId> {
+        self.by_link.get(&link).copied()
+    }
+
+    /// The tenant's part relative to the others': the weight of its namespace, which its tenants
+    /// with a session share, or 1.
+    pub(super) fn weight(&self, tenant: TenantId, sessions: &Holdings) -> f64 {
+        let Some(weight) = self.quota(tenant).and_then(|quota| quota.weight) else {
+            return 1.0;
+        };
+        let own = &self.list[tenant.0].consumer.namespace;
+        let siblings = (0..self.list.len())
+            .filter(|&other| other == tenant.0 || sessions.of(TenantId(other)) > 0)
+            .filter(|&other| self.list[other].consumer.namespace == *own);
+        f64::from(weight) / siblings.count() as f64
+    }
+
+    /// The quota that the tenant has used up, if any.
+    pub(super) fn spent(&self, tenant: TenantId, sessions: &Holdings) -> Option<&QuotaConfig> {
+        let quota = self.quota(tenant)?;
+        let held: usize = (0..self.list.len())
+            .filter(|&other| self.list[other].consumer.namespace == quota.namespace)
+            .map(|other| sessions.of(TenantId(other)))
+            .sum();
+        (held >= quota.max_slots?).then_some(quota)
+    }
+
+    /// Who has to give a slot to `asker`, all of them being taken: the tenant with most for its
+    /// weight, if it still has no less than the asker afterwards.
+    pub(super) fn gives_way(&self, asker: TenantId, sessions: &Holdings) -> Option<TenantId> {
+        let part = |tenant: TenantId, more: f64| {
+            (sessions.of(tenant) as f64 + more) / self.weight(tenant, sessions)
+        };
+        let richest = (0..self.list.len())
+            .map(TenantId)
+            .filter(|&tenant| tenant != asker && sessions.of(tenant) > 0)
+            .max_by(|&a, &b| part(a, 0.0).total_cmp(&part(b, 0.0)))?;
+        (part(richest, -1.0) >= part(asker, 1.0)).then_some(richest)
+    }
+
+    /// Whether the tenant has its share or more of something that has run out.
+    pub(super) fn has_its_share(
+        &self,
+        tenant: TenantId,
+        held: &Holdings,
+        sessions: &Holdings,
+    ) -> bool {
+        let (mut all, mut weights) = (0, 0.0);
+        for other in (0..self.list.len()).map(TenantId) {
+            if sessions.of(other) > 0 {
+                all += held.of(other);
+                weights += self.weight(other, sessions);
+            }
+        }
+        held.of(tenant) as f64 * weights >= all as f64 * self.weight(tenant, sessions)
+    }
+
+    fn quota(&self, tenant: TenantId) -> Option<&QuotaConfig> {
+        let namespace = &self.list[tenant.0].consumer.namespace;
+        self.quotas
+            .iter()
+            .find(|quota| quota.namespace == *namespace)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quota(namespace: &str, max_slots: Option<usize>, weight: Option<u32>) -> QuotaConfig {
+        QuotaConfig {
+            namespace: namespace.into(),
+            max_slots,
+            weight,
+        }
+    }
+
+    /// Links 0, 1, 2.. of these deployments.
+    fn tenants(quotas: Vec<QuotaConfig>, consumers: &[(&str, &str)]) -> Tenants {
+        let mut tenants = Tenants::new(quotas);
+        for (link, &(namespace, deployment)) in (0..).zip(consumers) {
+            let (namespace, deployment) = (namespace.into(), deployment.into());
+            let consumer = Consumer {
+                namespace,
+                deployment,
+            };
+            tenants.join(LinkId(link), consumer);
+        }
+        tenants
+    }
+
+    fn holdings(held: &[usize]) -> Holdings {
+        Holdings(held.to_vec())
+    }
+
+    #[test]
+    fn links_of_a_deployment_are_one_tenant_and_nameless_ones_stand_alone() {
+        let consumers = [("a", "x"), ("a", "x"), ("b", "x"), ("", ""), ("", "")];
+        let mut tenants = tenants(Vec::new(), &consumers);
+        let of: Vec<_> = (0..5).map(|link| tenants.of(LinkId(link))).collect();
+        assert_eq!(of, [0, 0, 1, 2, 3].map(|index| Some(TenantId(index))));
+        tenants.leave(LinkId(3));
+        tenants.leave(LinkId(0));
+        assert_eq!(tenants.of(LinkId(3)), None);
+        tenants.join(LinkId(9), Consumer::default());
+        assert_eq!(
+            tenants.of(LinkId(9)),
+            Some(TenantId(2)),
+            "its place is free"
+        );
+        assert_eq!(tenants.of(LinkId(1)), Some(TenantId(0)), "one link is left");
+    }
+
+    #[test]
+    fn the_tenants_of_a_namespace_share_its_weight_and_its_slots() {
+        let quotas = vec![quota("a", Some(5), Some(6)), quota("b", None, None)];
+        let tenants = tenants(quotas, &[("a", "x"), ("a", "y"), ("b", "x"), ("c", "x")]);
+        let sessions = holdings(&[3, 1, 9, 9]);
+        let weight = |tenant, sessions| tenants.weight(TenantId(tenant), sessions);
+        for (tenant, expected) in [(0, 3.0), (1, 3.0), (2, 1.0), (3, 1.0)] {
+            assert!((weight(tenant, &sessions) - expected).abs() < 1e-12);
+        }
+        let alone = weight(0, &holdings(&[3, 0, 9, 9]));
+        assert!((alone - 6.0).abs() < 1e-12);
+        assert_eq!(tenants.spent(TenantId(0), &sessions), None);
+        let spent = tenants.spent(TenantId(1), &holdings(&[4, 1, 9, 9]));
+        assert_eq!(spent, Some(&quota("a", Some(5), Some(6))));
+        assert_eq!(tenants.spent(TenantId(2), &sessions), None);
+    }
+
+    #[test]
+    fn slots_go_from_the_richest_until_it_would_be_the_poorer() {
+        let quotas = vec![quota("big", None, Some(3))];
+        let tenants = tenants(quotas, &[("big", "x"), ("s", "x"), ("s", "y")]);
+        let gives = |asker, held: &[usize]| tenants.gives_way(TenantId(asker), &holdings(held));
+        assert_eq!(
+            gives(1, &[9, 0, 2]),
+            Some(TenantId(0)),
+            "the others have 3 and 2"
+        );
+        assert_eq!(gives(1, &[6, 0, 6]), Some(TenantId(2)));
+        assert_eq!(
+            gives(1, &[6, 2, 3]),
+            None,
+            "an exchange would turn it round"
+        );
+        assert_eq!(gives(1, &[12, 2, 3]), Some(TenantId(0)));
+        assert_eq!(
+            gives(1, &[0, 12, 0]),
+            None,
+            "from oneself there is nothing to have"
+        );
+    }
+
+    #[test]
+    fn who_has_less_than_a_share_keeps_it() {
+        let tenants = tenants(
+            vec![quota("big", None, Some(2))],
+            &[("big", "x"), ("s", "x")],
+        );
+        let sessions = holdings(&[1, 1]);
+        let has = |held: [usize; 2]| {
+            [0, 1].map(|t| tenants.has_its_share(TenantId(t), &holdings(&held), &sessions))
+        };
+        assert_eq!(has([20, 10]), [true, true]);
+        assert_eq!(has([19, 11]), [false, true]);
+        assert_eq!(has([30, 0]), [true, false]);
+    }
+}

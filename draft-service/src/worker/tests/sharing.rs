@@ -1,0 +1,148 @@
+//! Several targets on one endpoint: who gets what, and what nobody else notices.
+
+use foretoken_protocol::link::Consumer;
+
+use super::*;
+use crate::config::QuotaConfig;
+
+/// Another target, of this deployment, dials.
+fn dial(rig: &mut Rig, link: u64, namespace: &str, deployment: &str) -> LinkId {
+    let link = LinkId(link);
+    let hello = Hello {
+        consumer: Consumer {
+            namespace: namespace.into(),
+            deployment: deployment.into(),
+        },
+        ..Hello::default()
+    };
+    rig.worker.take(0, ServerEvent::Up { link, hello });
+    link
+}
+
+/// Why a session is refused, if it is.
+fn refusal(sent: &[(LinkId, ToTarget)], to: LinkId, id: u64) -> Option<&str> {
+    sent.iter().find_map(|(link, message)| match message {
+        ToTarget::Refused {
+            session, reason, ..
+        } if *link == to && session.0 == id => Some(reason.as_str()),
+        _ => None,
+    })
+}
+
+fn held(rig: &Rig, link: LinkId) -> usize {
+    let sessions = rig.worker.sessions.iter();
+    sessions.filter(|session| session.link == link).count()
+}
+
+#[test]
+fn a_namespace_has_the_slots_of_its_quota_over_all_its_targets_and_is_told_so() {
+    let config = DraftConfig {
+        quotas: vec![QuotaConfig {
+            namespace: "chat".into(),
+            max_slots: Some(2),
+            weight: None,
+        }],
+        ..DraftConfig::default()
+    };
+    let mut rig = Rig::new(&config, language());
+    let one = dial(&mut rig, 11, "chat", "one");
+    let two = dial(&mut rig, 12, "chat", "two");
+    rig.tell(one, open(1, prompt(8)));
+    rig.tell(two, open(2, prompt(8)));
+    rig.tell(two, open(3, prompt(8)));
+    rig.tell(A, open(4, prompt(8)));
+    let sent = rig.collect();
+    let reason = refusal(&sent, two, 3);
+    assert_eq!(reason, Some("namespace chat has all 2 slots of its quota"));
+    assert!(is_refusal(&sent[2].1, true) || is_refusal(&sent[3].1, true));
+    assert_eq!([held(&rig, one), held(&rig, two), held(&rig, A)], [1, 1, 1]);
+    let epoch = Epoch(1);
+    let session = SessionId(1);
+    rig.tell(one, ToDraft::Close { session, epoch });
+    rig.tell(two, open(5, prompt(8)));
+    assert_eq!(
+        held(&rig, two),
+        2,
+        "the slot that was given back is another's"
+    );
+}
+
+#[test]
+fn a_flood_of_sessions_leaves_every_other_target_its_share_of_slots() {
+    let config = DraftConfig {
+        max_sessions: 12,
+        ..DraftConfig::default()
+    };
+    let mut rig = Rig::new(&config, language());
+    let flood = |rig: &mut Rig, from: u64| {
+        (from..from + 50).for_each(|session| rig.tell(A, open(session, prompt(8))));
+    };
+    flood(&mut rig, 0);
+    assert_eq!(held(&rig, A), 12, "nobody else wants any");
+    let other = dial(&mut rig, 11, "b", "b");
+    for round in 1..20 {
+        for link in [B, other] {
+            rig.tell(link, open(1000 + round, prompt(8)));
+        }
+        flood(&mut rig, 100 * round);
+    }
+    assert_eq!([A, B, other].map(|link| held(&rig, link)), [4, 4, 4]);
+    let before: Vec<_> = rig.worker.sessions.iter().map(|s| s.draft.id()).collect();
+    rig.collect();
+    flood(&mut rig, 9000);
+    let sent = rig.collect();
+    assert!(
+        sent.iter()
+            .all(|(link, message)| *link == A && is_refusal(message, true))
+    );
+    let after: Vec<_> = rig.worker.sessions.iter().map(|s| s.draft.id()).collect();
+    assert_eq!(before, after, "shares that are equal stay as they are");
+}
+
+#[test]
+fn weights_divide_the_slots() {
+    let config = DraftConfig {
+        max_sessions: 12,
+        quotas: vec![QuotaConfig {
+            namespace: "big".into(),
+            max_slots: None,
+            weight: Some(3),
+        }],
+        ..DraftConfig::default()
+    };
+    let mut rig = Rig::new(&config, language());
+    let big = dial(&mut rig, 11, "big", "x");
+    for session in 0..50 {
+        rig.tell(A, open(session, prompt(8)));
+        rig.tell(big, open(session, prompt(8)));
+    }
+    assert_eq!([held(&rig, big), held(&rig, A)], [9, 3]);
+}
+
+#[test]
+fn when_pages_run_out_the_target_with_fewer_keeps_its_session_though_it_is_younger() {
+    let options = SimOptions {
+        pages: 24,
+        ..language()
+    };
+    let mut rig = Rig::new(&DraftConfig::default(), options);
+    for session in 1..=4 {
+        let tokens = prompt(64)
+            .into_iter()
+            .map(|token| TokenId((token.0 + session) % 64));
+        rig.tell(A, open(u64::from(session), tokens.collect()));
+    }
+    rig.tell(B, open(9, prompt(20)));
+    rig.settle();
+    let mut base = 20;
+    for round in 0..24 {
+        let tokens = [TokenId(round); 6];
+        rig.tell(B, outcome(9, round, base, &tokens, 2));
+        base += tokens.len();
+        let (_, sent) = rig.settle();
+        assert_eq!(refusal(&sent, B, 9), None);
+        assert_eq!(windows(&sent).len(), 1);
+    }
+    assert!(held(&rig, A) < 4, "pages did not run out");
+    assert_eq!(held(&rig, B), 1);
+}

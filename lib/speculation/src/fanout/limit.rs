@@ -1,0 +1,38 @@
+//! What keeps an endpoint from drafting for more.
+
+/// Why a session is not drafted for more outcomes, or not served at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Limit {
+    /// The target asked for no more, or the endpoint never allows more.
+    Budget,
+    /// The verification would be over before more were ready.
+    Time,
+    /// What is left is too unlikely to be worth the time it takes from others.
+    Worth,
+    /// The rest belongs to other tenants, by their weights.
+    Weight,
+    /// A step takes no more rows.
+    Rows,
+    /// There are no more KV pages.
+    Pages,
+    /// All slots are taken.
+    Slots,
+    /// The slots of its namespace's quota are taken.
+    Quota,
+}
+
+impl Limit {
+    /// The name used as a metric label.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Budget => "budget",
+            Self::Time => "time",
+            Self::Worth => "worth",
+            Self::Weight => "weight",
+            Self::Rows => "rows",
+            Self::Pages => "pages",
+            Self::Slots => "slots",
+            Self::Quota => "quota",
+        }
+    }
+}
