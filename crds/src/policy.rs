@@ -1,7 +1,8 @@
 //! How a deployment says which policy it wants.
 
 use foretoken_speculation::{
-    fallback, fanout, message,
+    fallback::OnMiss,
+    fanout, message,
     policy::{Lookahead, Policy, SsdOptions},
 };
 use serde::{Deserialize, Serialize};
@@ -128,8 +129,10 @@ impl SsdSpec {
                 FanOut::Uniform => fanout::FanOut::Uniform,
             },
             fallback: match self.fallback {
-                Fallback::Auto | Fallback::JustInTime => fallback::Fallback::Remote,
-                Fallback::Fast => fallback::Fallback::Local,
+                Fallback::Auto => OnMiss::Auto,
+                Fallback::JustInTime => OnMiss::Remote,
+                Fallback::Fast => OnMiss::Local,
+                Fallback::Nothing => OnMiss::Nothing,
             },
             delivery: match self.delivery {
                 Delivery::Push => message::Delivery::Push,
@@ -164,6 +167,8 @@ pub enum Fallback {
     JustInTime,
     /// Takes a fast local source.
     Fast,
+    /// Decides one token.
+    Nothing,
 }
 
 /// Who looks outcomes up.
@@ -305,7 +310,7 @@ mod tests {
             lookahead: Lookahead::Fixed(7),
             budget: 9,
             fan_out: fanout::FanOut::Uniform,
-            fallback: fallback::Fallback::Local,
+            fallback: OnMiss::Local,
             delivery: message::Delivery::Pull,
         };
         assert_eq!(spec.policy(), Some(Policy::Ssd(options)));

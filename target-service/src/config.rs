@@ -6,7 +6,7 @@ use foretoken_protocol::Address;
 use foretoken_service::config::{OutOfRange, at_least_one, seconds};
 use foretoken_speculation::{
     TokenId,
-    fallback::Fallback,
+    fallback::OnMiss,
     fanout::FanOut,
     message::Delivery,
     policy::{Lookahead, Policy, SsdOptions, draft::MAX_BRANCHES},
@@ -148,7 +148,7 @@ pub struct SsdConfig {
     pub budget: u32,
     /// How they are spread over outcomes. Default `Learned`.
     pub fan_out: FanOutName,
-    /// What is verified after a verdict that nothing was prepared for. Default `Remote`.
+    /// What is verified after a verdict that nothing was prepared for. Default `Auto`.
     pub fallback: FallbackName,
     /// Who looks verdicts up. Default `Push`.
     pub delivery: DeliveryName,
@@ -160,7 +160,7 @@ impl Default for SsdConfig {
             lookahead: 5,
             budget: 24,
             fan_out: FanOutName::Learned,
-            fallback: FallbackName::Remote,
+            fallback: FallbackName::Auto,
             delivery: DeliveryName::Push,
         }
     }
@@ -177,9 +177,11 @@ impl From<SsdConfig> for SsdOptions {
                 FanOutName::Uniform => FanOut::Uniform,
             },
             fallback: match config.fallback {
-                FallbackName::Nothing => Fallback::Nothing,
-                FallbackName::Local => Fallback::Local,
-                FallbackName::Remote => Fallback::Remote,
+                FallbackName::Nothing => OnMiss::Nothing,
+                FallbackName::Local => OnMiss::Local,
+                FallbackName::Remote => OnMiss::Remote,
+                FallbackName::Auto => OnMiss::Auto,
+                FallbackName::LockStep => OnMiss::LockStep,
             },
             delivery: match config.delivery {
                 DeliveryName::Push => Delivery::Push,
@@ -200,9 +202,11 @@ impl From<SsdOptions> for SsdConfig {
                 FanOut::Uniform => FanOutName::Uniform,
             },
             fallback: match options.fallback {
-                Fallback::Nothing => FallbackName::Nothing,
-                Fallback::Local => FallbackName::Local,
-                Fallback::Remote => FallbackName::Remote,
+                OnMiss::Nothing => FallbackName::Nothing,
+                OnMiss::Local => FallbackName::Local,
+                OnMiss::Remote => FallbackName::Remote,
+                OnMiss::Auto => FallbackName::Auto,
+                OnMiss::LockStep => FallbackName::LockStep,
             },
             delivery: match options.delivery {
                 Delivery::Push => DeliveryName::Push,
@@ -232,6 +236,10 @@ pub enum FallbackName {
     Local,
     /// A window that the endpoint drafts just in time.
     Remote,
+    /// For each row whichever of these brings the most tokens for its time.
+    Auto,
+    /// The rule for rows in lock-step, by their number (SSD, Theorem 17); for comparisons.
+    LockStep,
 }
 
 /// Who looks verdicts up.

@@ -12,7 +12,7 @@ use foretoken_protocol::generate::{
 };
 use foretoken_speculation::{
     SessionId, TokenId,
-    fallback::Fallback,
+    fallback::OnMiss,
     local::SuffixIndex,
     message::ToDraft,
     policy::{Lookahead, Patience, Policy, SsdOptions, target},
@@ -367,7 +367,7 @@ impl Request {
 fn falls_back_locally(policy: Policy) -> Option<u32> {
     match policy {
         Policy::Ssd(SsdOptions {
-            fallback: Fallback::Local,
+            fallback: OnMiss::Local,
             lookahead,
             ..
         }) => Some(lookahead.most()),

@@ -239,6 +239,7 @@ impl Decoding {
             accepted: verdict.accepted.min(tokens.len()) as u32,
             suggested: 0,
             local: &[],
+            fallback: None,
             last: stop.is_some(),
         };
         let effects = self.session.handle(self.now, Input::Verified(verified));

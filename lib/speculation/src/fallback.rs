@@ -39,6 +39,41 @@ impl Fallback {
     }
 }
 
+/// Who chooses what follows a miss, and how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum OnMiss {
+    /// Always [`Fallback::Nothing`].
+    Nothing,
+    /// Always [`Fallback::Local`]; nothing where the target's host has no proposal.
+    Local,
+    /// Always [`Fallback::Remote`].
+    Remote,
+    /// For each row whatever brings it the most tokens for its time: a row that waits holds up no
+    /// other.
+    #[default]
+    Auto,
+    /// The same for all rows, by their number: the rule for rows that wait for each other
+    /// (SSD, Theorem 17). Here they do not, so this is for comparisons.
+    LockStep,
+}
+
+impl OnMiss {
+    /// What follows a miss if that does not depend on anything else.
+    pub fn always(self) -> Option<Fallback> {
+        match self {
+            Self::Nothing => Some(Fallback::Nothing),
+            Self::Local => Some(Fallback::Local),
+            Self::Remote => Some(Fallback::Remote),
+            Self::Auto | Self::LockStep => None,
+        }
+    }
+
+    /// Whether proposals of the target's host may follow.
+    pub fn may_be_local(self) -> bool {
+        !matches!(self, Self::Nothing | Self::Remote)
+    }
+}
+
 /// What a fallback would bring to a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Offer {

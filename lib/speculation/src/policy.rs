@@ -33,7 +33,7 @@ pub mod target;
 
 pub use self::patience::Patience;
 use crate::{
-    fallback::Fallback,
+    fallback::OnMiss,
     fanout::FanOut,
     message::{Branching, Delivery},
 };
@@ -59,10 +59,9 @@ pub struct SsdOptions {
     pub budget: u32,
     /// How they are spread over outcomes.
     pub fan_out: FanOut,
-    /// What a row verifies after a verdict that nothing was drafted for. A driver that offers local
-    /// proposals overrides this by [`Verified::local`](target::Verified::local); without an offer
-    /// [`Fallback::Local`] is [`Fallback::Nothing`].
-    pub fallback: Fallback,
+    /// What a row verifies after a verdict that nothing was drafted for. Where this leaves a choice
+    /// the driver makes it: [`Verified::fallback`](target::Verified::fallback).
+    pub fallback: OnMiss,
     /// Who looks verdicts up.
     pub delivery: Delivery,
 }
@@ -73,7 +72,7 @@ impl Default for SsdOptions {
             lookahead: Lookahead::Adaptive { max: 8 },
             budget: 24,
             fan_out: FanOut::Learned,
-            fallback: Fallback::Remote,
+            fallback: OnMiss::Auto,
             delivery: Delivery::Push,
         }
     }

@@ -77,6 +77,7 @@ impl Worker {
                 accepted,
                 suggested,
                 local: &local,
+                fallback: None,
                 last,
             };
             let effects = request.session.handle(now, Input::Verified(verified));

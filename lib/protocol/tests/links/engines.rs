@@ -10,7 +10,7 @@ use std::{
 use foretoken_protocol::link::{LinkEvent, LinkId, ServerEvent};
 use foretoken_speculation::{
     Seed, SessionId, TokenId,
-    fallback::Fallback,
+    fallback::OnMiss,
     message::{ToDraft, ToTarget},
     noise::philox,
     policy::{
@@ -62,9 +62,9 @@ fn policy(session: u64) -> Policy {
     let lookahead = Lookahead::Fixed(4);
     let fallback = match session {
         ..3 => return Policy::Speculative(lookahead),
-        3 | 4 => Fallback::Remote,
-        5 => Fallback::Nothing,
-        _ => Fallback::Local,
+        3 | 4 => OnMiss::Remote,
+        5 => OnMiss::Nothing,
+        _ => OnMiss::Local,
     };
     Policy::Ssd(SsdOptions {
         lookahead,

@@ -15,6 +15,7 @@ use self::cache::Cache;
 use super::{Patience, Policy};
 use crate::{
     Epoch, Round, Seed, SessionId, TokenId,
+    fallback::Fallback,
     message::{Entries, Open, Outcome, ToDraft, ToTarget, Window},
     sampling::SamplingParams,
 };
@@ -73,9 +74,12 @@ pub struct Verified<'a> {
     /// How many tokens a controller wants in the next window; only an adaptive lookahead uses it.
     pub suggested: u32,
     /// Proposals of the target's own host to follow `tokens`: verified next if no endpoint serves
-    /// the session, or nothing was drafted ahead for this verdict. Empty: there are none, or the
-    /// endpoint is to be asked.
+    /// the session, or if nothing was drafted ahead for this verdict and the fallback is
+    /// [`Fallback::Local`]. Empty: there are none.
     pub local: &'a [TokenId],
+    /// What is to follow if nothing was drafted ahead for this verdict; none: what the policy says,
+    /// and [`Fallback::Remote`] where it leaves that to the driver.
+    pub fallback: Option<Fallback>,
     /// Nothing follows: the output has ended.
     pub last: bool,
 }
@@ -89,6 +93,8 @@ pub struct Effects {
     pub answer: Option<Answer>,
     /// After a verdict of [`Policy::Ssd`]: where the next window comes from.
     pub lookup: Option<Lookup>,
+    /// Tokens of [`Verified::local`] that are verified next.
+    pub local: u32,
 }
 
 /// How long an endpoint took.
@@ -272,6 +278,11 @@ impl TargetSession {
         self.link == Link::Bound
     }
 
+    /// Whether it answers, too: one that was silent is left in peace for a while.
+    pub fn is_answered(&self) -> bool {
+        self.is_bound() && self.silence == 0
+    }
+
     fn open(&mut self, effects: &mut Effects) {
         if self.config.policy == Policy::Autoregressive {
             return;
@@ -413,11 +424,11 @@ impl TargetSession {
             Link::Bound => {}
             Link::Refused(until) if now >= until => {
                 self.open(effects);
-                self.propose_locally(&verified, self.room(1));
+                effects.local = self.propose_locally(&verified, self.room(1));
                 return;
             }
             Link::Down | Link::Refused(_) => {
-                self.propose_locally(&verified, self.room(1));
+                effects.local = self.propose_locally(&verified, self.room(1));
                 return;
             }
         }

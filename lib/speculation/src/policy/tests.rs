@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     Epoch, Round, Seed, SessionId, TokenId,
-    fallback::Fallback,
+    fallback::{Fallback, OnMiss},
     fanout::FanOut,
     guess::OutcomeKey,
     message::{Branching, Delivery, Entries, Open, Outcome, Resync, ToDraft, ToTarget, Window},

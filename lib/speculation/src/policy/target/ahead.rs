@@ -145,7 +145,11 @@ impl TargetSession {
         effects: &mut Effects,
     ) -> (bool, u32) {
         let Policy::Ssd(options) = self.config.policy else {
-            return (false, self.wanted(verified.suggested));
+            let asked = self.wanted(verified.suggested);
+            if asked == 0 {
+                effects.local = self.propose_locally(verified, self.room(1));
+            }
+            return (false, asked);
         };
         let most = options.lookahead.of(verified.suggested).min(self.room(1));
         if most == 0 {
@@ -161,19 +165,12 @@ impl TargetSession {
             self.propose(&hit.tokens, most);
             Source::Ahead { place: hit.place }
         } else {
-            let pulls = options.delivery == Delivery::Pull;
-            let fallback = if self.propose_locally(verified, most) {
-                Fallback::Local
-            } else if pulls || options.fallback == Fallback::Remote {
-                asked = self.wanted(verified.suggested);
-                if asked > 0 {
-                    Fallback::Remote
-                } else {
-                    Fallback::Nothing
-                }
-            } else {
-                Fallback::Nothing
-            };
+            let (fallback, tokens) = self.fall_back(options, verified, most);
+            match fallback {
+                Fallback::Nothing => {}
+                Fallback::Local => effects.local = tokens,
+                Fallback::Remote => asked = tokens,
+            }
             Source::Fallback(fallback)
         };
         let lookup = Lookup {
@@ -190,14 +187,45 @@ impl TargetSession {
         (true, ahead)
     }
 
-    /// Verifies what the driver proposes, if it proposes anything; says whether.
-    pub(super) fn propose_locally(&mut self, verified: &Verified<'_>, most: u32) -> bool {
+    /// What is verified after a miss, and how many tokens that has or is asked to have.
+    fn fall_back(
+        &mut self,
+        options: SsdOptions,
+        verified: &Verified<'_>,
+        most: u32,
+    ) -> (Fallback, u32) {
+        let chosen = verified.fallback.or(options.fallback.always());
+        let mut chosen = chosen.unwrap_or(Fallback::Remote);
+        if chosen == Fallback::Local {
+            let tokens = self.propose_locally(verified, most);
+            if tokens > 0 {
+                return (Fallback::Local, tokens);
+            }
+            chosen = Fallback::Nothing;
+        }
+        // The endpoint may hold what the verdict was drafted for.
+        if chosen == Fallback::Remote || options.delivery == Delivery::Pull {
+            let asked = self.wanted(verified.suggested);
+            if asked > 0 {
+                return (Fallback::Remote, asked);
+            }
+            // It does not answer.
+            let tokens = self.propose_locally(verified, most);
+            if tokens > 0 {
+                return (Fallback::Local, tokens);
+            }
+        }
+        (Fallback::Nothing, 0)
+    }
+
+    /// Verifies what the driver proposes, if it proposes anything; says how many tokens.
+    pub(super) fn propose_locally(&mut self, verified: &Verified<'_>, most: u32) -> u32 {
         let known = |token: &TokenId| token.0 < self.config.vocab_size;
         if self.config.policy == Policy::Autoregressive || !verified.local.iter().all(known) {
-            return false;
+            return 0;
         }
         self.propose(verified.local, most);
-        !self.window.is_empty()
+        self.window.len() as u32
     }
 
     fn propose(&mut self, tokens: &[TokenId], most: u32) {

@@ -91,7 +91,7 @@ fn whatever_happens_the_output_is_that_of_plain_decoding() {
             local: some(8, 300),
             pages: some(9, 200),
         };
-        let fallbacks = [Fallback::Nothing, Fallback::Local, Fallback::Remote];
+        let fallbacks = [OnMiss::Nothing, OnMiss::Local, OnMiss::Remote];
         let fan_outs = [FanOut::Uniform, FanOut::Geometric, FanOut::Learned];
         let options = SsdOptions {
             fallback: fallbacks[seed as usize % 3],
@@ -142,7 +142,7 @@ fn lost_parts_leave_continuations_shorter_and_speculation_useful() {
 #[test]
 fn without_fallback_a_miss_verifies_at_once_and_the_next_verdict_may_hit() {
     let options = SsdOptions {
-        fallback: Fallback::Nothing,
+        fallback: OnMiss::Nothing,
         ..ssd(4, 4)
     };
     let (world, took) = play(options, &sampling(1.0), 5, Faults::default(), 3.0);
@@ -188,7 +188,7 @@ fn a_pulled_window_is_there_when_it_is_asked_for() {
 fn near_the_maximum_length_windows_shrink_and_nothing_hangs() {
     for max_len in 10..30 {
         for draft_len in [11, 14, 18, 64] {
-            for fallback in [Fallback::Nothing, Fallback::Remote] {
+            for fallback in [OnMiss::Nothing, OnMiss::Remote] {
                 let options = SsdOptions {
                     fallback,
                     ..ssd(8, 16)

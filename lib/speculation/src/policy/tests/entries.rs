@@ -5,7 +5,7 @@ use crate::policy::target::{AheadStats, Lookup, Source};
 
 const PROMPT: u32 = 9;
 
-fn ssd_target(fallback: Fallback) -> TargetSession {
+fn ssd_target(fallback: OnMiss) -> TargetSession {
     let options = SsdOptions {
         lookahead: Lookahead::Fixed(3),
         budget: 4,
@@ -66,7 +66,7 @@ fn decide(target: &mut TargetSession, token: u32) -> Outcome {
 
 #[test]
 fn a_verdict_that_was_drafted_for_is_verified_on_at_once_and_told() {
-    let mut target = ssd_target(Fallback::Remote);
+    let mut target = ssd_target(OnMiss::Remote);
     receive(&mut target, part(1, 0, 0, &[(0, 5), (0, 7)], &[1, 2]));
     receive(&mut target, part(1, 0, 1, &[], &[3, 4]));
     target.next(US);
@@ -102,11 +102,12 @@ fn a_verdict_that_was_drafted_for_is_verified_on_at_once_and_told() {
 
 #[test]
 fn a_verdict_that_was_not_drafted_for_falls_back() {
-    for fallback in [Fallback::Nothing, Fallback::Local, Fallback::Remote] {
+    for fallback in [OnMiss::Nothing, OnMiss::Local, OnMiss::Remote, OnMiss::Auto] {
         let mut target = ssd_target(fallback);
         receive(&mut target, part(1, 0, 0, &[(0, 5), (1, 7)], &[1, 2]));
         let outcome = decide(&mut target, 7);
-        let remote = fallback == Fallback::Remote;
+        // A choice that the driver does not make.
+        let remote = matches!(fallback, OnMiss::Remote | OnMiss::Auto);
         assert_eq!(outcome.verifying, (!remote).then(Vec::new));
         assert_eq!((outcome.lookahead, outcome.branches), (3, 4));
         assert_eq!(outcome.asks(), remote.then_some(3));
@@ -119,7 +120,7 @@ fn a_verdict_that_was_not_drafted_for_falls_back() {
 fn a_proposal_of_the_targets_host_is_used_on_a_miss_only() {
     let local = tokens(&[8, 9, 10, 11]);
     for (hit, window) in [(true, &[1][..]), (false, &[8, 9, 10])] {
-        let mut target = ssd_target(Fallback::Remote);
+        let mut target = ssd_target(OnMiss::Local);
         receive(&mut target, part(1, 0, 0, &[(0, 5)], &[1]));
         target.next(US);
         let decided = [TokenId(if hit { 5 } else { 6 })];
@@ -134,7 +135,7 @@ fn a_proposal_of_the_targets_host_is_used_on_a_miss_only() {
         assert_eq!(target.stats().ahead.local, u32::from(!hit));
     }
     // Without an endpoint it is all there is.
-    let mut target = ssd_target(Fallback::Remote);
+    let mut target = ssd_target(OnMiss::Remote);
     target.handle(US, Input::LinkDown);
     target.next(US);
     let result = Verified {
@@ -144,6 +145,60 @@ fn a_proposal_of_the_targets_host_is_used_on_a_miss_only() {
     };
     assert_eq!(target.handle(US, Input::Verified(result)).messages, []);
     assert_eq!(target.next(US), Next::Verify(&local));
+}
+
+#[test]
+fn the_driver_chooses_what_follows_a_miss_where_the_policy_leaves_that_open() {
+    let local = tokens(&[8, 9]);
+    for (fallback, local, expected) in [
+        (Fallback::Nothing, &local[..], Fallback::Nothing),
+        (Fallback::Local, &local, Fallback::Local),
+        (Fallback::Local, &[], Fallback::Nothing),
+        (Fallback::Remote, &local, Fallback::Remote),
+    ] {
+        let mut target = ssd_target(OnMiss::Auto);
+        target.next(US);
+        let result = Verified {
+            tokens: &[TokenId(5)],
+            local,
+            fallback: Some(fallback),
+            ..Verified::default()
+        };
+        let effects = target.handle(US, Input::Verified(result));
+        let source = effects.lookup.map(|lookup| lookup.source);
+        assert_eq!(source, Some(Source::Fallback(expected)));
+        let proposed = if expected == Fallback::Local { 2 } else { 0 };
+        assert_eq!(effects.local, proposed);
+    }
+}
+
+#[test]
+fn an_endpoint_that_keeps_silent_is_stood_in_for_by_the_targets_host() {
+    for policy in [fixed(3), Policy::Ssd(SsdOptions::default())] {
+        let mut world = World::new(policy, sampling(0.0), 1, Faults::default(), 0.0, 64);
+        let mut target = {
+            world.target.handle(US, Input::LinkUp);
+            world.target
+        };
+        let mut now = US;
+        let mut stood_in = 0;
+        for _ in 0..8 {
+            now += 30_000 * US;
+            target.next(now);
+            let answered = target.is_answered();
+            let local = if answered { &[][..] } else { &[TokenId(8)] };
+            let result = Verified {
+                tokens: &[TokenId(5)],
+                suggested: 3,
+                local,
+                ..Verified::default()
+            };
+            let effects = target.handle(now, Input::Verified(result));
+            assert_eq!(effects.local > 0, !answered);
+            stood_in += effects.local;
+        }
+        assert!(stood_in > 2, "{stood_in}");
+    }
 }
 
 #[test]
@@ -164,7 +219,7 @@ fn entries_of_other_rounds_epochs_and_lengths_are_never_proposed() {
         long,
     ];
     for entries in wrong {
-        let mut target = ssd_target(Fallback::Nothing);
+        let mut target = ssd_target(OnMiss::Nothing);
         // Held for round 0, and of no use after it.
         receive(&mut target, part(1, 0, 0, &keys, &[2]));
         decide(&mut target, 6);
@@ -173,7 +228,7 @@ fn entries_of_other_rounds_epochs_and_lengths_are_never_proposed() {
         let outcome = decide(&mut target, 5);
         assert_eq!(outcome.verifying, Some(Vec::new()));
     }
-    let mut target = ssd_target(Fallback::Nothing);
+    let mut target = ssd_target(OnMiss::Nothing);
     decide(&mut target, 6);
     receive(&mut target, part(1, 1, 0, &keys, &[1]));
     assert_eq!(decide(&mut target, 5).verifying, Some(tokens(&[1])));
@@ -206,7 +261,7 @@ fn parts_may_come_twice_in_the_wrong_order_or_not_at_all() {
         ),
     ];
     for (parts, expected, late) in cases {
-        let mut target = ssd_target(Fallback::Nothing);
+        let mut target = ssd_target(OnMiss::Nothing);
         for part in parts {
             receive(&mut target, part);
         }
@@ -222,7 +277,7 @@ fn a_token_outside_the_vocabulary_in_any_place_ends_the_speculation() {
         part(1, 0, 0, &[(0, 1)], &[VOCAB]),
         part(1, 7, 3, &[], &[1, VOCAB]),
     ] {
-        let mut target = ssd_target(Fallback::Remote);
+        let mut target = ssd_target(OnMiss::Remote);
         let sent = receive(&mut target, wrong);
         assert!(matches!(sent[..], [ToDraft::Close { .. }]));
         assert!(!target.is_bound());
@@ -232,7 +287,7 @@ fn a_token_outside_the_vocabulary_in_any_place_ends_the_speculation() {
 
 #[test]
 fn whatever_an_endpoint_sends_no_more_is_held_than_was_asked_for() {
-    let mut target = ssd_target(Fallback::Nothing);
+    let mut target = ssd_target(OnMiss::Nothing);
     let keys: Vec<_> = (0..1000).map(|i| (i, i % VOCAB)).collect();
     for before in 0..500 {
         let named: &[_] = if before == 0 { &keys } else { &[] };
@@ -252,7 +307,7 @@ fn whatever_an_endpoint_sends_no_more_is_held_than_was_asked_for() {
 
 #[test]
 fn what_is_left_of_a_window_verified_in_part_is_verified_next() {
-    let mut target = ssd_target(Fallback::Remote);
+    let mut target = ssd_target(OnMiss::Remote);
     receive(&mut target, part(1, 0, 0, &[(0, 5)], &[1]));
     receive(&mut target, part(1, 0, 1, &[], &[2]));
     receive(&mut target, part(1, 0, 2, &[], &[3]));
@@ -268,7 +323,7 @@ fn what_is_left_of_a_window_verified_in_part_is_verified_next() {
 
 #[test]
 fn a_window_that_comes_too_late_for_its_round_still_serves_the_next() {
-    let mut target = ssd_target(Fallback::Remote);
+    let mut target = ssd_target(OnMiss::Remote);
     let outcome = decide(&mut target, 5);
     assert_eq!(outcome.asks(), Some(3));
     let late = 6_000 * US;
@@ -283,7 +338,7 @@ fn a_window_that_comes_too_late_for_its_round_still_serves_the_next() {
 
 #[test]
 fn a_window_that_came_too_late_is_never_proposed_in_a_later_round() {
-    let mut target = ssd_target(Fallback::Remote);
+    let mut target = ssd_target(OnMiss::Remote);
     decide(&mut target, 5);
     let late = 6_000 * US;
     assert_eq!(target.next(late), Next::Verify(&[]));
@@ -297,7 +352,7 @@ fn a_window_that_came_too_late_is_never_proposed_in_a_later_round() {
 
 #[test]
 fn an_endpoint_that_does_not_answer_is_not_asked_but_told_what_is_verified() {
-    let mut target = ssd_target(Fallback::Remote);
+    let mut target = ssd_target(OnMiss::Remote);
     let mut now = US;
     let mut told = Vec::new();
     for _ in 0..8 {
@@ -323,7 +378,7 @@ fn an_endpoint_that_does_not_answer_is_not_asked_but_told_what_is_verified() {
 fn no_more_is_asked_for_than_the_sequence_has_room_for() {
     let options = SsdOptions {
         lookahead: Lookahead::Fixed(3),
-        fallback: Fallback::Nothing,
+        fallback: OnMiss::Nothing,
         ..SsdOptions::default()
     };
     // After a verdict and the token decided after the window, so many fit.

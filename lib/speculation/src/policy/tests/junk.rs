@@ -186,7 +186,9 @@ proptest! {
                     let tokens: Vec<_> = tokens.iter().map(|&t| TokenId(t)).collect();
                     let (accepted, suggested, last) = (*accepted, *suggested, *last);
                     let local = &tokens[..tokens.len() / 2];
-                    let result = Verified { tokens: &tokens, accepted, suggested, last, local };
+                    let chosen = [Fallback::Nothing, Fallback::Local, Fallback::Remote];
+                    let fallback = chosen.get(suggested as usize % 4).copied();
+                    let result = Verified { tokens: &tokens, accepted, suggested, last, local, fallback };
                     target.handle(now, Input::Verified(result));
                 }
                 Poke::Next => {

@@ -182,6 +182,7 @@ impl World {
             accepted: verdict.accepted as u32,
             suggested: 4,
             local: if offers { &base[base.len() - 3..] } else { &[] },
+            fallback: offers.then_some(Fallback::Local),
             last: false,
         }));
         if self.up {
