@@ -183,6 +183,7 @@ async fn ask_target(stack: &Stack, args: &RouterArgs) -> anyhow::Result<Vec<Vec<
                 policy: None,
                 lookahead: None,
                 cache_prompt: false,
+                cache_salt: None,
                 endpoints: Vec::new(),
             };
             let start = Instant::now();

@@ -24,7 +24,7 @@ use crate::{
     metrics::ModelMetrics,
     request::Job,
     service::Shared,
-    targets::{Identity, Lease, NoTarget},
+    targets::{CachedAs, Identity, Lease, NoTarget},
 };
 
 /// Least wait before asking again when no target would take the request.
@@ -245,12 +245,13 @@ impl Generation {
     /// Chooses a target and sends it the request. On `Ok` without a place, try again.
     async fn place(&mut self) -> Result<(), ApiError> {
         let like = self.identity.as_ref();
-        let choice = self.shared.targets.choose(
-            &self.job.model.name,
-            &self.request.tokens,
-            like,
-            self.avoid.as_deref(),
-        );
+        let prompt = CachedAs {
+            model: &self.job.model.name,
+            salt: self.request.cache_salt.as_deref(),
+            tokens: &self.request.tokens,
+        };
+        let avoid = self.avoid.as_deref();
+        let choice = self.shared.targets.choose(prompt, like, avoid);
         let lease = match choice {
             Ok(lease) => lease,
             Err(why) => return self.wait(why).await,

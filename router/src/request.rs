@@ -53,6 +53,8 @@ pub(crate) struct Job {
     pub(crate) policy: Option<String>,
     pub(crate) lookahead: Option<u32>,
     pub(crate) cache_prompt: bool,
+    /// Secret that what is kept of the prompt is kept under.
+    pub(crate) cache_salt: Option<String>,
     pub(crate) output: Output,
 }
 
@@ -115,6 +117,7 @@ impl Job {
             policy: self.policy.clone(),
             lookahead: self.lookahead,
             cache_prompt: self.cache_prompt,
+            cache_salt: self.cache_salt.clone(),
             endpoints: Vec::new(),
         }
     }

@@ -20,7 +20,6 @@ use std::{
 
 use foretoken_protocol::generate::{GenerateClient, TargetInfo};
 use foretoken_registry::{Directory, TargetEntry};
-use foretoken_speculation::TokenId;
 use futures::future::join_all;
 use tokio::{
     sync::{Notify, watch},
@@ -29,6 +28,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::affinity::Affinity;
+pub(crate) use self::affinity::CachedAs;
 
 /// A target that answers later than this is not ready.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -239,17 +239,17 @@ impl Targets {
         self.changed.send_modify(|count| *count += 1);
     }
 
-    /// Chooses a target of `model` for a prompt: the one that has most of its prefix, unless it
+    /// Chooses a target of the prompt's model: the one that has most of its prefix, unless it
     /// is overloaded. With `like`, only targets whose output is the same. `avoid` is the target
     /// that was just lost: it is taken only if there is no other.
     pub(crate) fn choose(
         &self,
-        model: &str,
-        prompt: &[TokenId],
+        prompt: CachedAs<'_>,
         like: Option<&Identity>,
         avoid: Option<&str>,
     ) -> Result<Lease, NoTarget> {
         let now = Instant::now();
+        let model = prompt.model;
         let mut why = NoTarget::NoneListed;
         let mut loads: Vec<(Arc<Target>, u32)> = Vec::new();
         for target in self
@@ -291,7 +291,7 @@ impl Targets {
             .affinity
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .choose(model, prompt, &named);
+            .choose(prompt, &named);
         Ok(Lease::new(Arc::clone(&loads[chosen].0)))
     }
 

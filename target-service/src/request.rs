@@ -126,6 +126,10 @@ impl Request {
             patience: setting.patience.clone(),
             reopen_after: setting.reopen_after,
         };
+        let salt = request
+            .cache_salt
+            .as_deref()
+            .map_or_else(Salt::default, Salt::of);
         // Cached rows have no logits, so whoever wants those computes the prompt anew.
         let cacheable = setting.prefix_cache && request.cache_prompt && !request.prompt_logprobs;
         let mut stops = request.stop_token_ids;
@@ -141,7 +145,7 @@ impl Request {
             sampler,
             seq: None,
             reuse: if cacheable {
-                Reuse::Within(Salt::default())
+                Reuse::Within(salt)
             } else {
                 Reuse::Off
             },

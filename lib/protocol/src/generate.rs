@@ -46,6 +46,9 @@ pub struct GenerateRequest {
     pub lookahead: Option<u32>,
     /// Whether KV of this prompt may be kept and reused.
     pub cache_prompt: bool,
+    /// Who may reuse what is kept of this request, in secret: only requests with the same salt.
+    /// None: all those without one. Never empty.
+    pub cache_salt: Option<String>,
     /// Speculation endpoints to try, best first; empty: the target's own order.
     pub endpoints: Vec<String>,
 }

@@ -124,6 +124,7 @@ fn request() -> GenerateRequest {
         policy: None,
         lookahead: None,
         cache_prompt: true,
+        cache_salt: None,
         endpoints: Vec::new(),
     }
 }

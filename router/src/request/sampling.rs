@@ -23,6 +23,9 @@ const MAX_LOOKAHEAD: i64 = 32;
 /// Bits of a drawn seed: as many as a JSON number carries everywhere.
 const SEED_BITS: u32 = 53;
 
+/// Most bytes of a `cache_salt`.
+const LONGEST_SALT: usize = 1024;
+
 /// What a request gets that its caller decides.
 pub(super) struct Given {
     pub(super) shape: Shape,
@@ -110,8 +113,19 @@ pub(super) fn job(
         policy,
         lookahead,
         cache_prompt: fields.boolean("cache_prompt")?.unwrap_or(true),
+        cache_salt: cache_salt(fields)?,
         model,
     })
+}
+
+/// vLLM's `cache_salt`, told apart from an absent one: an empty secret would protect nobody.
+fn cache_salt(fields: Fields<'_>) -> Result<Option<String>, ApiError> {
+    let salt = fields.text("cache_salt")?;
+    if let Some(salt) = salt.filter(|salt| salt.is_empty() || salt.len() > LONGEST_SALT) {
+        let allowed = format!("a secret of 1 to {LONGEST_SALT} bytes");
+        return Err(ApiError::field("cache_salt", &Value::from(salt), &allowed));
+    }
+    Ok(salt.map(str::to_owned))
 }
 
 /// The request's own `foretoken` object.

@@ -7,7 +7,7 @@ use super::{sampling::Limits, *};
 use crate::config::ModelConfig;
 
 /// Every field that is read.
-const FIELDS: [&str; 40] = [
+const FIELDS: [&str; 41] = [
     "model",
     "prompt",
     "messages",
@@ -40,6 +40,7 @@ const FIELDS: [&str; 40] = [
     "return_token_ids",
     "return_tokens",
     "cache_prompt",
+    "cache_salt",
     "foretoken",
     "response_format",
     "tools",

@@ -23,6 +23,17 @@ const BOUND_PERCENT: u64 = 125;
 /// Requests a favourite may always have above the bound, so that a few requests stay together.
 const SLACK: u64 = 2;
 
+/// A prompt, and what its KV is cached under.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CachedAs<'a> {
+    /// Name of the model.
+    pub(crate) model: &'a str,
+    /// The request's secret: under another one the same prompt is cached apart.
+    pub(crate) salt: Option<&'a str>,
+    /// The prompt.
+    pub(crate) tokens: &'a [TokenId],
+}
+
 /// Which target saw which prefix.
 pub(super) struct Affinity {
     seen: HashMap<u64, String>,
@@ -42,13 +53,8 @@ impl Affinity {
     }
 
     /// Index of the candidate (name, load) that `prompt` goes to; `candidates` is not empty.
-    pub(super) fn choose(
-        &mut self,
-        model: &str,
-        prompt: &[TokenId],
-        candidates: &[(&str, u32)],
-    ) -> usize {
-        let hashes = prefix_hashes(model, prompt);
+    pub(super) fn choose(&mut self, prompt: CachedAs<'_>, candidates: &[(&str, u32)]) -> usize {
+        let hashes = prefix_hashes(prompt);
         let total: u64 = candidates.iter().map(|&(_, load)| u64::from(load)).sum();
         let mean_after = (total + 1).div_ceil(candidates.len().max(1) as u64);
         let bound = mean_after * BOUND_PERCENT / 100 + SLACK;
@@ -91,10 +97,11 @@ impl Affinity {
 }
 
 /// Hash of each leading run of whole blocks.
-fn prefix_hashes(model: &str, prompt: &[TokenId]) -> Vec<u64> {
+fn prefix_hashes(prompt: CachedAs<'_>) -> Vec<u64> {
     let mut hasher = DefaultHasher::new();
-    model.hash(&mut hasher);
+    (prompt.model, prompt.salt).hash(&mut hasher);
     prompt
+        .tokens
         .chunks_exact(BLOCK)
         .take(DEPTH)
         .map(|block| {
@@ -112,17 +119,47 @@ mod tests {
         (0..len).map(|i| TokenId(first + i)).collect()
     }
 
+    fn unsalted(tokens: &[TokenId]) -> CachedAs<'_> {
+        CachedAs {
+            model: "m",
+            salt: None,
+            tokens,
+        }
+    }
+
+    #[test]
+    fn the_same_prompt_under_another_salt_is_another_one() {
+        let mut affinity = Affinity::new();
+        let tokens = prompt(0, 64);
+        let under = |salt| CachedAs {
+            salt,
+            ..unsalted(&tokens)
+        };
+        let even = [("a", 0), ("b", 0)];
+        let first = affinity.choose(under(Some("x")), &even);
+        // Whoever has seen it keeps it although the other one is idle.
+        let mut loads = even;
+        loads[first].1 = 1;
+        assert_eq!(affinity.choose(under(Some("x")), &loads), first);
+        assert_ne!(affinity.choose(under(Some("y")), &loads), first);
+        assert_ne!(affinity.choose(under(None), &loads), first);
+    }
+
     #[test]
     fn a_prompt_goes_where_its_longest_prefix_went() {
         let mut affinity = Affinity::new();
         let idle = [("a", 0), ("b", 0), ("c", 0)];
-        let first = affinity.choose("m", &prompt(0, 128), &idle);
-        let other = affinity.choose("m", &prompt(9000, 128), &idle);
+        let first = affinity.choose(unsalted(&prompt(0, 128)), &idle);
+        let other = affinity.choose(unsalted(&prompt(9000, 128)), &idle);
         assert_ne!(first, other, "equal loads take turns");
         for len in [64, 128, 500] {
-            assert_eq!(affinity.choose("m", &prompt(0, len), &idle), first, "{len}");
             assert_eq!(
-                affinity.choose("m", &prompt(9000, len), &idle),
+                affinity.choose(unsalted(&prompt(0, len)), &idle),
+                first,
+                "{len}"
+            );
+            assert_eq!(
+                affinity.choose(unsalted(&prompt(9000, len)), &idle),
                 other,
                 "{len}"
             );
@@ -132,10 +169,10 @@ mod tests {
     #[test]
     fn an_overloaded_favourite_is_passed_over_for_the_least_loaded() {
         let mut affinity = Affinity::new();
-        let first = affinity.choose("m", &prompt(0, 64), &[("a", 0), ("b", 0), ("c", 0)]);
+        let first = affinity.choose(unsalted(&prompt(0, 64)), &[("a", 0), ("b", 0), ("c", 0)]);
         let mut loads = [("a", 1), ("b", 2), ("c", 3)];
         loads[first].1 = 20;
-        let chosen = affinity.choose("m", &prompt(0, 64), &loads);
+        let chosen = affinity.choose(unsalted(&prompt(0, 64)), &loads);
         let least = (0..3).min_by_key(|&i| loads[i].1).unwrap();
         assert_eq!(chosen, least);
     }
@@ -145,7 +182,7 @@ mod tests {
         let mut affinity = Affinity::new();
         for _ in 0..10 {
             assert_eq!(
-                affinity.choose("m", &prompt(0, 31), &[("a", 5), ("b", 4)]),
+                affinity.choose(unsalted(&prompt(0, 31)), &[("a", 5), ("b", 4)]),
                 1
             );
         }
@@ -154,9 +191,9 @@ mod tests {
     #[test]
     fn a_target_that_is_gone_is_no_favourite() {
         let mut affinity = Affinity::new();
-        affinity.choose("m", &prompt(0, 64), &[("gone", 0)]);
+        affinity.choose(unsalted(&prompt(0, 64)), &[("gone", 0)]);
         assert_eq!(
-            affinity.choose("m", &prompt(0, 64), &[("a", 1), ("b", 0)]),
+            affinity.choose(unsalted(&prompt(0, 64)), &[("a", 1), ("b", 0)]),
             1
         );
     }
@@ -165,7 +202,7 @@ mod tests {
     fn memory_is_bounded() {
         let mut affinity = Affinity::new();
         for i in 0..(CAPACITY as u32 / 100) {
-            affinity.choose("m", &prompt(i * 10_000, 4096), &[("a", 0)]);
+            affinity.choose(unsalted(&prompt(i * 10_000, 4096)), &[("a", 0)]);
         }
         assert!(affinity.seen.len() <= CAPACITY && affinity.order.len() <= CAPACITY);
     }

@@ -83,7 +83,7 @@ async fn sampling_fields_arrive_at_the_target() {
         "temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.1, "repetition_penalty": 1.1,
         "presence_penalty": -0.5, "frequency_penalty": 0.25, "logit_bias": {"9": 3, "5": -100},
         "seed": -2, "ignore_eos": true, "stop_token_ids": [17], "min_tokens": 3,
-        "cache_prompt": false, "foretoken": {"policy": "Autoregressive", "lookahead": 3},
+        "cache_prompt": false, "cache_salt": "mine alone", "foretoken": {"policy": "Autoregressive", "lookahead": 3},
     }));
     let answer = setup.client().post("/v1/completions", &body).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
@@ -106,6 +106,7 @@ async fn sampling_fields_arrive_at_the_target() {
     assert_eq!(sampling.min_tokens, 3);
     assert_eq!(request.seed, Seed(-2_i64 as u64));
     assert!(request.ignore_eos && !request.cache_prompt);
+    assert_eq!(request.cache_salt.as_deref(), Some("mine alone"));
     assert_eq!(request.stop_token_ids, [TokenId(17)]);
     assert_eq!(request.policy.as_deref(), Some("Autoregressive"));
     assert_eq!(request.lookahead, Some(3));

@@ -50,6 +50,11 @@ async fn wrong_types_and_ranges_name_field_value_and_what_is_allowed() {
         ),
         (completion("min_p", json!(2)), "min_p", ["2", "from 0 to 1"]),
         (
+            completion("cache_salt", json!("")),
+            "cache_salt",
+            ["\"\"", "a secret of 1 to 1024 bytes"],
+        ),
+        (
             completion("max_tokens", json!(0)),
             "max_tokens",
             ["0", "from 1 to"],

@@ -138,6 +138,7 @@ fn request(seed: u64, max_tokens: u32) -> GenerateRequest {
         policy: None,
         lookahead: None,
         cache_prompt: true,
+        cache_salt: None,
         endpoints: Vec::new(),
     }
 }

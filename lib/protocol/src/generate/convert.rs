@@ -39,6 +39,7 @@ impl Wire for GenerateRequest {
             policy: self.policy.clone(),
             lookahead: self.lookahead,
             cache_prompt: self.cache_prompt,
+            cache_salt: self.cache_salt.clone().unwrap_or_default(),
             endpoints: self.endpoints.clone(),
         }
     }
@@ -69,6 +70,8 @@ impl Wire for GenerateRequest {
                 .transpose()?,
             lookahead: request.lookahead,
             cache_prompt: request.cache_prompt,
+            cache_salt: Some(check_text("cache_salt", request.cache_salt)?)
+                .filter(|salt| !salt.is_empty()),
             endpoints: request
                 .endpoints
                 .into_iter()

@@ -190,6 +190,29 @@ fn a_prompt_seen_before_comes_from_the_cache_unless_it_must_not() {
 }
 
 #[test]
+fn a_prompt_is_found_in_the_cache_under_its_own_salt_only() {
+    let mut rig = speculating(language());
+    let salted = |salt: Option<&str>| {
+        let mut long = request(4, 1.0, 8);
+        long.tokens = (0..100).map(|i| TokenId(i % 60)).collect();
+        long.prompt_len = 100;
+        long.cache_salt = salt.map(str::to_owned);
+        long
+    };
+    for (salt, found) in [
+        (None, 0),
+        (Some("a"), 0),
+        (Some("b"), 0),
+        (Some("a"), 96),
+        (Some("b"), 96),
+        (None, 96),
+    ] {
+        let output = one(&mut rig, salted(salt));
+        assert_eq!(output.stats().cached_tokens, found, "{salt:?}");
+    }
+}
+
+#[test]
 fn log_probabilities_are_the_same_with_and_without_speculation() {
     let mut asked = request(6, 1.0, 30);
     asked.logprobs = Some(3);

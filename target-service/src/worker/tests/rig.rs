@@ -160,6 +160,7 @@ pub(super) fn request(seed: u64, temperature: f32, max_tokens: u32) -> GenerateR
         policy: None,
         lookahead: None,
         cache_prompt: true,
+        cache_salt: None,
         endpoints: Vec::new(),
     }
 }

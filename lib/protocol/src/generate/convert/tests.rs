@@ -21,6 +21,7 @@ fn request() -> GenerateRequest {
         policy: Some("Speculative".into()),
         lookahead: Some(0),
         cache_prompt: true,
+        cache_salt: Some("a secret".into()),
         endpoints: vec!["a".into(), "b".into()],
     }
 }
@@ -33,6 +34,7 @@ fn a_request_survives_the_wire() {
             logprobs: None,
             policy: None,
             lookahead: None,
+            cache_salt: None,
             ..request()
         },
     ] {
