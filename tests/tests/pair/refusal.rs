@@ -1,12 +1,15 @@
 //! Endpoints that do not go together with a target.
 
-use foretoken_target::{LinkReport, LinkState};
+use foretoken_draft::{DraftConfig, DraftService};
+use foretoken_engine::sim::{Role, SimOptions};
+use foretoken_protocol::{Address, generate::GenerateClient};
+use foretoken_target::{LinkReport, LinkState, TargetConfig, TargetService};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, tcp::OwnedReadHalf, tcp::OwnedWriteHalf},
 };
 
-use super::*;
+use super::rig::*;
 
 /// A target of `config`, and what became of its only link, once that is decided.
 async fn decided(
@@ -19,11 +22,7 @@ async fn decided(
     let service = TargetService::bind(config, runner(sim(Role::Target))).expect("a free port");
     let address = service.addresses().next().expect("it listens").clone();
     let mut links = service.links();
-    let stop = CancellationToken::new();
-    let running = Running {
-        task: tokio::spawn(service.run(stop.clone())),
-        stop,
-    };
+    let running = Running::start(|stop| service.run(stop));
     let state = async {
         loop {
             if let [LinkReport { state, .. }] = links.now().as_slice()
@@ -89,11 +88,7 @@ async fn an_endpoint_of_another_protocol_version_is_refused_with_a_reason_and_no
     let service = service.expect("a free port");
     let real = service.addresses().next().expect("it listens").to_string();
     let real = real.trim_start_matches("http://").to_owned();
-    let stop = CancellationToken::new();
-    let endpoint = Running {
-        task: tokio::spawn(service.run(stop.clone())),
-        stop,
-    };
+    let endpoint = Running::start(|stop| service.run(stop));
     let proxy = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let port = proxy.local_addr().expect("bound").port();
     let proxying = tokio::spawn(async move {

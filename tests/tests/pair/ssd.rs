@@ -1,8 +1,12 @@
 //! Drafting ahead of verdicts: hits are counted, and no token changes.
 
+use std::time::Duration;
+
+use foretoken_engine::sim::{Latency, Role, SimOptions};
+use foretoken_protocol::generate::{GenerateClient, GenerateRequest, GenerationStats};
 use foretoken_target::{DeliveryName, FallbackName, FanOutName, SsdConfig};
 
-use super::*;
+use super::rig::*;
 
 /// A draft that makes many steps while its target makes one.
 fn quick(agreement: f64) -> SimOptions {
@@ -32,23 +36,6 @@ fn ahead(mut request: GenerateRequest) -> GenerateRequest {
     request
 }
 
-/// An endpoint that tells its metrics, and where.
-fn observed(
-    address: &Address,
-    runner: Box<dyn ModelRunner>,
-) -> (Running<foretoken_draft::RunError>, u16) {
-    let config = DraftConfig {
-        listen: vec![address.clone()],
-        metrics_listen: Some("127.0.0.1:0".into()),
-        ..DraftConfig::default()
-    };
-    let service = DraftService::bind(config, runner).expect("free ports");
-    let port = service.metrics_address().expect("asked for").port();
-    let stop = CancellationToken::new();
-    let task = tokio::spawn(service.run(stop.clone()));
-    (Running { stop, task }, port)
-}
-
 /// The value of a metric without labels of its own.
 async fn metric(port: u16, name: &str) -> f64 {
     let text = reqwest::get(format!("http://127.0.0.1:{port}/metrics")).await;
@@ -65,9 +52,8 @@ async fn metric(port: u16, name: &str) -> f64 {
 async fn idle(client: &GenerateClient, port: u16) {
     let both = async {
         loop {
-            let load = client.info().await.expect("it lives").load;
             let draft = metric(port, "vllm:kv_cache_usage_perc").await;
-            if (load.running, load.kv_used_permille) == (0, 0) && draft == 0.0 {
+            if is_idle(client).await && draft == 0.0 {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -173,14 +159,7 @@ async fn an_endpoint_killed_amid_branches_changes_nothing_but_the_pace() {
         .expect("it is accepted");
     let mut tokens = Vec::new();
     reads_ten(&mut stream, &mut tokens).await;
-    endpoint.task.abort();
-    assert!(
-        endpoint
-            .task
-            .await
-            .expect_err("it was aborted")
-            .is_cancelled()
-    );
+    endpoint.kill().await;
     reads_ten(&mut stream, &mut tokens).await;
     let (endpoint, port) = observed(&address, runner(quick(0.9)));
     let stats = collect(stream, &mut tokens).await;
@@ -193,18 +172,10 @@ async fn an_endpoint_killed_amid_branches_changes_nothing_but_the_pace() {
 
 #[tokio::test]
 async fn the_shipped_pair_drafts_ahead_without_changing_a_token() {
-    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models");
-    let load = |name: &str| -> Box<dyn ModelRunner> {
-        let options = CpuOptions {
-            threads: Some(1),
-            ..CpuOptions::default()
-        };
-        Box::new(CpuRunner::load(&models.join(name), &options).expect("the model is shipped"))
-    };
     let folder = tempfile::tempdir().expect("a folder");
     let address = socket(&folder, "draft");
-    let (endpoint, port) = observed(&address, load("draft"));
-    let (client, target) = target(with_endpoint(&address), load("target"));
+    let (endpoint, port) = observed(&address, shipped("draft"));
+    let (client, target) = target(with_endpoint(&address), shipped("target"));
     warm(&client).await;
     let mut stats = Vec::new();
     for (seed, temperature) in [0.0, 0.0, 0.7, 0.7, 1.0, 1.0].into_iter().enumerate() {

@@ -1,16 +1,24 @@
 //! Endpoints that are told to stop.
 
-use std::sync::mpsc::{Receiver, channel};
+use std::{
+    sync::mpsc::{Receiver, channel},
+    time::Duration,
+};
 
-use foretoken_protocol::link::{
-    Hello, Link, LinkEvent, LinkOptions, LoadReport, Transport, TransportOptions,
+use foretoken_draft::DraftConfig;
+use foretoken_engine::sim::Role;
+use foretoken_protocol::{
+    Address,
+    link::{Hello, Link, LinkEvent, LinkOptions, LoadReport, Transport, TransportOptions},
 };
 use foretoken_speculation::{
-    Epoch, SessionId,
+    Epoch, Seed, SessionId, TokenId,
     message::{Open, ToDraft, ToTarget},
+    sampling::SamplingParams,
 };
+use tokio_util::sync::CancellationToken;
 
-use super::*;
+use super::rig::*;
 
 /// A target's end of a link, moved by hand.
 struct Dialled {
