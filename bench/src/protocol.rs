@@ -282,7 +282,10 @@ fn answer(message: &ToDraft) -> Option<ToTarget> {
         epoch: outcome.epoch,
         round: outcome.round.next(),
         base_len: outcome.base_len + outcome.tokens.len() as u32,
-        tokens: (0..outcome.lookahead).map(TokenId).collect(),
+        proposals: (0..outcome.lookahead)
+            .map(TokenId)
+            .collect::<Vec<_>>()
+            .into(),
         q: Vec::new(),
     }))
 }

@@ -147,7 +147,7 @@ impl Decoding {
             match self.session.next(self.now) {
                 Next::Finished => return Ok(None),
                 Next::Verify(window) => {
-                    let window = window.to_vec();
+                    let window = window.tokens().to_vec();
                     self.verify(&window)?;
                     return Ok(Some(&self.session.tokens()[before..]));
                 }

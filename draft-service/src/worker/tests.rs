@@ -209,14 +209,17 @@ fn a_window_is_what_the_model_samples_with_the_requests_noise() {
         let [(A, window)] = windows(&sent)[..] else {
             panic!("one window, not {sent:?}")
         };
-        assert_eq!(window.tokens, continuation(language(), 5, &whole, 4));
+        assert_eq!(
+            window.proposals.tokens(),
+            continuation(language(), 5, &whole, 4)
+        );
         assert_eq!(
             (window.round, window.base_len as usize),
             (Round(round + 1), base)
         );
         // Accept some of it, and decide something else.
         let accepted = round as usize % 5;
-        emitted = window.tokens[..accepted].to_vec();
+        emitted = window.proposals.tokens()[..accepted].to_vec();
         emitted.push(TokenId(round));
     }
 }
@@ -240,7 +243,10 @@ fn sessions_of_different_targets_share_steps_and_nothing_else() {
             long.clone()
         };
         tokens.push(TokenId(if link == A { 1 } else { 2 }));
-        assert_eq!(window.tokens, continuation(language(), 1, &tokens, 6));
+        assert_eq!(
+            window.proposals.tokens(),
+            continuation(language(), 1, &tokens, 6)
+        );
     }
     rig.worker.take(
         0,
@@ -304,7 +310,10 @@ fn a_newer_outcome_ends_the_work_on_an_older_window() {
     let [(_, window)] = windows(&sent)[..] else {
         panic!("one window, not {sent:?}")
     };
-    assert_eq!((window.round, window.tokens.len(), steps), (Round(2), 2, 2));
+    assert_eq!(
+        (window.round, window.proposals.len(), steps),
+        (Round(2), 2, 2)
+    );
     assert_eq!(rig.worker.metrics.abandoned.get(), 1);
 }
 

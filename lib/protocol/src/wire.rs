@@ -4,6 +4,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use foretoken_speculation::{
     TokenId,
     sampling::{InvalidSampling, SamplingParams},
+    tree::TreeError,
 };
 
 #[expect(
@@ -63,6 +64,11 @@ pub(crate) enum ValueError {
     },
     #[error(transparent)]
     Sampling(#[from] InvalidSampling),
+    #[error("{field} is no chain and no tree: {error}")]
+    Tree {
+        field: &'static str,
+        error: TreeError,
+    },
     #[error("{0} is no distribution: positive numbers that sum to 1, by ascending token")]
     Distribution(&'static str),
 }

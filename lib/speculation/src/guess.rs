@@ -20,7 +20,8 @@ use crate::{
 /// How a verification may end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OutcomeKey {
-    /// Leading tokens of the window that are accepted.
+    /// The last proposal that is accepted: its node in the window, 0 if none is. In a chain that is
+    /// how many are accepted.
     pub accepted: u32,
     /// The token decided after them.
     pub token: TokenId,

@@ -25,6 +25,8 @@ pub mod proposal;
 pub mod saguaro;
 pub mod sampling;
 pub mod theory;
+pub mod tree;
 pub mod verify;
 
 pub use ids::{Epoch, Round, Seed, SessionId, TokenId};
+pub use tree::Proposals;

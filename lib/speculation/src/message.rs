@@ -8,7 +8,7 @@
 use alloc::{string::String, vec::Vec};
 
 use crate::{
-    Epoch, Round, Seed, SessionId, TokenId, fanout::FanOut, guess::OutcomeKey,
+    Epoch, Proposals, Round, Seed, SessionId, TokenId, fanout::FanOut, guess::OutcomeKey,
     sampling::SamplingParams,
 };
 
@@ -129,9 +129,22 @@ pub struct Outcome {
     pub lookahead: u32,
     /// The window that round `round + 1` verifies, if that is settled and needs no answer. The
     /// window may be empty.
-    pub verifying: Option<Vec<TokenId>>,
+    pub verifying: Option<Proposals>,
     /// Outcomes of round `round + 1` to draft for, at most. 0: none.
     pub branches: u32,
+    /// Whether what is asked for may be a tree, then `lookahead` tokens deep at most. Otherwise a
+    /// chain.
+    pub tree: Option<TreeBudget>,
+}
+
+/// What the target has for a tree of proposals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TreeBudget {
+    /// Most proposals of a tree.
+    pub nodes: u32,
+    /// What each of them adds to the time of a round, in ten-thousandths of the time of a round
+    /// without any.
+    pub row_cost: u32,
 }
 
 impl Outcome {
@@ -161,8 +174,8 @@ pub struct Window {
     pub round: Round,
     /// Length of the sequence that `tokens` continue.
     pub base_len: u32,
-    /// The proposed continuation, in order.
-    pub tokens: Vec<TokenId>,
+    /// The proposed continuation.
+    pub proposals: Proposals,
     /// What each token was sampled from (rejection mode only; empty in coupled mode).
     pub q: Vec<SparseDistribution>,
 }
@@ -190,6 +203,19 @@ pub struct Entries {
     pub keys: Vec<OutcomeKey>,
     /// One token for each outcome, in their order; then the next of each, and so on.
     pub tokens: Vec<TokenId>,
+    /// Second choices, which make trees of continuations. Only if asked for.
+    pub sides: Vec<Side>,
+}
+
+/// A proposal that nothing follows, beside the tokens of a continuation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Side {
+    /// Place of the outcome whose continuation it belongs to.
+    pub entry: u32,
+    /// Tokens of the continuation before it: fewer than that has with this part.
+    pub after: u32,
+    /// Another token than the continuation's own at this place.
+    pub token: TokenId,
 }
 
 /// A distribution over part of the vocabulary: what the draft really sampled from, after its own

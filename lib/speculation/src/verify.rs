@@ -21,7 +21,7 @@ pub use self::{
     coins::{Coins, RoundCoins},
     rejection::rejection,
     traversal::traversal,
-    tree::{TokenTree, TreeError, TreeVerdict, coupled_tree},
+    tree::{TreeVerdict, coupled_tree},
 };
 use crate::{
     TokenId,

@@ -305,7 +305,7 @@ impl Worker {
         self.feeding.tokens.push(last);
         self.feeding
             .tokens
-            .extend_from_slice(&proposed[..window.min(proposed.len())]);
+            .extend_from_slice(&proposed.tokens()[..window.min(proposed.len())]);
         let end = self.feeding.tokens.len();
         let Some(seq) = request.seq else { return };
         let (wants, kind) = (Wants::All, Kind::Window);

@@ -16,12 +16,12 @@ use foretoken_protocol::link::{
 };
 use foretoken_router::{ModelConfig, Router, RouterConfig};
 use foretoken_speculation::{
-    Epoch, Round, Seed, SessionId, TokenId,
+    Epoch, Proposals, Round, Seed, SessionId, TokenId,
     fanout::FanOut,
     guess::OutcomeKey,
     message::{
-        Branching, Delivery, Entries, Open, Outcome, Resync, SparseDistribution, ToDraft, ToTarget,
-        Window,
+        Branching, Delivery, Entries, Open, Outcome, Resync, Side, SparseDistribution, ToDraft,
+        ToTarget, TreeBudget, Window,
     },
     sampling::SamplingParams,
 };
@@ -34,6 +34,12 @@ fn repository() -> PathBuf {
 
 fn tokens(n: u32) -> Vec<TokenId> {
     (0..n).map(|i| TokenId(i * 37 % 4096)).collect()
+}
+
+/// Siblings after the last token.
+fn tree(n: u32) -> Proposals {
+    let parents = vec![0; n as usize];
+    Proposals::with_parents(tokens(n), &parents).expect("siblings differ")
 }
 
 #[test]
@@ -64,8 +70,12 @@ fn any_bytes_are_a_target_frame_or_an_error() {
             base_len: 24,
             tokens: tokens(4),
             lookahead: 7,
-            verifying: Some(tokens(3)),
+            verifying: Some(tree(3)),
             branches: 24,
+            tree: Some(TreeBudget {
+                nodes: 12,
+                row_cost: 300,
+            }),
         }),
         ToDraft::Close {
             session,
@@ -114,7 +124,7 @@ fn any_bytes_are_a_draft_frame_or_an_error() {
             epoch,
             round: Round(4),
             base_len: 28,
-            tokens: tokens(2),
+            proposals: tree(2),
             q: vec![
                 SparseDistribution {
                     entries: vec![(TokenId(0), 0.25), (TokenId(37), 0.75)]
@@ -133,6 +143,11 @@ fn any_bytes_are_a_draft_frame_or_an_error() {
                 .map(|token| OutcomeKey { accepted: 2, token })
                 .collect(),
             tokens: tokens(6),
+            sides: vec![Side {
+                entry: 2,
+                after: 1,
+                token: TokenId(9),
+            }],
         }),
         ToTarget::Resync(Resync {
             session,

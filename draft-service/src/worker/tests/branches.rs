@@ -42,8 +42,9 @@ fn verifying(
         base_len: base_len as u32,
         tokens: tokens.to_vec(),
         lookahead: K,
-        verifying: Some(window.to_vec()),
+        verifying: Some(window.into()),
         branches: BUDGET,
+        tree: None,
     })
 }
 
@@ -141,7 +142,10 @@ fn a_verdict_ends_the_branches_and_a_window_that_is_waited_for_comes_first() {
     };
     let mut tokens = prompt(8);
     tokens.extend([TokenId(7), TokenId(60)]);
-    assert_eq!(window.tokens, continuation(language(), 1, &tokens, 3));
+    assert_eq!(
+        window.proposals.tokens(),
+        continuation(language(), 1, &tokens, 3)
+    );
     assert!(
         entries(&sent).iter().all(|(link, _)| *link == B),
         "the verdict had not ended them: {sent:?}"
@@ -172,7 +176,7 @@ fn short_of_pages_branches_go_and_no_session_does() {
     let (_, sent) = rig.settle();
     let context = [&tokens[..], &[TokenId(7), TokenId(3), TokenId(60)]].concat();
     assert_eq!(
-        windows(&sent)[0].1.tokens,
+        windows(&sent)[0].1.proposals.tokens(),
         continuation(options, 1, &context, 3)
     );
     rig.worker.close_where(|_| true);

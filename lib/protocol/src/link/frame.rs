@@ -7,7 +7,7 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use foretoken_speculation::{
-    SessionId,
+    Proposals, SessionId,
     message::{ToDraft, ToTarget},
 };
 use prost::Message;
@@ -220,7 +220,8 @@ impl FrameSize for ToDraft {
                     + 4 * open.sampling.banned_until_min.len()
             }
             Self::Outcome(outcome) => {
-                let window = outcome.verifying.as_ref().map_or(0, Vec::len);
+                let numbers = |window: &Proposals| window.len() + window.parents().len();
+                let window = outcome.verifying.as_ref().map_or(0, numbers);
                 4 * outcome.tokens.len() + MAX_VARINT * window
             }
             Self::Close { .. } => 0,
@@ -234,9 +235,13 @@ impl FrameSize for ToTarget {
         let arrays = match self {
             Self::Window(window) => {
                 let entries: usize = window.q.iter().map(|q| q.entries.len()).sum();
-                4 * window.tokens.len() + 4 * window.q.len() + 8 * entries
+                let arrays = 4 * window.proposals.len() + 4 * window.q.len() + 8 * entries;
+                arrays + MAX_VARINT * window.proposals.parents().len()
             }
-            Self::Entries(entries) => MAX_VARINT * (2 * entries.keys.len() + entries.tokens.len()),
+            Self::Entries(entries) => {
+                let sides = 3 * entries.sides.len();
+                MAX_VARINT * (2 * entries.keys.len() + entries.tokens.len() + sides)
+            }
             Self::Refused { reason, .. } => reason.len(),
             Self::Opened { .. } | Self::Resync(_) => 0,
         };

@@ -5,12 +5,12 @@
 //! and rounds follow, which only the receiving session can tell.
 
 use foretoken_speculation::{
-    Epoch, Round, Seed, SessionId, TokenId,
+    Epoch, Proposals, Round, Seed, SessionId, TokenId,
     fanout::FanOut,
     guess::OutcomeKey,
     message::{
-        Branching, Delivery, Entries, Open, Outcome, Resync, SparseDistribution, ToDraft, ToTarget,
-        Window,
+        Branching, Delivery, Entries, Open, Outcome, Resync, Side, SparseDistribution, ToDraft,
+        ToTarget, TreeBudget, Window,
     },
     sampling::SamplingParams,
 };
@@ -100,9 +100,14 @@ impl Wire for ToDraft {
                 tokens: pack_tokens(&outcome.tokens),
                 lookahead: outcome.lookahead,
                 verifying: outcome.verifying.as_ref().map(|window| proto::Verifying {
-                    tokens: words(window),
+                    tokens: words(window.tokens()),
+                    parents: window.parents().to_vec(),
                 }),
                 branches: outcome.branches,
+                tree: outcome.tree.map(|tree| proto::TreeBudget {
+                    nodes: tree.nodes,
+                    row_cost: tree.row_cost,
+                }),
             }),
             Self::Close { .. } => target_message::Body::Close(proto::Close {}),
         };
@@ -143,10 +148,10 @@ impl Wire for ToDraft {
                 check_window("outcome.tokens", tokens.len())?;
                 check_window("outcome.lookahead", outcome.lookahead as usize)?;
                 check_branches("outcome.branches", outcome.branches as usize)?;
-                let verifying = outcome.verifying.map(|window| window.tokens);
-                if let Some(window) = &verifying {
-                    check_window("outcome.verifying", window.len())?;
-                }
+                let window = |window: proto::Verifying| {
+                    let tokens = tokens_of(window.tokens);
+                    read_proposals("outcome.verifying", tokens, &window.parents)
+                };
                 Self::Outcome(Outcome {
                     session,
                     epoch,
@@ -154,8 +159,12 @@ impl Wire for ToDraft {
                     base_len: outcome.base_len,
                     tokens,
                     lookahead: outcome.lookahead,
-                    verifying: verifying.map(tokens_of),
+                    verifying: outcome.verifying.map(window).transpose()?,
                     branches: outcome.branches,
+                    tree: outcome.tree.map(|tree| TreeBudget {
+                        nodes: tree.nodes,
+                        row_cost: tree.row_cost,
+                    }),
                 })
             }
             target_message::Body::Close(proto::Close {}) => Self::Close { session, epoch },
@@ -176,7 +185,8 @@ impl Wire for ToTarget {
             Self::Window(window) => draft_message::Body::Window(proto::Window {
                 round: window.round.0,
                 base_len: window.base_len,
-                tokens: pack_tokens(&window.tokens),
+                tokens: pack_tokens(window.proposals.tokens()),
+                parents: window.proposals.parents().to_vec(),
                 q: (!window.q.is_empty()).then(|| pack_distributions(&window.q)),
             }),
             Self::Entries(entries) => draft_message::Body::Entries(proto::Entries {
@@ -186,6 +196,7 @@ impl Wire for ToTarget {
                 accepted: entries.keys.iter().map(|key| key.accepted).collect(),
                 decided: entries.keys.iter().map(|key| key.token.0).collect(),
                 tokens: words(&entries.tokens),
+                sides: write_sides(&entries.sides),
             }),
             Self::Resync(resync) => draft_message::Body::Resync(proto::Resync {
                 have_len: resync.have_len,
@@ -211,9 +222,9 @@ impl Wire for ToTarget {
             },
             draft_message::Body::Window(window) => {
                 let tokens = unpack_tokens("window.tokens", &window.tokens)?;
-                check_window("window.tokens", tokens.len())?;
+                let proposals = read_proposals("window.tokens", tokens, &window.parents)?;
                 let q = match window.q {
-                    Some(q) => unpack_distributions(&q, tokens.len())?,
+                    Some(q) => unpack_distributions(&q, proposals.len())?,
                     None => Vec::new(),
                 };
                 Self::Window(Window {
@@ -221,7 +232,7 @@ impl Wire for ToTarget {
                     epoch,
                     round: Round(window.round),
                     base_len: window.base_len,
-                    tokens,
+                    proposals,
                     q,
                 })
             }
@@ -300,7 +311,51 @@ fn read_entries(
             .map(|(accepted, token)| OutcomeKey { accepted, token })
             .collect(),
         tokens: tokens_of(entries.tokens),
+        sides: entries.sides.map_or(Ok(Vec::new()), read_sides)?,
     })
+}
+
+/// The second choices of a part; nothing if there are none.
+fn write_sides(sides: &[Side]) -> Option<proto::Sides> {
+    (!sides.is_empty()).then(|| proto::Sides {
+        entries: sides.iter().map(|side| side.entry).collect(),
+        after: sides.iter().map(|side| side.after).collect(),
+        tokens: sides.iter().map(|side| side.token.0).collect(),
+    })
+}
+
+fn read_sides(sides: proto::Sides) -> Result<Vec<Side>, ValueError> {
+    let proto::Sides {
+        entries,
+        after,
+        tokens,
+    } = sides;
+    check_at_most("entries.sides", tokens.len(), MAX_PART)?;
+    for found in [entries.len(), after.len()] {
+        if found != tokens.len() {
+            return Err(ValueError::Count {
+                field: "entries.sides",
+                found,
+                expected: tokens.len(),
+            });
+        }
+    }
+    let places = entries.into_iter().zip(after);
+    let side = |((entry, after), token)| Side {
+        entry,
+        after,
+        token,
+    };
+    Ok(places.zip(tokens_of(tokens)).map(side).collect())
+}
+
+fn read_proposals(
+    field: &'static str,
+    tokens: Vec<TokenId>,
+    parents: &[u32],
+) -> Result<Proposals, ValueError> {
+    check_window(field, tokens.len())?;
+    Proposals::with_parents(tokens, parents).map_err(|error| ValueError::Tree { field, error })
 }
 
 fn words(tokens: &[TokenId]) -> Vec<u32> {

@@ -48,7 +48,7 @@ fn window(session: u64, round: u32) -> ToTarget {
         epoch: Epoch(1),
         round: Round(round),
         base_len: 0,
-        tokens: vec![TokenId(1); 4],
+        proposals: vec![TokenId(1); 4].into(),
         q: Vec::new(),
     })
 }

@@ -192,7 +192,7 @@ impl Row {
 
     fn step(&mut self, now: Duration, messages: &mut Vec<ToDraft>) -> Progress {
         let window = match self.target.next(now) {
-            Next::Verify(window) => window.to_vec(),
+            Next::Verify(window) => window.tokens().to_vec(),
             Next::Wait { until } => return Progress::Waits(until),
             Next::Finished => return Progress::Finished,
         };

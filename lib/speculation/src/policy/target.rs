@@ -14,7 +14,7 @@ pub use self::ahead::{AheadStats, Lookup, Source};
 use self::cache::Cache;
 use super::{Patience, Policy};
 use crate::{
-    Epoch, Round, Seed, SessionId, TokenId,
+    Epoch, Proposals, Round, Seed, SessionId, TokenId,
     fallback::Fallback,
     message::{Entries, Open, Outcome, ToDraft, ToTarget, Window},
     sampling::SamplingParams,
@@ -112,7 +112,7 @@ pub struct Answer {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next<'a> {
     /// Verify this window (it may be empty). Repeated until the verdict is in.
-    Verify(&'a [TokenId]),
+    Verify(&'a Proposals),
     /// Do other things until a message arrives, at most until this time.
     Wait {
         /// When to ask again.
@@ -171,9 +171,9 @@ pub struct TargetSession {
     epoch: Epoch,
     round: Round,
     phase: Phase,
-    window: Vec<TokenId>,
+    window: Proposals,
     /// A window for the round under verification that came too late for it.
-    late: Vec<TokenId>,
+    late: Proposals,
     /// Continuations for outcomes of the round under verification.
     cache: Cache,
     /// Round of the last window asked for, when, and how many tokens, until it is answered.
@@ -196,8 +196,8 @@ impl TargetSession {
             epoch: Epoch(0),
             round: Round(0),
             phase: Phase::Collecting { deadline: None },
-            window: Vec::new(),
-            late: Vec::new(),
+            window: Proposals::new(),
+            late: Proposals::new(),
             cache: Cache::default(),
             asked: None,
             unanswered: 0,
@@ -317,11 +317,11 @@ impl TargetSession {
     fn unbind(&mut self, link: Link) {
         self.link = link;
         self.asked = None;
-        self.late.clear();
+        self.late = Proposals::new();
         self.cache.expect(0, 0);
         if let Phase::Collecting { deadline } = &mut self.phase {
             *deadline = None;
-            self.window.clear();
+            self.window = Proposals::new();
         }
     }
 
@@ -365,7 +365,7 @@ impl TargetSession {
     }
 
     fn arrived(&mut self, now: Duration, window: &Window, effects: &mut Effects) {
-        if !self.understands(window.tokens.iter().copied(), effects) {
+        if !self.understands(window.proposals.tokens().iter().copied(), effects) {
             return;
         }
         let Some((round, since, wanted)) = self.asked.filter(|asked| asked.0 == window.round)
@@ -378,18 +378,23 @@ impl TargetSession {
         let fits = round == self.round && window.base_len as usize == self.tokens.len();
         let waiting = matches!(self.phase, Phase::Collecting { deadline: Some(_) });
         effects.answer = Some(Answer {
-            tokens: window.tokens.len() as u32,
+            tokens: window.proposals.len() as u32,
             took,
             late: !(fits && waiting),
         });
         self.unanswered = 0;
         self.silence = 0;
-        let tokens = &window.tokens[..window.tokens.len().min(wanted as usize)];
+        let mut proposals = Proposals::new();
+        // Only chains are asked for.
+        if window.proposals.is_chain() {
+            proposals.clone_from(&window.proposals);
+            proposals.truncate(wanted as usize);
+        }
         if fits && waiting {
-            self.window.extend_from_slice(tokens);
+            self.window = proposals;
             self.phase = Phase::Collecting { deadline: None };
         } else if fits && matches!(self.config.policy, Policy::Ssd(_)) {
-            self.late.extend_from_slice(tokens);
+            self.late = proposals;
         }
     }
 
@@ -411,8 +416,8 @@ impl TargetSession {
         self.stats.drafted += self.window.len() as u32;
         self.stats.accepted += verified.accepted;
         self.stats.emitted += verified.tokens.len() as u32;
-        self.window.clear();
-        self.late.clear();
+        self.window = Proposals::new();
+        self.late = Proposals::new();
         self.cache.expect(0, 0);
         self.phase = Phase::Collecting { deadline: None };
         if verified.last || self.tokens.len() >= self.config.max_len {
@@ -450,6 +455,7 @@ impl TargetSession {
             lookahead,
             verifying: settled.then(|| self.window.clone()),
             branches,
+            tree: None,
         }));
     }
 

@@ -22,7 +22,7 @@ use super::{
     target::{Input, Next, TargetConfig, TargetSession, TargetStats, Verified},
 };
 use crate::{
-    Epoch, Round, Seed, SessionId, TokenId,
+    Epoch, Proposals, Round, Seed, SessionId, TokenId,
     fallback::{Fallback, OnMiss},
     fanout::FanOut,
     guess::OutcomeKey,
@@ -117,13 +117,18 @@ fn verified(tokens: &[TokenId], accepted: u32) -> Input<'_> {
     })
 }
 
+fn chain(tokens: &[u32]) -> Proposals {
+    let tokens: Vec<_> = tokens.iter().map(|&token| TokenId(token)).collect();
+    tokens.into()
+}
+
 fn window(epoch: u32, round: u32, base_len: u32, tokens: &[u32]) -> ToTarget {
     ToTarget::Window(Window {
         session: SessionId(3),
         epoch: Epoch(epoch),
         round: Round(round),
         base_len,
-        tokens: tokens.iter().map(|&t| TokenId(t)).collect(),
+        proposals: chain(tokens),
         q: Vec::new(),
     })
 }

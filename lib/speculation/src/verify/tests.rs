@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    Seed,
+    Proposals, Seed,
     noise::{Domain, Noise, philox},
     sampling::SamplingParams,
 };
@@ -138,13 +138,10 @@ fn by_traversal(
     coins: &mut Enumerator,
     p: u32,
 ) -> Verdict {
-    let mut tree = TokenTree::new(TokenId(0));
-    for (parent, &token) in w.iter().enumerate() {
-        tree.push(parent, token).unwrap();
-    }
-    let verdict = traversal(&tree, q, |node, out| *out = law(&w[..node], p), coins);
+    let target = |node: u32, out: &mut Vec<f64>| *out = law(&w[..node as usize], p);
+    let verdict = traversal(&w.into(), q, target, coins);
     Verdict {
-        accepted: verdict.node,
+        accepted: verdict.node as usize,
         decided: verdict.decided,
     }
 }
@@ -228,8 +225,8 @@ fn proposals_without_a_law_count_as_certain_and_stay_exact() {
 }
 
 /// Draws a tree with the given numbers of children by level, without replacement among siblings.
-fn draw_tree(widths: &[usize], q: u32, coins: &mut Enumerator) -> TokenTree {
-    let mut tree = TokenTree::new(TokenId(0));
+fn draw_tree(widths: &[usize], q: u32, coins: &mut Enumerator) -> Proposals {
+    let mut tree = Proposals::new();
     let mut level = vec![0];
     for &width in widths {
         let mut next = vec![];
@@ -247,8 +244,9 @@ fn draw_tree(widths: &[usize], q: u32, coins: &mut Enumerator) -> TokenTree {
 }
 
 /// Proposals on the way to a node.
-fn context(tree: &TokenTree, node: usize) -> Vec<TokenId> {
-    tree.path(node).map(|node| tree.tokens()[node]).collect()
+fn context(tree: &Proposals, node: u32) -> Vec<TokenId> {
+    let path = tree.path(node).into_iter();
+    path.filter_map(|node| tree.token(node)).collect()
 }
 
 #[test]
@@ -259,10 +257,10 @@ fn traversal_of_trees_emits_the_targets_law() {
             let mut coins = Enumerator::default();
             loop {
                 let tree = draw_tree(widths, salt + 50, &mut coins);
-                let laws: Vec<_> = (0..tree.tokens().len())
+                let laws: Vec<_> = (0..=tree.len() as u32)
                     .map(|node| sparse(&law(&context(&tree, node), salt + 50)))
                     .collect();
-                let target = |node: usize, p: &mut Vec<f64>| *p = law(&context(&tree, node), salt);
+                let target = |node: u32, p: &mut Vec<f64>| *p = law(&context(&tree, node), salt);
                 let verdict = traversal(&tree, &laws, target, &mut coins);
                 let mut tokens = context(&tree, verdict.node);
                 tokens.push(verdict.decided);
@@ -388,20 +386,19 @@ proptest! {
 
     #[test]
     fn coupled_trees_emit_what_plain_decoding_does(
-        seed in any::<u64>(), nodes in prop::collection::vec((0..64_usize, 0..6_u32), 0..40),
+        seed in any::<u64>(), nodes in prop::collection::vec((any::<u32>(), 0..6_u32), 0..40),
     ) {
-        let mut tree = TokenTree::new(TokenId(1));
-        let mut last = 0;
+        let mut tree = Proposals::new();
         for (parent, token) in nodes {
-            last += parent % (tree.tokens().len() - last);
-            tree.push(last, TokenId(token)).unwrap();
+            // A repeated child is left out.
+            tree.push(parent % (tree.len() as u32 + 1), TokenId(token)).ok();
         }
-        let rows: Vec<_> = (0..tree.tokens().len()).map(|i| logits(&context(&tree, i))).collect();
+        let rows: Vec<_> = (0..=tree.len() as u32).map(|i| logits(&context(&tree, i))).collect();
         let mut sampler = coupled_sampler(seed, 1.0);
-        let verdict = coupled_tree(&mut sampler, &mut Scratch::new(), &tree, |node| &rows[node]);
+        let verdict = coupled_tree(&mut sampler, &mut Scratch::new(), &tree, |node| &rows[node as usize]);
         let depth = tree.depth(verdict.node);
         prop_assert_eq!(sampler.history().output(), &plain(seed, 1.0, depth + 1)[..]);
-        prop_assert!(tree.children(verdict.node).all(|c| tree.tokens()[c] != verdict.decided));
+        prop_assert!(tree.child(verdict.node, verdict.decided).is_none());
     }
 }
 
@@ -419,30 +416,4 @@ fn ratio_verification_pushes_what_it_emits() {
             assert_eq!(sampler.history().output(), &emitted[..]);
         }
     }
-}
-
-#[test]
-fn trees_keep_masks_paths_and_order() {
-    let mut tree = TokenTree::new(TokenId(9));
-    assert_eq!(tree.push(0, TokenId(1)), Ok(1));
-    assert_eq!(tree.push(0, TokenId(2)), Ok(2));
-    assert_eq!(tree.push(1, TokenId(3)), Ok(3));
-    assert_eq!(tree.push(2, TokenId(4)), Ok(4));
-    assert_eq!(
-        tree.push(1, TokenId(5)),
-        Err(TreeError::Order { parent: 1 })
-    );
-    assert_eq!(
-        tree.push(5, TokenId(5)),
-        Err(TreeError::Order { parent: 5 })
-    );
-    assert_eq!(tree.masks(), [0b1, 0b11, 0b101, 0b1011, 0b1_0101]);
-    assert_eq!(tree.children(0).collect::<Vec<_>>(), [1, 2]);
-    assert_eq!(tree.children(4).count(), 0);
-    assert_eq!(tree.path(4).collect::<Vec<_>>(), [2, 4]);
-    assert_eq!((tree.depth(0), tree.depth(3), tree.proposals()), (0, 2, 4));
-    for node in 5..TokenTree::MAX_NODES {
-        assert_eq!(tree.push(4, TokenId(0)), Ok(node));
-    }
-    assert_eq!(tree.push(4, TokenId(0)), Err(TreeError::Full));
 }

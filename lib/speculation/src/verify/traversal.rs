@@ -4,8 +4,8 @@
 
 use alloc::vec::Vec;
 
-use super::{Coins, TokenTree, TreeVerdict, block::ratio, probability};
-use crate::{TokenId, message::SparseDistribution};
+use super::{Coins, TreeVerdict, block::ratio, probability};
+use crate::{Proposals, TokenId, message::SparseDistribution};
 
 /// Verifies a tree whose children were drawn from `q` one after the other without replacement.
 ///
@@ -13,9 +13,9 @@ use crate::{TokenId, message::SparseDistribution};
 /// children of `node` were drawn from. Where it is missing or lacks a child, that child counts as
 /// certain.
 pub fn traversal(
-    tree: &TokenTree,
+    tree: &Proposals,
     q: &[SparseDistribution],
-    mut target: impl FnMut(usize, &mut Vec<f64>),
+    mut target: impl FnMut(u32, &mut Vec<f64>),
     coins: &mut impl Coins,
 ) -> TreeVerdict {
     let mut walk = Walk {
@@ -36,26 +36,29 @@ pub fn traversal(
 }
 
 struct Walk<'a, T, C> {
-    tree: &'a TokenTree,
+    tree: &'a Proposals,
     q: &'a [SparseDistribution],
     target: &'a mut T,
     coins: &'a mut C,
 }
 
-impl<T: FnMut(usize, &mut Vec<f64>), C: Coins> Walk<'_, T, C> {
+impl<T: FnMut(u32, &mut Vec<f64>), C: Coins> Walk<'_, T, C> {
     /// Decides on the subtree of `node`, which may be accepted with probability `a`; none if it is
-    /// rejected. Depth is bounded by [`TokenTree::MAX_NODES`].
-    fn verify(&mut self, node: usize, mut a: f64) -> Option<TreeVerdict> {
+    /// rejected. A tree that is no chain is at most
+    /// [`Proposals::MAX_TREE`] deep, a chain as long as the window.
+    fn verify(&mut self, node: u32, mut a: f64) -> Option<TreeVerdict> {
         let mut p = Vec::new();
         (self.target)(node, &mut p);
         let mut q = alloc::vec![0.0; p.len()];
-        for &(token, probability) in self.q.get(node).map_or(&[][..], |q| &q.entries) {
+        for &(token, probability) in self.q.get(node as usize).map_or(&[][..], |q| &q.entries) {
             if let Some(q) = q.get_mut(token.index()) {
                 *q = f64::from(probability);
             }
         }
         for child in self.tree.children(node) {
-            let token = self.tree.tokens()[child];
+            let Some(token) = self.tree.token(child) else {
+                continue;
+            };
             let drawn = probability(&q, token);
             if drawn <= 0.0 {
                 // A deterministic source, or the last one that was left: all mass is on it.

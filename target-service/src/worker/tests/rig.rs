@@ -336,13 +336,13 @@ impl Rig {
             let ToTarget::Window(window) = answer else {
                 continue;
             };
-            for token in &mut window.tokens {
-                match self.fault {
-                    Fault::Wrong => token.0 = (token.0 + 1) % 64,
-                    Fault::Foreign => token.0 += 64,
-                    _ => {}
-                }
-            }
+            let spoilt = |token: &TokenId| match self.fault {
+                Fault::Wrong => TokenId((token.0 + 1) % 64),
+                Fault::Foreign => TokenId(token.0 + 64),
+                _ => *token,
+            };
+            let tokens: Vec<_> = window.proposals.tokens().iter().map(spoilt).collect();
+            window.proposals = tokens.into();
         }
         if self.fault == Fault::Silent {
             answers.clear();

@@ -2,15 +2,43 @@ use foretoken_speculation::{
     Epoch, Round, Seed, TokenId,
     fanout::FanOut,
     guess::OutcomeKey,
-    message::{Branching, Delivery, Entries, Open, Outcome, Resync, SparseDistribution, Window},
+    message::{
+        Branching, Delivery, Entries, Open, Outcome, Resync, Side, SparseDistribution, TreeBudget,
+        Window,
+    },
     sampling::SamplingParams,
 };
 use proptest::{collection::vec, option, prelude::*};
 
 use super::*;
 
+mod trees;
+
 fn tokens(max: usize) -> impl Strategy<Value = Vec<TokenId>> {
     vec(any::<u32>().prop_map(TokenId), 0..max)
+}
+
+fn proposals() -> impl Strategy<Value = Proposals> {
+    let nodes = vec((any::<u32>(), any::<u32>()), 0..30);
+    let tree = nodes.prop_map(|nodes| {
+        let mut tree = Proposals::new();
+        for (parent, token) in nodes {
+            // A repeated child is left out.
+            tree.push(parent % (tree.len() as u32 + 1), TokenId(token))
+                .ok();
+        }
+        tree
+    });
+    prop_oneof![tokens(9).prop_map(Proposals::from), tree]
+}
+
+fn sides() -> impl Strategy<Value = Vec<Side>> {
+    let side = |(entry, after, token)| Side {
+        entry,
+        after,
+        token: TokenId(token),
+    };
+    vec((0..300_u32, 0..70_u32, any::<u32>()).prop_map(side), 0..9)
 }
 
 fn key() -> impl Strategy<Value = (SessionId, Epoch)> {
@@ -71,10 +99,10 @@ fn entries() -> impl Strategy<Value = ToTarget> {
         any::<u32>(),
         any::<u32>(),
         keys,
-        tokens(150),
+        (tokens(150), sides()),
     )
         .prop_map(
-            |((session, epoch), round, base_len, before, keys, tokens)| {
+            |((session, epoch), round, base_len, before, keys, (tokens, sides))| {
                 let keys = keys.into_iter().map(|(accepted, token)| OutcomeKey {
                     accepted,
                     token: TokenId(token),
@@ -87,6 +115,7 @@ fn entries() -> impl Strategy<Value = ToTarget> {
                     before,
                     keys: keys.collect(),
                     tokens,
+                    sides,
                 })
             },
         )
@@ -107,9 +136,16 @@ fn to_draft() -> impl Strategy<Value = ToDraft> {
             })
         },
     );
-    let next = (0..=4096_u32, option::of(tokens(9)), 0..=4096_u32);
+    let tree =
+        (any::<u32>(), any::<u32>()).prop_map(|(nodes, row_cost)| TreeBudget { nodes, row_cost });
+    let next = (
+        0..=4096_u32,
+        option::of(proposals()),
+        0..=4096_u32,
+        option::of(tree),
+    );
     let outcome = (key(), any::<u32>(), any::<u32>(), tokens(9), next).prop_map(
-        |((session, epoch), round, base_len, tokens, (lookahead, verifying, branches))| {
+        |((session, epoch), round, base_len, tokens, (lookahead, verifying, branches, tree))| {
             let round = Round(round);
             ToDraft::Outcome(Outcome {
                 session,
@@ -120,6 +156,7 @@ fn to_draft() -> impl Strategy<Value = ToDraft> {
                 lookahead,
                 verifying,
                 branches,
+                tree,
             })
         },
     );
@@ -153,16 +190,19 @@ fn to_target() -> impl Strategy<Value = ToTarget> {
             }
         });
     let q = option::of(vec(distribution(), 9));
-    let window = (key(), any::<u32>(), any::<u32>(), tokens(9), q).prop_map(
-        |((session, epoch), round, base_len, tokens, q)| {
+    let window = (key(), any::<u32>(), any::<u32>(), proposals(), q).prop_map(
+        |((session, epoch), round, base_len, mut proposals, q)| {
             let mut q = q.unwrap_or_default();
-            q.truncate(tokens.len());
+            if !q.is_empty() {
+                proposals.truncate(q.len());
+            }
+            q.truncate(proposals.len());
             ToTarget::Window(Window {
                 session,
                 epoch,
                 round: Round(round),
                 base_len,
-                tokens,
+                proposals,
                 q,
             })
         },
@@ -362,7 +402,7 @@ fn messages_that_break_their_types_promises_are_malformed() {
             epoch,
             round,
             base_len,
-            tokens,
+            proposals: tokens.into(),
             q: q.collect(),
         })
     };
@@ -444,8 +484,9 @@ fn a_round_drafted_ahead_takes_few_bytes_both_ways() {
             base_len,
             tokens: (0..=lookahead).map(token).collect(),
             lookahead,
-            verifying: Some((0..lookahead).map(token).collect()),
+            verifying: Some((0..lookahead).map(token).collect::<Vec<_>>().into()),
             branches,
+            tree: None,
         })],
         ..TargetFrame::default()
     };
@@ -465,6 +506,7 @@ fn a_round_drafted_ahead_takes_few_bytes_both_ways() {
                 before,
                 keys: (0..keys).map(key).collect(),
                 tokens: (0..branches).map(token).collect(),
+                sides: Vec::new(),
             })],
             ..DraftFrame::default()
         };

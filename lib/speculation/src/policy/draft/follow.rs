@@ -92,7 +92,7 @@ impl DraftSession {
                     && outcome
                         .verifying
                         .as_ref()
-                        .is_none_or(|window| self.knows(window))
+                        .is_none_or(|window| self.knows(window.tokens()))
             }
             // Its `Open` was lost or comes later.
             Some(_) | None => false,
@@ -119,7 +119,7 @@ impl DraftSession {
         self.judged(outcome);
         match &outcome.verifying {
             Some(window) => {
-                self.set_window(window);
+                self.set_window(window.tokens());
                 let round = outcome.round.next();
                 self.begin_build(round, outcome.lookahead, outcome.branches);
                 None
@@ -190,7 +190,7 @@ impl DraftSession {
             epoch,
             round: job.round,
             base_len: self.decided as u32,
-            tokens,
+            proposals: tokens.into(),
             q: Vec::new(),
         }))
     }

@@ -106,7 +106,7 @@ impl TargetSession {
         }
         // The driver may have verified less than it was told to, or lost patience with a window.
         for proposed in [&self.window, &self.late] {
-            if let Some(rest) = proposed.strip_prefix(verified.tokens)
+            if let Some(rest) = proposed.tokens().strip_prefix(verified.tokens)
                 && !rest.is_empty()
             {
                 return Some(Hit {
@@ -230,7 +230,7 @@ impl TargetSession {
 
     fn propose(&mut self, tokens: &[TokenId], most: u32) {
         let len = tokens.len().min(most as usize);
-        self.window.extend_from_slice(&tokens[..len]);
+        self.window = tokens[..len].into();
     }
 }
 

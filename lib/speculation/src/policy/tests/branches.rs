@@ -25,7 +25,7 @@ fn open_with(epoch: u32, prompt: &[u32], branching: Branching) -> ToDraft {
 fn verifying(round: u32, base_len: u32, emitted: &[u32], window: &[u32], k: u32) -> ToDraft {
     match outcome(1, round, base_len, emitted, k) {
         ToDraft::Outcome(outcome) => ToDraft::Outcome(Outcome {
-            verifying: Some(window.iter().map(|&t| TokenId(t)).collect()),
+            verifying: Some(chain(window)),
             branches: 5,
             ..outcome
         }),
@@ -265,14 +265,14 @@ fn whatever_a_target_asks_for_steps_and_tails_stay_small() {
         }
         assert!(most <= MAX_BRANCHES as usize && parts <= MAX_TAIL);
         // A window without end is not drafted for.
-        let endless = (0..4000).map(wide).collect();
+        let endless: Vec<_> = (0..4000).map(wide).collect();
         bench.draft.handle(&ToDraft::Outcome(Outcome {
             session: SessionId(3),
             epoch: Epoch(epoch),
             base_len: 3,
             tokens: vec![TokenId(4)],
             lookahead: u32::MAX,
-            verifying: Some(endless),
+            verifying: Some(endless.into()),
             branches: u32::MAX,
             ..Outcome::default()
         }));

@@ -46,6 +46,7 @@ fn part(epoch: u32, round: u32, before: u32, keys: &[(u32, u32)], column: &[u32]
         before,
         keys: keys.collect(),
         tokens: tokens(column),
+        sides: Vec::new(),
     }
 }
 
@@ -84,11 +85,12 @@ fn a_verdict_that_was_drafted_for_is_verified_on_at_once_and_told() {
         base_len: PROMPT,
         tokens: tokens(&[7]),
         lookahead: 3,
-        verifying: Some(tokens(&[2, 4])),
+        verifying: Some(chain(&[2, 4])),
         branches: 4,
+        tree: None,
     };
     assert_eq!(effects.messages, [ToDraft::Outcome(expected)]);
-    assert_eq!(target.next(US), Next::Verify(&tokens(&[2, 4])));
+    assert_eq!(target.next(US), Next::Verify(&chain(&[2, 4])));
     let stats = AheadStats {
         hits: 1,
         first_hits: 1,
@@ -108,7 +110,7 @@ fn a_verdict_that_was_not_drafted_for_falls_back() {
         let outcome = decide(&mut target, 7);
         // A choice that the driver does not make.
         let remote = matches!(fallback, OnMiss::Remote | OnMiss::Auto);
-        assert_eq!(outcome.verifying, (!remote).then(Vec::new));
+        assert_eq!(outcome.verifying, (!remote).then(Proposals::new));
         assert_eq!((outcome.lookahead, outcome.branches), (3, 4));
         assert_eq!(outcome.asks(), remote.then_some(3));
         assert_eq!(matches!(target.next(US), Next::Wait { .. }), remote);
@@ -131,7 +133,7 @@ fn a_proposal_of_the_targets_host_is_used_on_a_miss_only() {
             ..Verified::default()
         };
         target.handle(US, Input::Verified(result));
-        assert_eq!(target.next(US), Next::Verify(&tokens(window)));
+        assert_eq!(target.next(US), Next::Verify(&chain(window)));
         assert_eq!(target.stats().ahead.local, u32::from(!hit));
     }
     // Without an endpoint it is all there is.
@@ -144,7 +146,7 @@ fn a_proposal_of_the_targets_host_is_used_on_a_miss_only() {
         ..Verified::default()
     };
     assert_eq!(target.handle(US, Input::Verified(result)).messages, []);
-    assert_eq!(target.next(US), Next::Verify(&local));
+    assert_eq!(target.next(US), Next::Verify(&local.clone().into()));
 }
 
 #[test]
@@ -226,12 +228,12 @@ fn entries_of_other_rounds_epochs_and_lengths_are_never_proposed() {
         receive(&mut target, entries);
         assert_eq!(target.cached(), 0);
         let outcome = decide(&mut target, 5);
-        assert_eq!(outcome.verifying, Some(Vec::new()));
+        assert_eq!(outcome.verifying, Some(Proposals::new()));
     }
     let mut target = ssd_target(OnMiss::Nothing);
     decide(&mut target, 6);
     receive(&mut target, part(1, 1, 0, &keys, &[1]));
-    assert_eq!(decide(&mut target, 5).verifying, Some(tokens(&[1])));
+    assert_eq!(decide(&mut target, 5).verifying, Some(chain(&[1])));
 }
 
 /// Parts, what is proposed after them, and how many of their tokens are of no use.
@@ -265,7 +267,7 @@ fn parts_may_come_twice_in_the_wrong_order_or_not_at_all() {
         for part in parts {
             receive(&mut target, part);
         }
-        assert_eq!(decide(&mut target, 6).verifying, Some(tokens(expected)));
+        assert_eq!(decide(&mut target, 6).verifying, Some(chain(expected)));
         assert_eq!(target.stats().ahead.late, late);
     }
 }
@@ -281,7 +283,7 @@ fn a_token_outside_the_vocabulary_in_any_place_ends_the_speculation() {
         let sent = receive(&mut target, wrong);
         assert!(matches!(sent[..], [ToDraft::Close { .. }]));
         assert!(!target.is_bound());
-        assert_eq!(target.next(US), Next::Verify(&[]));
+        assert_eq!(target.next(US), Next::Verify(&Proposals::new()));
     }
 }
 
@@ -298,7 +300,7 @@ fn whatever_an_endpoint_sends_no_more_is_held_than_was_asked_for() {
         assert!(target.cached() <= 4 * 3);
     }
     assert_eq!(target.cached(), 12);
-    assert_eq!(decide(&mut target, 0).verifying, Some(tokens(&[0, 1, 2])));
+    assert_eq!(decide(&mut target, 0).verifying, Some(chain(&[0, 1, 2])));
     // Nothing was asked for: nothing is held.
     let mut plain = open_target().0;
     receive(&mut plain, part(1, 0, 0, &keys, &[1; 1000]));
@@ -312,13 +314,13 @@ fn what_is_left_of_a_window_verified_in_part_is_verified_next() {
     receive(&mut target, part(1, 0, 1, &[], &[2]));
     receive(&mut target, part(1, 0, 2, &[], &[3]));
     decide(&mut target, 5);
-    assert_eq!(target.next(US), Next::Verify(&tokens(&[1, 2, 3])));
+    assert_eq!(target.next(US), Next::Verify(&chain(&[1, 2, 3])));
     // Only the first was fed, and what is decided after it is what would have come next.
     let effects = target.handle(US, verified(&tokens(&[1, 2]), 1));
     let [ToDraft::Outcome(outcome)] = &effects.messages[..] else {
         unreachable!("{effects:?}");
     };
-    assert_eq!(outcome.verifying, Some(tokens(&[3])));
+    assert_eq!(outcome.verifying, Some(chain(&[3])));
 }
 
 #[test]
@@ -327,13 +329,13 @@ fn a_window_that_comes_too_late_for_its_round_still_serves_the_next() {
     let outcome = decide(&mut target, 5);
     assert_eq!(outcome.asks(), Some(3));
     let late = 6_000 * US;
-    assert_eq!(target.next(late), Next::Verify(&[]));
+    assert_eq!(target.next(late), Next::Verify(&Proposals::new()));
     target.handle(late, Input::Received(&window(1, 1, 10, &[1, 2, 3])));
     let effects = target.handle(late, verified(&[TokenId(1)], 0));
     let [ToDraft::Outcome(outcome)] = &effects.messages[..] else {
         unreachable!("{effects:?}");
     };
-    assert_eq!(outcome.verifying, Some(tokens(&[2, 3])));
+    assert_eq!(outcome.verifying, Some(chain(&[2, 3])));
 }
 
 #[test]
@@ -341,11 +343,11 @@ fn a_window_that_came_too_late_is_never_proposed_in_a_later_round() {
     let mut target = ssd_target(OnMiss::Remote);
     decide(&mut target, 5);
     let late = 6_000 * US;
-    assert_eq!(target.next(late), Next::Verify(&[]));
+    assert_eq!(target.next(late), Next::Verify(&Proposals::new()));
     target.handle(late, Input::Received(&window(1, 1, 10, &[1, 2, 3])));
     target.handle(late, verified(&[TokenId(6)], 0));
     let later = 10 * late;
-    assert_eq!(target.next(later), Next::Verify(&[]));
+    assert_eq!(target.next(later), Next::Verify(&Proposals::new()));
     let effects = target.handle(later, verified(&[TokenId(1)], 0));
     assert!(effects.lookup.is_some_and(|lookup| lookup.tokens == 0));
 }
@@ -366,7 +368,7 @@ fn an_endpoint_that_does_not_answer_is_not_asked_but_told_what_is_verified() {
             unreachable!("{effects:?}");
         };
         let asks = lookup.source == Source::Fallback(Fallback::Remote);
-        assert_eq!(outcome.verifying, (!asks).then(Vec::new));
+        assert_eq!(outcome.verifying, (!asks).then(Proposals::new));
         assert_eq!(outcome.branches, 4);
         told.push(asks);
         now += 30_000 * US;

@@ -32,7 +32,7 @@ fn any_to_draft() -> impl Strategy<Value = ToDraft> {
             |(epoch, round, base, tokens, window, k)| {
                 match outcome(epoch, round, base, &tokens, k) {
                     ToDraft::Outcome(outcome) => ToDraft::Outcome(Outcome {
-                        verifying: Some(window.into_iter().map(TokenId).collect()),
+                        verifying: Some(chain(&window)),
                         branches: 3 * k,
                         ..outcome
                     }),
@@ -80,6 +80,7 @@ fn any_to_target() -> impl Strategy<Value = ToTarget> {
                     })
                     .collect(),
                 tokens: tokens.into_iter().map(TokenId).collect(),
+                sides: Vec::new(),
             })
         ),
         (0..4_u32).prop_map(move |e| ToTarget::Resync(Resync {
@@ -193,7 +194,7 @@ proptest! {
                 }
                 Poke::Next => {
                     if let Next::Verify(window) = target.next(now) {
-                        prop_assert!(window.iter().all(|token| token.0 < VOCAB));
+                        prop_assert!(window.tokens().iter().all(|token| token.0 < VOCAB));
                         prop_assert!(window.len() <= 3 && before + window.len() < 64);
                     }
                 }

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn only_the_window_of_this_epoch_round_and_length_is_verified() {
     let (mut target, _) = open_target();
-    assert_eq!(target.next(US), Next::Verify(&[]));
+    assert_eq!(target.next(US), Next::Verify(&Proposals::new()));
     target.handle(US, verified(&[TokenId(1)], 0));
     for stale in [
         window(0, 1, 10, &[1]),
@@ -17,9 +17,9 @@ fn only_the_window_of_this_epoch_round_and_length_is_verified() {
     }
     target.handle(3 * US, Input::Received(&window(1, 1, 10, &[4, 5, 6, 7])));
     let expected = [TokenId(4), TokenId(5), TokenId(6)];
-    assert_eq!(target.next(3 * US), Next::Verify(&expected));
+    assert_eq!(target.next(3 * US), Next::Verify(&expected[..].into()));
     target.handle(3 * US, Input::Received(&window(1, 1, 10, &[8])));
-    assert_eq!(target.next(3 * US), Next::Verify(&expected));
+    assert_eq!(target.next(3 * US), Next::Verify(&expected[..].into()));
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn a_late_window_is_dropped_but_teaches_patience() {
     target.next(US);
     target.handle(US, verified(&[TokenId(1)], 0));
     let late = 6_000 * US;
-    assert_eq!(target.next(late), Next::Verify(&[]));
+    assert_eq!(target.next(late), Next::Verify(&Proposals::new()));
     let before = target.patience().limit();
     let effects = target.handle(late, Input::Received(&window(1, 1, 10, &[4])));
     assert!(
@@ -45,7 +45,7 @@ fn a_late_window_is_dropped_but_teaches_patience() {
             .answer
             .is_some_and(|answer| answer.late && answer.tokens == 1)
     );
-    assert_eq!(target.next(late), Next::Verify(&[]));
+    assert_eq!(target.next(late), Next::Verify(&Proposals::new()));
     assert!(target.patience().limit() > before);
 }
 
@@ -56,7 +56,7 @@ fn a_token_outside_the_vocabulary_ends_the_speculation_of_the_session() {
     target.handle(US, verified(&[TokenId(1)], 0));
     let effects = target.handle(US, Input::Received(&window(1, 1, 10, &[VOCAB])));
     assert!(matches!(effects.messages[..], [ToDraft::Close { .. }]));
-    assert_eq!(target.next(US), Next::Verify(&[]));
+    assert_eq!(target.next(US), Next::Verify(&Proposals::new()));
     assert!(!target.is_bound());
 }
 
@@ -74,7 +74,7 @@ fn a_refusal_ends_the_wait_and_a_temporary_one_is_asked_again() {
             retry,
         };
         target.handle(US, Input::Received(&refused));
-        assert_eq!(target.next(US), Next::Verify(&[]));
+        assert_eq!(target.next(US), Next::Verify(&Proposals::new()));
         assert!(
             target
                 .handle(US, verified(&[TokenId(2)], 0))

@@ -166,7 +166,7 @@ impl World {
         let Next::Verify(window) = self.target.next(self.now) else {
             return;
         };
-        let mut window = window.to_vec();
+        let mut window = window.tokens().to_vec();
         if self.roll() < self.faults.clip {
             window.truncate(window.len() / 2);
         }
