@@ -358,7 +358,7 @@ fn who_only_follows_costs_steps_in_batches_and_is_up_to_date_when_asked() {
     tokens.push(TokenId(9));
     let (_, sent) = rig.settle();
     assert_eq!(
-        windows(&sent)[0].1.tokens,
+        windows(&sent)[0].1.proposals.tokens(),
         continuation(language(), 1, &tokens, 3)
     );
 }
@@ -429,13 +429,13 @@ fn a_sequence_as_long_as_the_model_gets_empty_windows() {
     rig.settle();
     rig.tell(A, outcome(1, 0, 28, &[TokenId(1), TokenId(2)], 8));
     let (_, sent) = rig.settle();
-    assert_eq!(windows(&sent)[0].1.tokens.len(), 2);
+    assert_eq!(windows(&sent)[0].1.proposals.len(), 2);
     rig.tell(
         A,
         outcome(1, 1, 30, &[TokenId(1), TokenId(2), TokenId(3)], 8),
     );
     let (_, sent) = rig.settle();
-    assert!(windows(&sent)[0].1.tokens.is_empty());
+    assert!(windows(&sent)[0].1.proposals.is_empty());
 }
 
 #[test]
