@@ -146,7 +146,7 @@ impl<O: Outlet> Worker<O> {
             steps: StepCost::new(FIRST_COSTS.to_vec()),
             links: HashMap::new(),
             outgoing: Vec::new(),
-            scratch: Scratch::default(),
+            scratch: foretoken_engine::sampling::scratch(),
             turn: 0,
             opened: 0,
             reported: None,

@@ -150,7 +150,7 @@ impl Worker {
             parked: Vec::new(),
             metrics,
             gauges,
-            scratch: Scratch::new(),
+            scratch: foretoken_engine::sampling::scratch(),
             feeding: Feeding::default(),
             arrivals: 0,
             started: now,

@@ -119,7 +119,7 @@ impl Decoding {
         let mut decoding = Self {
             target: Side::new(target),
             sampler,
-            scratch: Scratch::new(),
+            scratch: foretoken_engine::sampling::scratch(),
             session,
             draft: draft.map(Draft::new),
             max_len,

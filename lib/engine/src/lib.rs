@@ -10,7 +10,8 @@
 //! on nothing else: not on the number of rows, the batch around them, page layout, prefix reuse,
 //! chunking of the prefill or the branch they were computed in.
 //!
-//! Not here: tokenizers and downloads (`foretoken-artifacts`), sampling (`foretoken-speculation`).
+//! Not here: tokenizers and downloads (`foretoken-artifacts`), sampling (`foretoken-speculation`,
+//! whose noise `sampling` compiles for wider vectors).
 
 pub mod batch;
 pub mod cpu;
@@ -18,6 +19,7 @@ pub mod isa;
 pub mod kv;
 pub mod model;
 pub mod runner;
+pub mod sampling;
 pub mod schedule;
 pub mod sim;
 pub mod spec;

@@ -85,7 +85,11 @@ impl Noise {
 
     /// Words of `4 * LANES` tokens from `first_block * 4` on: entry `[j][lane]` belongs to token
     /// `4 * (first_block + lane) + j`.
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "it has to be compiled for the caller's instructions"
+    )]
     pub(crate) fn words<const LANES: usize>(&self, first_block: u32) -> [[u32; LANES]; 4] {
         let mut counter = [
             [0; LANES],
@@ -111,26 +115,41 @@ pub fn philox(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
     philox_lanes(counter.map(|word| [word]), key).map(|[word]| word)
 }
 
-/// `LANES` blocks under one key. Lanes are independent, so that the compiler can use vectors.
-#[inline]
+/// `LANES` blocks under one key. Lanes are independent, so that the compiler can use vectors, and
+/// twice as wide as their words: the vector unit multiplies the low halves of such lanes to whole
+/// ones, and nobody looks at what is left in the high halves meanwhile.
+#[inline(always)]
 fn philox_lanes<const LANES: usize>(
-    mut counter: [[u32; LANES]; 4],
+    counter: [[u32; LANES]; 4],
     mut key: [u32; 2],
 ) -> [[u32; LANES]; 4] {
+    const LOW: u64 = 0xffff_ffff;
+    let mut wide = [[0_u64; LANES]; 4];
+    for (wide, counter) in wide.iter_mut().zip(&counter) {
+        for (wide, counter) in wide.iter_mut().zip(counter) {
+            *wide = u64::from(*counter);
+        }
+    }
     for _ in 0..ROUNDS {
         let mut next = [[0; LANES]; 4];
         for lane in 0..LANES {
-            let a = u64::from(MULTIPLIER[0]) * u64::from(counter[0][lane]);
-            let b = u64::from(MULTIPLIER[1]) * u64::from(counter[2][lane]);
-            next[0][lane] = (b >> 32) as u32 ^ counter[1][lane] ^ key[0];
-            next[1][lane] = b as u32;
-            next[2][lane] = (a >> 32) as u32 ^ counter[3][lane] ^ key[1];
-            next[3][lane] = a as u32;
+            let a = u64::from(MULTIPLIER[0]) * (wide[0][lane] & LOW);
+            let b = u64::from(MULTIPLIER[1]) * (wide[2][lane] & LOW);
+            next[0][lane] = (b >> 32) ^ wide[1][lane] ^ u64::from(key[0]);
+            next[1][lane] = b;
+            next[2][lane] = (a >> 32) ^ wide[3][lane] ^ u64::from(key[1]);
+            next[3][lane] = a;
         }
-        counter = next;
+        wide = next;
         key = [key[0].wrapping_add(WEYL[0]), key[1].wrapping_add(WEYL[1])];
     }
-    counter
+    let mut words = counter;
+    for (words, wide) in words.iter_mut().zip(&wide) {
+        for (word, wide) in words.iter_mut().zip(wide) {
+            *word = *wide as u32;
+        }
+    }
+    words
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@
 //! the lowest token. Temperature 0 is the argmax of the adjusted logits.
 
 mod argmax;
+mod bounds;
 mod history;
 mod logprobs;
 mod rank;
@@ -24,6 +25,7 @@ use alloc::{
 };
 
 pub use self::{
+    bounds::{BoundRow, Bounds, NoisyRow},
     history::History,
     logprobs::{Logprobs, logprobs},
     rank::{RankBy, Ranked, Ranking},

@@ -2,7 +2,12 @@
 
 use alloc::vec::Vec;
 
-use super::{Sampler, Scratch, argmax, support, support::FEW};
+use super::{
+    Sampler, Scratch, argmax,
+    bounds::{BLOCK, Bounds, NoisyRow},
+    support,
+    support::FEW,
+};
 use crate::{
     TokenId,
     noise::{Domain, Noise},
@@ -58,6 +63,7 @@ impl Sampler {
         let Scratch {
             logits: adjusted,
             bounds,
+            bound,
             keys,
         } = scratch;
         let logits = self.adjusted(logits, adjusted);
@@ -92,7 +98,12 @@ impl Sampler {
         match scores.noise {
             Some(_) if few => keys.iter().for_each(|&key| list.offer(support::token(key))),
             Some(noise) => {
-                argmax::bound_all(logits, scores.inverse as f32, &noise, bounds);
+                let row = NoisyRow {
+                    logits,
+                    inverse: scores.inverse as f32,
+                    noise: &noise,
+                };
+                bound(&row, bounds);
                 list.offer_bounded(bounds, keys);
             }
             None => {}
@@ -161,15 +172,14 @@ impl List<'_> {
 
     /// Offers all tokens whose bound says that they may be good enough. Those with the largest
     /// bounds come first: their scores rule out nearly all others.
-    fn offer_bounded(&mut self, bounds: &[f32], keys: &mut Vec<u64>) {
+    fn offer_bounded(&mut self, bounds: &Bounds, keys: &mut Vec<u64>) {
         let n = self.ranking.n;
-        let blocks = bounds.as_chunks::<{ argmax::BLOCK }>().0;
         if n == 0 {
             return;
         }
         keys.clear();
-        let maxima = blocks.iter().map(|block| argmax::maximum(block));
-        keys.extend(maxima.enumerate().map(|(i, top)| support::key(top, i)));
+        let tops = bounds.tops().iter().enumerate();
+        keys.extend(tops.map(|(i, &top)| support::key(top, i)));
         let start = if n < keys.len() {
             // As many blocks have a bound of at least this, so there are as many tokens.
             support::logit(*keys.select_nth_unstable_by(n - 1, |a, b| b.cmp(a)).1)
@@ -177,14 +187,14 @@ impl List<'_> {
             f32::NEG_INFINITY
         };
         for first in [true, false] {
-            for (index, block) in blocks.iter().enumerate() {
+            for (index, (top, block)) in bounds.blocks().enumerate() {
                 let least = if first { start } else { self.threshold() };
-                if argmax::maximum(block) < least {
+                if top < least {
                     continue;
                 }
                 for (offset, &bound) in block.iter().enumerate() {
                     if (bound >= start) == first && bound >= self.threshold() {
-                        self.offer(TokenId((index * argmax::BLOCK + offset) as u32));
+                        self.offer(TokenId((index * BLOCK + offset) as u32));
                     }
                 }
             }

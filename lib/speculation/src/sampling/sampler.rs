@@ -2,7 +2,12 @@
 
 use alloc::vec::Vec;
 
-use super::{History, InvalidSampling, SamplingParams, argmax, support, support::FEW};
+use super::{
+    History, InvalidSampling, SamplingParams, argmax,
+    bounds::{BoundRow, Bounds, NoisyRow},
+    support,
+    support::FEW,
+};
 use crate::{
     Seed, TokenId,
     noise::{Domain, Noise},
@@ -17,12 +22,14 @@ pub struct Sampler {
 }
 
 /// Buffers for [`Sampler`]s; one per thread is enough. They grow to the vocabulary once.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Scratch {
     /// Adjusted logits.
     pub(super) logits: Vec<f32>,
     /// Bounds on noisy scores.
-    pub(super) bounds: Vec<f32>,
+    pub(super) bounds: Bounds,
+    /// How they are made.
+    pub(super) bound: BoundRow,
     /// Sort keys of the tokens that truncation considers.
     pub(super) keys: Vec<u64>,
 }
@@ -30,7 +37,33 @@ pub struct Scratch {
 impl Scratch {
     /// Empty buffers.
     pub fn new() -> Self {
-        Self::default()
+        Self::with_bounds(bound)
+    }
+
+    /// Empty buffers, for a thread that has a faster way to call [`NoisyRow::bound`].
+    pub fn with_bounds(bound: BoundRow) -> Self {
+        Self {
+            logits: Vec::new(),
+            bounds: Bounds::default(),
+            bound,
+            keys: Vec::new(),
+        }
+    }
+
+    /// The bounds that were made last.
+    pub fn bounds(&self) -> &Bounds {
+        &self.bounds
+    }
+}
+
+/// Bounds with the instructions that this crate is compiled for.
+fn bound(row: &NoisyRow<'_>, bounds: &mut Bounds) {
+    row.bound(bounds);
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -69,6 +102,7 @@ impl Sampler {
         let Scratch {
             logits: adjusted,
             bounds,
+            bound,
             keys,
         } = scratch;
         let logits = self.adjusted(logits, adjusted);
@@ -77,15 +111,21 @@ impl Sampler {
         }
         let noise = Noise::new(self.seed, domain, self.history.len() as u32);
         let temperature = self.params.temperature;
-        if !self.params.truncates() {
-            return argmax::noisy(logits, temperature, &noise, support::EVERYTHING, bounds);
+        let mut cut = support::EVERYTHING;
+        if self.params.truncates() {
+            let support = support::cut(logits, &self.params, keys);
+            if support.len <= FEW {
+                return argmax::noisy_among(keys, temperature, &noise);
+            }
+            cut = support.cut;
         }
-        let support = support::cut(logits, &self.params, keys);
-        if support.len <= FEW {
-            argmax::noisy_among(keys, temperature, &noise)
-        } else {
-            argmax::noisy(logits, temperature, &noise, support.cut, bounds)
-        }
+        let row = NoisyRow {
+            logits,
+            inverse: (1.0 / f64::from(temperature)) as f32,
+            noise: &noise,
+        };
+        bound(&row, bounds);
+        argmax::noisy(logits, temperature, &noise, cut, bounds)
     }
 
     /// The distribution that [`Self::choose`] samples, one probability per entry of the vocabulary

@@ -208,11 +208,12 @@ fn ranking_again_takes_no_new_memory() {
             logits,
             bounds,
             keys,
+            ..
         } = &scratch;
         places.push((
             best.as_ptr() as usize,
             logits.as_ptr() as usize,
-            bounds.as_ptr() as usize,
+            bounds.tops().as_ptr() as usize,
             keys.as_ptr() as usize,
         ));
     }
