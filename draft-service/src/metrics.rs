@@ -1,10 +1,13 @@
 //! What a speculation endpoint counts.
 //!
 //! Names that vLLM's users know are kept where the meaning is the same (`vllm:…`); the others are
-//! `foretoken_…`.
+//! `foretoken_…`. `docs/metrics.md` tells what good values are.
+
+use std::time::Duration;
 
 use foretoken_engine::runner::RunnerInfo;
-use foretoken_service::metrics::{Fraction, Labelled, Meters};
+use foretoken_protocol::link::WireSize;
+use foretoken_service::metrics::{Fraction, Labelled, LabelledSum, Meters};
 use foretoken_speculation::{fanout::Limit, policy::draft::DraftStats};
 use prometheus_client::{
     metrics::{counter::Counter, gauge::Gauge, histogram::Histogram},
@@ -25,8 +28,11 @@ pub(crate) struct Metrics {
     pub(crate) resyncs: Counter,
     pub(crate) expired: Counter,
     pub(crate) malformed: Counter,
-    pub(crate) step_seconds: Histogram,
-    pub(crate) step_rows: Histogram,
+    step_seconds: Histogram,
+    step_rows: Histogram,
+    step_time: LabelledSum,
+    link_bytes: Labelled,
+    pub(crate) build_outcomes: Histogram,
     builds: Counter,
     builds_ended: Labelled,
     branch_tokens: Counter,
@@ -36,6 +42,46 @@ pub(crate) struct Metrics {
     ranks: Histogram,
     build_limits: Labelled,
     refusal_limits: Labelled,
+    unranked: Counter,
+}
+
+/// What a step was for: the most urgent of all it did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum StepFor {
+    /// Prompts, and keeping pace with targets.
+    Pace,
+    /// Verdicts to come: the targets were verifying.
+    Ahead,
+    /// A window that a target waited for.
+    Awaited,
+}
+
+impl StepFor {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Pace => "pace",
+            Self::Ahead => "ahead",
+            Self::Awaited => "awaited",
+        }
+    }
+}
+
+/// Which way a message goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// To a target.
+    Sent,
+    /// From a target.
+    Received,
+}
+
+impl Direction {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Sent => "sent",
+            Self::Received => "received",
+        }
+    }
 }
 
 impl Metrics {
@@ -48,7 +94,7 @@ impl Metrics {
             prefix_hits: to.counter("vllm:prefix_cache_hits", "Of these, found in the cache"),
             sessions: to.gauge("foretoken_sessions", "Sessions that hold a slot"),
             links: to.gauge("foretoken_links", "Targets connected"),
-            drafted: to.counter("foretoken_drafted_tokens", "Tokens proposed"),
+            drafted: to.counter("foretoken_drafted_tokens", "Tokens of windows"),
             windows: to.counter("foretoken_windows", "Windows sent"),
             abandoned: to.counter(
                 "foretoken_windows_abandoned",
@@ -64,8 +110,20 @@ impl Metrics {
                 "foretoken_messages_malformed",
                 "Messages that made no sense",
             ),
-            step_seconds: to.short_times("foretoken_step_seconds", "Engine steps"),
-            step_rows: to.rows("foretoken_step_rows", "Token rows per step"),
+            step_seconds: to.short_times("foretoken_step_seconds", "Seconds of engine steps"),
+            step_rows: to.rows("foretoken_step_rows", "Token rows of engine steps"),
+            step_time: to.labelled_sum(
+                "foretoken_draft_time_seconds",
+                "Seconds of engine steps by what they were for",
+            ),
+            link_bytes: to.labelled(
+                "foretoken_link_bytes",
+                "Bytes of messages, sent and received",
+            ),
+            build_outcomes: to.ranks(
+                "foretoken_build_outcomes",
+                "Outcomes that a verification was drafted for",
+            ),
             builds: to.counter("foretoken_builds", "Verifications drafted for while under way"),
             builds_ended: to.labelled(
                 "foretoken_builds_incomplete",
@@ -77,8 +135,11 @@ impl Metrics {
                 "foretoken_windows_prepared",
                 "Windows begun before they were asked for",
             ),
-            judged: to.counter("foretoken_verdicts_judged", "Verdicts held against candidates"),
-            ranks: to.rows(
+            judged: to.counter(
+                "foretoken_verdicts_judged",
+                "Verdicts held against the candidates of their row",
+            ),
+            ranks: to.ranks(
                 "foretoken_verdict_rank",
                 "Rank of the decided token among the candidates of its row, from 1; hits and misses",
             ),
@@ -89,6 +150,10 @@ impl Metrics {
             refusal_limits: to.labelled(
                 "foretoken_refusal_limits",
                 "What sessions that were turned away found none of",
+            ),
+            unranked: to.counter(
+                "foretoken_verdicts_unranked",
+                "Of the verdicts judged, those whose token was not among the candidates",
             ),
         };
         (metrics, to.registry())
@@ -106,6 +171,23 @@ impl Metrics {
         self.refusal_limits.get_or_create_owned(&labels).inc();
     }
 
+    /// Counts a step.
+    pub(crate) fn note_step(&self, was_for: StepFor, rows: usize, took: Duration) {
+        let seconds = took.as_secs_f64();
+        self.step_rows.observe(rows as f64);
+        self.step_seconds.observe(seconds);
+        self.step_time
+            .get_or_create_owned(&[("purpose", was_for.name())])
+            .inc_by(seconds);
+    }
+
+    /// Counts the bytes of a message.
+    pub(crate) fn note_bytes(&self, direction: Direction, message: &impl WireSize) {
+        self.link_bytes
+            .get_or_create_owned(&[("direction", direction.name())])
+            .inc_by(message.wire_size() as u64);
+    }
+
     /// Counts what sessions did since the last time.
     pub(crate) fn note(&self, stats: &DraftStats) {
         self.builds.inc_by(stats.builds.into());
@@ -118,6 +200,9 @@ impl Metrics {
         self.pushed_tokens.inc_by(stats.pushed.into());
         self.windows_prepared.inc_by(stats.prepared.into());
         self.judged.inc_by(stats.judged.into());
+        let ranked: u32 = stats.ranks.iter().sum();
+        self.unranked
+            .inc_by(stats.judged.saturating_sub(ranked).into());
         for (rank, &count) in stats.ranks.iter().enumerate() {
             for _ in 0..count {
                 self.ranks.observe((rank + 1) as f64);

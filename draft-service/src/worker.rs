@@ -28,7 +28,11 @@ use foretoken_speculation::{
     sampling::Scratch,
 };
 
-use crate::{config::DraftConfig, inbox::Message, metrics::Metrics};
+use crate::{
+    config::DraftConfig,
+    inbox::Message,
+    metrics::{Direction, Metrics},
+};
 use sessions::Session;
 use tenants::Tenants;
 
@@ -243,6 +247,7 @@ impl<O: Outlet> Worker<O> {
             }
             ServerEvent::Messages { link, messages } => {
                 for message in messages {
+                    self.metrics.note_bytes(Direction::Received, &message);
                     match message {
                         ToDraft::Open(open) if self.leaves_at.is_some() => {
                             self.turn_away(link, &open);
@@ -296,6 +301,7 @@ impl<O: Outlet> Worker<O> {
 
     /// Queues an answer for the next frame of `link`.
     fn answer(&mut self, link: LinkId, message: ToTarget) {
+        self.metrics.note_bytes(Direction::Sent, &message);
         match self.outgoing.iter_mut().find(|(to, _)| *to == link) {
             Some((_, messages)) => messages.push(message),
             None => self.outgoing.push((link, vec![message])),

@@ -1,29 +1,35 @@
 //! What a target counts.
 //!
 //! Names that vLLM's users know are kept where the meaning is the same (`vllm:…`); what only
-//! speculation across services has is `foretoken_…`.
+//! speculation across services has is `foretoken_…`. `docs/metrics.md` tells what good values are.
+
+use std::time::Duration;
 
 use foretoken_engine::runner::RunnerInfo;
-use foretoken_service::metrics::{Fraction, Labelled, Meters};
-use foretoken_speculation::policy::target::{AheadStats, Lookup, Source};
+use foretoken_service::metrics::{Fraction, Labelled, LabelledHistogram, Meters, Numbered};
+use foretoken_speculation::policy::target::{AheadStats, Lookup, Source, TargetStats};
 use prometheus_client::{
     metrics::{counter::Counter, gauge::Gauge, histogram::Histogram},
     registry::Registry,
 };
 
+use crate::request::Turnaround;
+
 /// Handles of all metrics; cheap to use from the engine thread.
 pub(crate) struct Metrics {
     pub(crate) running: Gauge,
     pub(crate) waiting: Gauge,
+    pub(crate) parked: Gauge,
     pub(crate) kv_usage: Fraction,
     pub(crate) prompt_tokens: Counter,
-    pub(crate) generated_tokens: Counter,
+    generated_tokens: Counter,
     pub(crate) preemptions: Counter,
     pub(crate) prefix_queries: Counter,
     pub(crate) prefix_hits: Counter,
-    pub(crate) drafts: Counter,
+    drafts: Counter,
     pub(crate) draft_tokens: Counter,
-    pub(crate) accepted_tokens: Counter,
+    accepted_tokens: Counter,
+    accepted_at: Numbered,
     finished: Labelled,
     pub(crate) first_token: Histogram,
     pub(crate) per_token: Histogram,
@@ -34,16 +40,38 @@ pub(crate) struct Metrics {
     pub(crate) lookahead: Gauge,
     lookahead_limit: Labelled,
     pub(crate) links_up: Gauge,
+    link_failures: Labelled,
     pub(crate) sessions: Gauge,
-    pub(crate) late_windows: Counter,
+    late_windows: Counter,
     pub(crate) stale_windows: Counter,
     pub(crate) refusals: Counter,
     pub(crate) resyncs: Counter,
     pub(crate) cancelled: Counter,
     pub(crate) busy: Counter,
+    hits: Labelled,
+    misses: Labelled,
     lookups: Labelled,
     hit_place: Histogram,
     entry_tokens: Labelled,
+    round_seconds: LabelledHistogram,
+    round_extra_seconds: LabelledHistogram,
+    round_bytes: Histogram,
+}
+
+/// A verdict, as far as it is counted.
+pub(crate) struct Pass {
+    /// Tokens of the window.
+    pub(crate) drafted: usize,
+    /// Of these, emitted.
+    pub(crate) accepted: usize,
+    /// All tokens emitted.
+    pub(crate) emitted: usize,
+    /// How long the step took that it came from.
+    pub(crate) verification: Duration,
+    /// Where the next window comes from, if that was to be drafted ahead.
+    pub(crate) lookup: Option<Lookup>,
+    /// The round that it ended.
+    pub(crate) round: Option<Turnaround>,
 }
 
 impl Metrics {
@@ -54,6 +82,7 @@ impl Metrics {
         let metrics = Self {
             running: to.gauge("vllm:num_requests_running", "Requests decoding or prefilling"),
             waiting: to.gauge("vllm:num_requests_waiting", "Requests waiting for a place"),
+            parked: to.gauge("foretoken_requests_parked", "Requests set aside because their clients do not read"),
             kv_usage: to.fraction("vllm:kv_cache_usage_perc", "KV pages in use, 1 is all"),
             prompt_tokens: to.counter("vllm:prompt_tokens", "Prompt tokens of admitted requests"),
             generated_tokens: to.counter("vllm:generation_tokens", "Tokens emitted"),
@@ -61,28 +90,35 @@ impl Metrics {
             prefix_queries: to.counter("vllm:prefix_cache_queries", "Prompt tokens looked up"),
             prefix_hits: to.counter("vllm:prefix_cache_hits", "Prompt tokens found"),
             drafts: to.counter("vllm:spec_decode_num_drafts", "Windows verified"),
-            draft_tokens: to.counter("vllm:spec_decode_num_draft_tokens", "Tokens verified"),
-            accepted_tokens: to.counter("vllm:spec_decode_num_accepted_tokens", "Tokens accepted"),
+            draft_tokens: to.counter("vllm:spec_decode_num_draft_tokens", "Tokens of windows verified"),
+            accepted_tokens: to.counter("vllm:spec_decode_num_accepted_tokens", "Of these, accepted"),
+            accepted_at: to.numbered("vllm:spec_decode_num_accepted_tokens_per_pos", "Tokens accepted, by position in the window from 0"),
             finished: to.labelled("vllm:request_success", "Requests finished"),
-            first_token: to.long_times("vllm:time_to_first_token_seconds", "From arrival to the first token"),
-            per_token: to.short_times("vllm:time_per_output_token_seconds", "Mean over a request's later tokens"),
-            latency: to.long_times("vllm:e2e_request_latency_seconds", "From arrival to the last token"),
-            step_seconds: to.short_times("foretoken_step_seconds", "Engine steps"),
-            step_rows: to.rows("foretoken_step_rows", "Token rows per step"),
-            draft_seconds: to.short_times("foretoken_draft_seconds", "From an outcome to its window"),
+            first_token: to.long_times("vllm:time_to_first_token_seconds", "Seconds from arrival to the first token"),
+            per_token: to.short_times("vllm:time_per_output_token_seconds", "Seconds a token, mean over a request's tokens after the first"),
+            latency: to.long_times("vllm:e2e_request_latency_seconds", "Seconds from arrival to the last token"),
+            step_seconds: to.short_times("foretoken_step_seconds", "Seconds of engine steps"),
+            step_rows: to.rows("foretoken_step_rows", "Token rows of engine steps"),
+            draft_seconds: to.short_times("foretoken_draft_seconds", "Seconds from an outcome that asks for a window to its arrival"),
             lookahead: to.gauge("foretoken_lookahead", "Tokens asked for in the latest round"),
-            lookahead_limit: to.labelled("foretoken_lookahead_limits", "What bound the choice of lookahead"),
+            lookahead_limit: to.labelled("foretoken_lookahead_limits", "Choices of a lookahead by what bound them"),
             links_up: to.gauge("foretoken_links_up", "Endpoints connected"),
+            link_failures: to.labelled("foretoken_link_failures", "Attempts to reach an endpoint that failed, and links lost"),
             sessions: to.gauge("foretoken_sessions", "Requests bound to an endpoint"),
-            late_windows: to.counter("foretoken_windows_late", "Rounds that went on without a window"),
+            late_windows: to.counter("foretoken_windows_late", "Rounds that went on without the window they had asked for"),
             stale_windows: to.counter("foretoken_windows_stale", "Windows dropped on arrival"),
             refusals: to.counter("foretoken_sessions_refused", "Sessions endpoints refused"),
             resyncs: to.counter("foretoken_sessions_resynced", "Sessions that lost their thread"),
             cancelled: to.counter("foretoken_requests_cancelled", "Requests whose client went away"),
             busy: to.counter("foretoken_requests_busy", "Requests turned away"),
+            hits: to.labelled("foretoken_hits", "Verdicts of SSD that a window had been drafted for"),
+            misses: to.labelled("foretoken_misses", "Verdicts of SSD that no window had been drafted for, though one could have been"),
             lookups: to.labelled("foretoken_lookups", "Verdicts of SSD by where the next window came from"),
-            hit_place: to.rows("foretoken_hit_place", "Place of a verdict among the outcomes prepared for, from 1"),
-            entry_tokens: to.labelled("foretoken_entry_tokens", "Tokens prepared ahead: received in time, used, late"),
+            hit_place: to.ranks("foretoken_hit_place", "Place of a hit among the outcomes drafted for, likeliest first, from 1"),
+            entry_tokens: to.labelled("foretoken_entry_tokens", "Tokens drafted ahead, by fate: received in time, used in a window, late"),
+            round_seconds: to.labelled_short_times("foretoken_round_seconds", "Seconds from verdict to verdict of a request, by where the window came from"),
+            round_extra_seconds: to.labelled_short_times("foretoken_round_extra_seconds", "Of these, seconds not spent in the step that verified"),
+            round_bytes: to.bytes("foretoken_round_bytes", "Bytes of messages a round of a request, both ways"),
         };
         (metrics, to.registry())
     }
@@ -93,36 +129,93 @@ impl Metrics {
             .get_or_create_owned(&[("finished_reason", reason)])
     }
 
-    /// Counts where the window after a verdict came from.
-    pub(crate) fn note_lookup(&self, lookup: &Lookup) {
-        let source = match lookup.source {
-            Source::Ahead { .. } => "ahead",
-            Source::Fallback(fallback) => fallback.name(),
-        };
-        self.lookups
-            .get_or_create_owned(&[("source", source)])
-            .inc();
-        if let Source::Ahead { place: Some(place) } = lookup.source {
-            self.hit_place.observe(f64::from(place) + 1.0);
+    /// Counts a verdict and the round that it ended.
+    pub(crate) fn note_pass(&self, pass: &Pass) {
+        self.generated_tokens.inc_by(pass.emitted as u64);
+        if pass.drafted > 0 {
+            self.drafts.inc();
+            self.draft_tokens.inc_by(pass.drafted as u64);
+            self.accepted_tokens.inc_by(pass.accepted as u64);
+            for position in 0..pass.accepted as u32 {
+                let label = [("position", position)];
+                self.accepted_at.get_or_create_owned(&label).inc();
+            }
+        }
+        if let Some(lookup) = pass.lookup {
+            count(&self.lookups, ("source", source_name(lookup.source)), 1);
+            if let Source::Ahead { place: Some(place) } = lookup.source {
+                self.hit_place.observe(f64::from(place) + 1.0);
+            }
+        }
+        if let Some(round) = pass.round {
+            let label = [("source", source_name(round.source))];
+            let extra = round.took.saturating_sub(pass.verification);
+            let (all, rest) = (&self.round_seconds, &self.round_extra_seconds);
+            all.get_or_create_owned(&label)
+                .observe(round.took.as_secs_f64());
+            rest.get_or_create_owned(&label)
+                .observe(extra.as_secs_f64());
+            if let Some(bytes) = round.bytes {
+                self.round_bytes.observe(bytes.into());
+            }
         }
     }
 
-    /// Counts what was drafted ahead for a request that is over.
-    pub(crate) fn note_ahead(&self, stats: &AheadStats) {
-        let tokens = [
-            ("received", stats.received),
-            ("used", stats.used.into()),
-            ("late", stats.late),
-        ];
-        for (fate, tokens) in tokens.into_iter().filter(|(_, tokens)| *tokens > 0) {
-            let counter = self.entry_tokens.get_or_create_owned(&[("fate", fate)]);
-            counter.inc_by(tokens);
+    /// Counts what a request did since the last time: from `counted` to `stats`.
+    pub(crate) fn note_stats(&self, counted: &mut TargetStats, stats: TargetStats) {
+        let before = std::mem::replace(counted, stats);
+        self.late_windows
+            .inc_by((stats.missed - before.missed).into());
+        let AheadStats { hits, misses, .. } = stats.ahead;
+        if (hits, misses) != (before.ahead.hits, before.ahead.misses) {
+            for (counter, all, first) in [
+                (
+                    &self.hits,
+                    hits - before.ahead.hits,
+                    stats.ahead.first_hits - before.ahead.first_hits,
+                ),
+                (
+                    &self.misses,
+                    misses - before.ahead.misses,
+                    stats.ahead.first_misses - before.ahead.first_misses,
+                ),
+            ] {
+                count(counter, ("round", "first"), first.into());
+                count(counter, ("round", "later"), (all - first).into());
+            }
         }
+        let (now, before) = (stats.ahead, before.ahead);
+        for (fate, tokens) in [
+            ("received", now.received - before.received),
+            ("used", u64::from(now.used - before.used)),
+            ("late", now.late - before.late),
+        ] {
+            count(&self.entry_tokens, ("fate", fate), tokens);
+        }
+    }
+
+    /// Counts a link that failed: `unreachable`, `lost` or `refused`.
+    pub(crate) fn link_failed(&self, kind: &'static str) {
+        count(&self.link_failures, ("kind", kind), 1);
     }
 
     /// The counter of lookahead choices in which `limit` was what bound.
     pub(crate) fn lookahead_limit(&self, limit: &'static str) -> Counter {
         self.lookahead_limit
             .get_or_create_owned(&[("limit", limit)])
+    }
+}
+
+/// Where a window came from, as metrics call it.
+fn source_name(source: Source) -> &'static str {
+    match source {
+        Source::Ahead { .. } => "ahead",
+        Source::Fallback(fallback) => fallback.name(),
+    }
+}
+
+fn count(family: &Labelled, label: (&'static str, &'static str), by: u64) {
+    if by > 0 {
+        family.get_or_create_owned(&[label]).inc_by(by);
     }
 }

@@ -1,5 +1,7 @@
 //! One request on the engine thread: what it needs to decode, and what it owes its client.
 
+mod meter;
+
 use std::time::{Duration, Instant};
 
 use foretoken_engine::{
@@ -14,12 +16,12 @@ use foretoken_speculation::{
     SessionId, TokenId,
     fallback::OnMiss,
     local::SuffixIndex,
-    message::ToDraft,
     policy::{Lookahead, Patience, Policy, SsdOptions, target},
     sampling::{InvalidSampling, Sampler, Scratch, logprobs},
     verify::Verdict,
 };
 
+pub(crate) use self::meter::{Meter, Turnaround};
 use crate::{
     inbox::{Arrival, LinkKey},
     worker::{Cohort, Regime},
@@ -65,23 +67,12 @@ pub(crate) struct Request {
     /// Log-probabilities of the prompt so far, if they are wanted.
     prompt_logprobs: Option<Vec<TokenLogprobs>>,
     cached: Option<u32>,
-    /// When the window of the next round was asked for, and how many tokens.
-    pub(crate) asked: Option<(Instant, u32)>,
-    /// When its latest verdict was, and how many tokens were asked for with it.
-    verdict: Option<(Instant, u32)>,
+    pub(crate) meter: Meter,
     /// When the first token was emitted.
     first_token: Option<Instant>,
     /// Events of the current step.
     outbox: Vec<GenerateEvent>,
     emitted: u32,
-}
-
-/// A round, from verdict to verdict.
-pub(crate) struct Turnaround {
-    /// Tokens that were asked for.
-    pub(crate) asked: u32,
-    /// How long it took.
-    pub(crate) took: Duration,
 }
 
 /// What a verification came to.
@@ -160,8 +151,7 @@ impl Request {
             top_logprobs: request.logprobs.map(|top| top as usize),
             prompt_logprobs: request.prompt_logprobs.then(Vec::new),
             cached: None,
-            asked: None,
-            verdict: None,
+            meter: Meter::default(),
             first_token: None,
             outbox: Vec::new(),
             emitted: 0,
@@ -177,29 +167,6 @@ impl Request {
             return Some(FinishReason::Stop(*last));
         }
         (tokens.len() >= self.limit).then_some(FinishReason::Length)
-    }
-
-    /// Notes what was asked of the endpoint with a verdict. Gives the round that ended with it,
-    /// unless it was the first.
-    pub(crate) fn note_asked(&mut self, messages: &[ToDraft], now: Instant) -> Option<Turnaround> {
-        let lookahead = messages.iter().find_map(|message| match message {
-            ToDraft::Outcome(outcome) => Some(outcome.asks().unwrap_or(0)),
-            ToDraft::Open(_) | ToDraft::Close { .. } => None,
-        });
-        self.asked = lookahead
-            .filter(|&tokens| tokens > 0)
-            .map(|tokens| (now, tokens));
-        let since = self.verdict.replace((now, lookahead.unwrap_or(0)));
-        since.map(|(at, asked)| Turnaround {
-            asked,
-            took: now.saturating_duration_since(at),
-        })
-    }
-
-    /// Forgets the round under way: the time to its verdict will say nothing about an endpoint.
-    pub(crate) fn forget_round(&mut self) {
-        self.asked = None;
-        self.verdict = None;
     }
 
     /// Notes how much of the prompt came from the cache; the first time counts.

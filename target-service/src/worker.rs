@@ -13,6 +13,7 @@
 mod arrivals;
 mod cohort;
 mod endpoints;
+mod linking;
 mod parking;
 mod plan;
 mod verdict;
@@ -303,6 +304,7 @@ impl Worker {
             .store((used * 1000 / pages) as u32, Ordering::Relaxed);
         self.metrics.running.set(running as i64);
         self.metrics.waiting.set(waiting as i64);
+        self.metrics.parked.set(self.parked.len() as i64);
         self.metrics.kv_usage.set(used as f64 / pages as f64);
     }
 

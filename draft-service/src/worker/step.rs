@@ -15,6 +15,7 @@ use foretoken_speculation::{
 };
 
 use super::{Outlet, Worker, sessions::Session};
+use crate::metrics::StepFor;
 
 /// Most pending tokens of a session that still counts as about to propose.
 const SHORT: usize = 33;
@@ -28,6 +29,7 @@ struct Grant {
     rows: usize,
     /// The rows are those of its branches.
     branches: bool,
+    was_for: StepFor,
 }
 
 /// Who wants rows of a step, by urgency.
@@ -90,12 +92,12 @@ impl<O: Outlet> Worker<O> {
             }
         };
         let rows: usize = grants.iter().map(|grant| grant.rows).sum();
-        self.metrics.step_rows.observe(rows as f64);
-        self.metrics
-            .step_seconds
-            .observe(started.elapsed().as_secs_f64());
         self.conclude(&flights);
-        self.steps.observe(rows as u32, started.elapsed());
+        let took = started.elapsed();
+        self.steps.observe(rows as u32, took);
+        let was_for = grants.iter().map(|grant| grant.was_for).max();
+        let was_for = was_for.unwrap_or(StepFor::Pace);
+        self.metrics.note_step(was_for, rows, took);
         true
     }
 
@@ -157,6 +159,11 @@ impl<O: Outlet> Worker<O> {
                 session: index,
                 rows,
                 branches: false,
+                was_for: match purpose {
+                    Purpose::Window => StepFor::Awaited,
+                    Purpose::Ahead => StepFor::Ahead,
+                    Purpose::Follow => StepFor::Pace,
+                },
             };
             let follows = session.primed && purpose == Purpose::Follow;
             if rows == 0 || (follows && rows < FOLLOW) {
@@ -192,6 +199,7 @@ impl<O: Outlet> Worker<O> {
             session,
             rows,
             branches: true,
+            was_for: StepFor::Ahead,
         });
     }
 
@@ -231,22 +239,19 @@ impl<O: Outlet> Worker<O> {
             grant_of[grant.session] = Some(grant);
         }
         for (session, grant) in self.sessions.iter_mut().zip(grant_of) {
-            let Some(&Grant {
-                session: index,
-                rows,
-                branches,
-            }) = grant
-            else {
-                continue;
-            };
+            let Some(grant) = grant else { continue };
+            let (index, rows) = (grant.session, grant.rows);
             let first = feeds.len();
             let Session {
                 draft, seq, forks, ..
             } = session;
-            if branches {
+            if grant.branches {
                 let Some(work) = draft.branches() else {
                     continue;
                 };
+                if work.step == 0 {
+                    self.metrics.build_outcomes.observe(work.rows() as f64);
+                }
                 let seqs = forks.prepare(&mut self.engine, *seq, &work)?;
                 feeds.extend(seqs.iter().zip(work.forks()).map(|(&seq, fork)| Feed {
                     seq,

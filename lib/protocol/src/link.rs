@@ -22,6 +22,7 @@ mod message;
 mod pump;
 mod queue;
 mod serve;
+mod size;
 mod transport;
 
 pub(crate) use codec::FrameCodec;
@@ -36,4 +37,5 @@ pub use frame::{
 };
 pub use mailbox::{Mailbox, Postbox};
 pub use serve::LinkServer;
+pub use size::WireSize;
 pub use transport::{Transport, TransportOptions};

@@ -14,8 +14,24 @@ use prometheus_client::{
 
 /// A gauge of fractions.
 pub type Fraction = Gauge<f64, AtomicU64>;
+/// A counter of seconds, or of other fractions.
+pub type Sum = Counter<f64, AtomicU64>;
 /// A counter with one label.
-pub type Labelled = Family<[(&'static str, &'static str); 1], Counter>;
+pub type Labelled = Family<Label, Counter>;
+/// A counter of fractions with one label.
+pub type LabelledSum = Family<Label, Sum>;
+/// A histogram with one label.
+pub type LabelledHistogram = Family<Label, Histogram, fn() -> Histogram>;
+/// A counter for each of a few numbers.
+pub type Numbered = Family<[(&'static str, u32); 1], Counter>;
+
+/// A label and its value.
+type Label = [(&'static str, &'static str); 1];
+
+/// Ranks and places: the first ones one by one.
+const RANKS: [f64; 12] = [
+    1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0, 32.0,
+];
 
 /// Makes the metrics of one service. Each carries the labels `instance`, `path` (the arithmetic
 /// path) and `model` (the first 12 digits of the model's digest).
@@ -51,6 +67,16 @@ impl Meters {
         self.add(name, help, Labelled::default())
     }
 
+    /// What only rises, in fractions (of seconds, for example), counted apart by one label.
+    pub fn labelled_sum(&mut self, name: &str, help: &str) -> LabelledSum {
+        self.add(name, help, LabelledSum::default())
+    }
+
+    /// What only rises, counted apart by a small number.
+    pub fn numbered(&mut self, name: &str, help: &str) -> Numbered {
+        self.add(name, help, Numbered::default())
+    }
+
     /// What rises and falls.
     pub fn gauge(&mut self, name: &str, help: &str) -> Gauge {
         self.add(name, help, Gauge::default())
@@ -63,7 +89,13 @@ impl Meters {
 
     /// Times of steps and messages: from 20 us to 1 s.
     pub fn short_times(&mut self, name: &str, help: &str) -> Histogram {
-        self.histogram(name, help, (0.000_02, 1.6, 24))
+        self.add(name, help, short_times())
+    }
+
+    /// The same, apart by one label.
+    pub fn labelled_short_times(&mut self, name: &str, help: &str) -> LabelledHistogram {
+        let family = LabelledHistogram::new_with_constructor(short_times);
+        self.add(name, help, family)
     }
 
     /// Times of requests: from 0.5 ms to 65 s.
@@ -74,6 +106,16 @@ impl Meters {
     /// Rows of steps: from 1 to 2048.
     pub fn rows(&mut self, name: &str, help: &str) -> Histogram {
         self.histogram(name, help, (1.0, 2.0, 12))
+    }
+
+    /// Ranks, from 1: the first ones one by one, up to 32.
+    pub fn ranks(&mut self, name: &str, help: &str) -> Histogram {
+        self.add(name, help, Histogram::new(RANKS))
+    }
+
+    /// Bytes of messages: from 32 to 70,000.
+    pub fn bytes(&mut self, name: &str, help: &str) -> Histogram {
+        self.histogram(name, help, (32.0, 1.5, 20))
     }
 
     /// All that was made, to be shown.
@@ -93,6 +135,10 @@ impl Meters {
     }
 }
 
+fn short_times() -> Histogram {
+    Histogram::new(exponential_buckets(0.000_02, 1.6, 24))
+}
+
 #[cfg(test)]
 mod tests {
     use prometheus_client::encoding::text::encode;
@@ -108,6 +154,14 @@ mod tests {
         let ends = meters.labelled("ends", "Ends");
         ends.get_or_create(&[("reason", "stop")]).inc();
         meters.rows("rows", "Rows").observe(3.0);
+        meters.ranks("ranks", "Ranks").observe(7.0);
+        meters.bytes("bytes", "Bytes").observe(33.0);
+        let sums = meters.labelled_sum("seconds", "Seconds");
+        sums.get_or_create(&[("kind", "ahead")]).inc_by(0.25);
+        let places = meters.numbered("places", "Places");
+        places.get_or_create(&[("position", 2)]).inc();
+        let times = meters.labelled_short_times("times", "Times");
+        times.get_or_create(&[("source", "ahead")]).observe(0.5);
         let mut text = String::new();
         encode(&mut text, &meters.registry()).unwrap();
         let labels = r#"instance="t-0",path="cpu/avx2/bf16",model="0123456789ab""#;
@@ -117,6 +171,11 @@ mod tests {
             format!("used{{{labels}}} 0.5"),
             format!(r#"ends_total{{{labels},reason="stop"}} 1"#),
             format!(r#"rows_bucket{{{labels},le="4.0"}} 1"#),
+            format!(r#"ranks_bucket{{{labels},le="8.0"}} 1"#),
+            format!(r#"bytes_bucket{{{labels},le="48.0"}} 1"#),
+            format!(r#"seconds_total{{{labels},kind="ahead"}} 0.25"#),
+            format!(r#"places_total{{{labels},position="2"}} 1"#),
+            format!(r#"times_sum{{{labels},source="ahead"}} 0.5"#),
         ] {
             assert!(text.lines().any(|shown| shown == line), "{line} in {text}");
         }

@@ -67,10 +67,6 @@ impl Worker {
             FinishReason::Length => "length",
         };
         self.metrics.finished(name).inc();
-        self.metrics
-            .late_windows
-            .inc_by(u64::from(request.session.stats().missed));
-        self.metrics.note_ahead(&request.session.stats().ahead);
         let latency = self.now.saturating_duration_since(request.arrived);
         self.metrics.latency.observe(latency.as_secs_f64());
         if let Some(each) = request.time_per_token(self.now) {

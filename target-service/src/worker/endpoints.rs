@@ -10,10 +10,7 @@
 use std::time::{Duration, Instant};
 
 use foretoken_engine::schedule::RequestId;
-use foretoken_protocol::{
-    Address,
-    link::{LinkEvent, LoadReport, Welcome},
-};
+use foretoken_protocol::{Address, link::LoadReport};
 use foretoken_speculation::{
     control::{AnswerTime, Choice, ControlConfig, Controller, Load, StepCost},
     message::{ToDraft, ToTarget},
@@ -58,23 +55,25 @@ pub(crate) trait Outlet: Send {
 }
 
 /// One endpoint.
-struct Endpoint {
-    name: String,
+pub(super) struct Endpoint {
+    pub(super) name: String,
     address: Address,
     link: LinkKey,
     outlet: Box<dyn Outlet>,
-    up: bool,
-    suspect: bool,
-    load: LoadReport,
+    pub(super) up: bool,
+    /// Why it is not, as far as that was logged.
+    pub(super) trouble: Option<String>,
+    pub(super) suspect: bool,
+    pub(super) load: LoadReport,
     /// Messages of the current step.
-    outgoing: Vec<ToDraft>,
+    pub(super) outgoing: Vec<ToDraft>,
     controllers: Controllers,
 }
 
 /// All endpoints, best first.
 pub(super) struct Endpoints {
     dial: Box<dyn Dial>,
-    list: Vec<Endpoint>,
+    pub(super) list: Vec<Endpoint>,
     links: u64,
     steps: StepCost,
     max_lookahead: u32,
@@ -83,7 +82,7 @@ pub(super) struct Endpoints {
 }
 
 impl Endpoint {
-    fn has_room(&self) -> bool {
+    pub(super) fn has_room(&self) -> bool {
         self.up && !self.load.draining && (self.load.slots == 0 || self.load.used < self.load.slots)
     }
 }
@@ -224,7 +223,7 @@ impl Endpoints {
         candidates.first().map(|endpoint| endpoint.link)
     }
 
-    fn find(&mut self, link: LinkKey) -> Option<&mut Endpoint> {
+    pub(super) fn find(&mut self, link: LinkKey) -> Option<&mut Endpoint> {
         self.list.iter_mut().find(|endpoint| endpoint.link == link)
     }
 
@@ -299,13 +298,15 @@ impl Worker {
         let draft = endpoints.step_cost(1) / DRAFT_FRACTION;
         let answers = AnswerTime::new(ANSWER_OVERHEAD, draft);
         let controllers = Controllers::new(config, &endpoints.steps, &answers);
-        let (up, suspect, load) = (false, false, LoadReport::default());
+        let (up, trouble, suspect) = (false, None, false);
+        let load = LoadReport::default();
         Endpoint {
             name,
             address,
             link,
             outlet,
             up,
+            trouble,
             suspect,
             load,
             outgoing: Vec::new(),
@@ -313,79 +314,8 @@ impl Worker {
         }
     }
 
-    /// Takes in what a link said at that time.
-    pub(super) fn link_event(&mut self, link: LinkKey, event: LinkEvent, at: Instant) {
-        match event {
-            LinkEvent::Up(welcome) => self.link_up(link, &welcome),
-            LinkEvent::Messages(messages) => {
-                for message in &messages {
-                    self.receive(link, message, at);
-                }
-            }
-            LinkEvent::Load(load) => {
-                let Some(endpoint) = self.endpoints.find(link) else {
-                    return;
-                };
-                let had_room = endpoint.has_room();
-                endpoint.load = load;
-                if !had_room && endpoint.has_room() {
-                    self.bind_unbound();
-                }
-            }
-            LinkEvent::Malformed(malformed) => {
-                tracing::warn!(?link, reason = %malformed.reason, "malformed message");
-                if let Some(session) = malformed.session {
-                    self.give_up(link, session.0);
-                }
-            }
-            LinkEvent::Suspect(suspect) => {
-                if let Some(endpoint) = self.endpoints.find(link) {
-                    endpoint.suspect = suspect;
-                }
-            }
-            LinkEvent::Down(reason) => self.link_down(link, &reason),
-            LinkEvent::Incompatible(reason) => {
-                tracing::warn!(?link, %reason, "endpoint does not match this target");
-                self.link_down(link, &reason);
-            }
-        }
-        self.endpoints.flush();
-    }
-
-    fn link_up(&mut self, link: LinkKey, welcome: &Welcome) {
-        let Some(endpoint) = self.endpoints.find(link) else {
-            return;
-        };
-        endpoint.up = true;
-        endpoint.suspect = false;
-        endpoint.load = LoadReport {
-            slots: welcome.limits.slots,
-            ..LoadReport::default()
-        };
-        tracing::info!(endpoint = %endpoint.name, instance = %welcome.instance, "endpoint connected");
-        self.count_links();
-        // It may have been replaced by one that wants what the old one refused.
-        for request in self.requests.values_mut() {
-            request.refused.retain(|refused| *refused != link);
-        }
-        self.bind_unbound();
-    }
-
-    fn link_down(&mut self, link: LinkKey, reason: &str) {
-        let Some(endpoint) = self.endpoints.find(link) else {
-            return;
-        };
-        if endpoint.up {
-            tracing::info!(endpoint = %endpoint.name, %reason, "endpoint lost");
-        }
-        endpoint.up = false;
-        endpoint.outgoing.clear();
-        self.count_links();
-        self.unbind(link);
-    }
-
     /// Moves the requests of a lost endpoint to others.
-    fn unbind(&mut self, link: LinkKey) {
+    pub(super) fn unbind(&mut self, link: LinkKey) {
         let ids: Vec<_> = self
             .requests
             .iter()
@@ -405,7 +335,7 @@ impl Worker {
         }
     }
 
-    fn bind_unbound(&mut self) {
+    pub(super) fn bind_unbound(&mut self) {
         let ids: Vec<_> = self
             .requests
             .iter()
@@ -421,7 +351,7 @@ impl Worker {
         }
     }
 
-    fn receive(&mut self, link: LinkKey, message: &ToTarget, at: Instant) {
+    pub(super) fn receive(&mut self, link: LinkKey, message: &ToTarget, at: Instant) {
         let session = match message {
             ToTarget::Opened { session, .. } | ToTarget::Refused { session, .. } => session,
             ToTarget::Window(window) => &window.session,
@@ -433,6 +363,7 @@ impl Worker {
             return;
         };
         let cohort = request.cohort(link);
+        request.meter.weigh(std::iter::once(message));
         let effects = request.session.handle(now, Input::Received(message));
         let is_bound = request.session.is_bound();
         let patience = effects.answer.map(|_| request.session.patience().clone());
@@ -473,7 +404,7 @@ impl Worker {
 
     /// Passes a request that an endpoint does not want (or serves badly) to the next one; if there
     /// is none it stays, and its session asks again if the refusal was temporary.
-    fn give_up(&mut self, link: LinkKey, session: u64) {
+    pub(super) fn give_up(&mut self, link: LinkKey, session: u64) {
         let Some(request) = bound(&mut self.requests, link, session) else {
             return;
         };
@@ -488,11 +419,5 @@ impl Worker {
             self.bind(&mut request);
         }
         self.requests.insert(id, request);
-    }
-
-    fn count_links(&self) {
-        let list = self.endpoints.list.iter();
-        let up = list.filter(|endpoint| endpoint.up).count();
-        self.metrics.links_up.set(up as i64);
     }
 }

@@ -35,7 +35,7 @@ impl Worker {
         }
         let now = self.now.saturating_duration_since(self.started);
         request.session.handle(now, Input::LinkDown);
-        request.forget_round();
+        request.meter.forget_round();
         self.parked.push(id);
         if let Some(mut request) = self.requests.remove(&id) {
             self.release(&mut request);

@@ -55,6 +55,8 @@ pub(super) enum Kind {
 pub(super) struct Feeding {
     tokens: Vec<TokenId>,
     pub(super) shares: Vec<Share>,
+    /// How long the latest step took.
+    pub(super) took: Duration,
     running: Vec<Running>,
     due: Vec<Due>,
 }
@@ -136,6 +138,7 @@ impl Worker {
         }
         self.now = Instant::now();
         let took = self.now.saturating_duration_since(started);
+        self.feeding.took = took;
         let rows = self.feeding.rows();
         self.metrics.step_rows.observe(rows as f64);
         self.metrics.step_seconds.observe(took.as_secs_f64());
@@ -393,7 +396,7 @@ impl Worker {
 /// When the window of a waiting request is to be expected. One that is overdue is expected later
 /// the longer it is overdue, so that nobody waits for it for long.
 fn expected(request: &Request, endpoints: &super::Endpoints, now: Instant) -> Due {
-    let Some((link, (asked, tokens))) = request.link.zip(request.asked) else {
+    let Some((link, (asked, tokens))) = request.link.zip(request.meter.asked) else {
         return Due {
             after: UNKNOWN,
             rows: 1,

@@ -12,14 +12,17 @@ use foretoken_speculation::{
     control::{Limit, Load},
     policy::{
         Policy,
-        target::{Input, Verified},
+        target::{Input, Lookup, Verified},
     },
     sampling::Scratch,
     verify,
 };
 
 use super::{Worker, cohort::Cohort, plan::Kind};
-use crate::request::{Decided, Request, Turnaround};
+use crate::{
+    metrics::Pass as Counted,
+    request::{Decided, Request, Turnaround},
+};
 
 /// A verdict whose consequences are still to be drawn.
 struct Verdict {
@@ -30,6 +33,12 @@ struct Verdict {
     /// Rows that were fed.
     fed: usize,
     decided: Decided,
+    /// Tokens of the window.
+    drafted: usize,
+    emitted: usize,
+    lookup: Option<Lookup>,
+    /// The round that ended with it.
+    round: Option<Turnaround>,
 }
 
 /// What the next windows should have; asked once a step.
@@ -81,25 +90,16 @@ impl Worker {
                 last,
             };
             let effects = request.session.handle(now, Input::Verified(verified));
-            let turn = request.note_asked(&effects.messages, self.now);
+            let round = request.meter.verdict(&effects, !local.is_empty(), self.now);
             if let Some(link) = request.link {
                 self.endpoints
                     .observe_round(request.cohort(link), window.len() as u32, accepted);
             }
             // What a round took that was drafted for ahead says nothing about other policies.
-            let turn = turn.filter(|_| !matches!(request.policy, Policy::Ssd(_)));
+            let turn = round.filter(|_| !matches!(request.policy, Policy::Ssd(_)));
             if let (Some(cohort), Some(turn)) = (self.endpoints.serves(request), turn) {
-                let Turnaround { asked, took } = turn;
-                self.endpoints.observe_turn(cohort, asked, rows, took);
-            }
-            if let Some(lookup) = effects.lookup {
-                self.metrics.note_lookup(&lookup);
-            }
-            self.metrics.generated_tokens.inc_by(emitted.len() as u64);
-            if !window.is_empty() {
-                self.metrics.drafts.inc();
-                self.metrics.draft_tokens.inc_by(window.len() as u64);
-                self.metrics.accepted_tokens.inc_by(u64::from(accepted));
+                self.endpoints
+                    .observe_turn(cohort, turn.asked, rows, turn.took);
             }
             self.endpoints.post(request.link, effects.messages);
             verdicts.push(Verdict {
@@ -108,6 +108,10 @@ impl Worker {
                 keep: share.len + 1 + decided.accepted,
                 fed: share.len + 1 + window.len(),
                 decided,
+                drafted: window.len(),
+                emitted: emitted.len(),
+                lookup: effects.lookup,
+                round,
             });
         }
         self.endpoints.flush();
@@ -116,11 +120,21 @@ impl Worker {
         }
     }
 
-    /// What concerns nobody but the request: KV, events, its end.
+    /// What concerns nobody but the request: counts, KV, events, its end.
     fn follow_up(&mut self, verdict: &Verdict) {
         let Some(request) = self.requests.get_mut(&verdict.request) else {
             return;
         };
+        self.metrics.note_pass(&Counted {
+            drafted: verdict.drafted,
+            accepted: verdict.decided.accepted,
+            emitted: verdict.emitted,
+            verification: self.feeding.took,
+            lookup: verdict.lookup,
+            round: verdict.round,
+        });
+        self.metrics
+            .note_stats(&mut request.meter.counted, request.session.stats());
         if let Some(took) = request.note_first_token(self.now) {
             self.metrics.first_token.observe(took.as_secs_f64());
         }

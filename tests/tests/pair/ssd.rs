@@ -9,7 +9,7 @@ use foretoken_target::{DeliveryName, FallbackName, FanOutName, SsdConfig};
 use super::rig::*;
 
 /// A draft that makes many steps while its target makes one.
-fn quick(agreement: f64) -> SimOptions {
+pub(super) fn quick(agreement: f64) -> SimOptions {
     let latency = Latency {
         base: Duration::from_micros(50),
         ..Latency::default()
@@ -20,7 +20,7 @@ fn quick(agreement: f64) -> SimOptions {
     }
 }
 
-fn slow() -> SimOptions {
+pub(super) fn slow() -> SimOptions {
     let latency = Latency {
         base: Duration::from_millis(3),
         ..Latency::default()
@@ -31,7 +31,7 @@ fn slow() -> SimOptions {
     }
 }
 
-fn ahead(mut request: GenerateRequest) -> GenerateRequest {
+pub(super) fn ahead(mut request: GenerateRequest) -> GenerateRequest {
     request.policy = Some("SSD".into());
     request
 }

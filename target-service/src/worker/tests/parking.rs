@@ -62,6 +62,7 @@ fn a_client_that_does_not_read_is_waited_for_and_gets_every_token_when_it_does()
         "its pages are free"
     );
     assert_eq!(rig.worker.metrics.sessions.get(), 0);
+    assert_eq!(rig.worker.metrics.parked.get(), 1);
     assert_eq!(rig.endpoint.sessions(), 0, "its slot is free");
     // It is parked again and again, since the client reads everything at once and then nothing.
     let mut parked = 0;
@@ -77,6 +78,7 @@ fn a_client_that_does_not_read_is_waited_for_and_gets_every_token_when_it_does()
     let stats = output.stats();
     assert_eq!(stats.accepted + stats.rounds + 1, LONG);
     assert!(stats.accepted > LONG / 4, "speculation went on: {stats:?}");
+    assert_eq!(rig.worker.metrics.parked.get(), 0);
     rig.assert_idle();
 }
 

@@ -1,0 +1,167 @@
+//! What is measured of a request's rounds, from verdict to verdict.
+
+use std::time::{Duration, Instant};
+
+use foretoken_protocol::link::WireSize;
+use foretoken_speculation::{
+    fallback::Fallback,
+    message::ToDraft,
+    policy::target::{Effects, Source, TargetStats},
+};
+
+/// A round that has ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turnaround {
+    /// Tokens that were asked for.
+    pub(crate) asked: u32,
+    /// How long it took, from verdict to verdict.
+    pub(crate) took: Duration,
+    /// Where the window that it verified came from.
+    pub(crate) source: Source,
+    /// Bytes of the messages that were sent and received in it; none if no endpoint had to do
+    /// with it.
+    pub(crate) bytes: Option<u32>,
+}
+
+/// The round under way.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    at: Instant,
+    asked: u32,
+    source: Source,
+}
+
+/// Watches a request's rounds.
+#[derive(Debug, Default)]
+pub(crate) struct Meter {
+    /// When the window of the next round was asked for, and how many tokens.
+    pub(crate) asked: Option<(Instant, u32)>,
+    begun: Option<Begun>,
+    /// Bytes of the round under way.
+    bytes: u32,
+    /// Counts that metrics know of.
+    pub(crate) counted: TargetStats,
+}
+
+impl Meter {
+    /// Takes in what follows from a verdict; `local` is whether there were proposals of this host.
+    /// Gives the round that ended with it, unless that is not known whole.
+    pub(crate) fn verdict(
+        &mut self,
+        effects: &Effects,
+        local: bool,
+        now: Instant,
+    ) -> Option<Turnaround> {
+        let asks = effects.messages.iter().find_map(|message| match message {
+            ToDraft::Outcome(outcome) => Some(outcome.asks().unwrap_or(0)),
+            ToDraft::Open(_) | ToDraft::Close { .. } => None,
+        });
+        let asked = asks.unwrap_or(0);
+        self.asked = (asked > 0).then_some((now, asked));
+        let source = match effects.lookup {
+            Some(lookup) => lookup.source,
+            None if asked > 0 => Source::Fallback(Fallback::Remote),
+            // Only a request without an endpoint verifies them otherwise.
+            None if asks.is_none() && local => Source::Fallback(Fallback::Local),
+            None => Source::Fallback(Fallback::Nothing),
+        };
+        self.weigh(effects.messages.iter());
+        let bytes = std::mem::take(&mut self.bytes);
+        let begun = self.begun.replace(Begun {
+            at: now,
+            asked,
+            source,
+        });
+        begun.map(|begun| Turnaround {
+            asked: begun.asked,
+            took: now.saturating_duration_since(begun.at),
+            source: begun.source,
+            bytes: (bytes > 0).then_some(bytes),
+        })
+    }
+
+    /// Counts the bytes of messages to or from the endpoint.
+    pub(crate) fn weigh<'a, M: WireSize + 'a>(&mut self, messages: impl Iterator<Item = &'a M>) {
+        let bytes: usize = messages.map(WireSize::wire_size).sum();
+        self.bytes = self.bytes.saturating_add(bytes as u32);
+    }
+
+    /// Forgets the round under way: the time to its verdict will say nothing about an endpoint.
+    pub(crate) fn forget_round(&mut self) {
+        self.asked = None;
+        self.begun = None;
+        self.bytes = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use foretoken_speculation::{
+        message::{Outcome, ToTarget},
+        policy::target::Lookup,
+    };
+
+    use super::*;
+
+    fn outcome(lookahead: u32) -> Effects {
+        Effects {
+            messages: vec![ToDraft::Outcome(Outcome {
+                lookahead,
+                ..Outcome::default()
+            })],
+            ..Effects::default()
+        }
+    }
+
+    fn source_of(effects: &Effects, local: bool) -> Source {
+        let (mut meter, now) = (Meter::default(), Instant::now());
+        assert!(meter.verdict(effects, local, now).is_none());
+        let ended = meter.verdict(&Effects::default(), false, now);
+        ended.expect("it began with a verdict").source
+    }
+
+    #[test]
+    fn where_a_window_comes_from_is_known_when_it_is_verified() {
+        let place = Some(3);
+        let hit = Effects {
+            lookup: Some(Lookup {
+                source: Source::Ahead { place },
+                tokens: 4,
+                first: false,
+            }),
+            ..outcome(0)
+        };
+        assert_eq!(source_of(&hit, true), Source::Ahead { place });
+        let fallback = |kind| Source::Fallback(kind);
+        assert_eq!(source_of(&outcome(4), false), fallback(Fallback::Remote));
+        assert_eq!(source_of(&outcome(0), true), fallback(Fallback::Nothing));
+        let alone = Effects::default();
+        assert_eq!(source_of(&alone, true), fallback(Fallback::Local));
+        assert_eq!(source_of(&alone, false), fallback(Fallback::Nothing));
+    }
+
+    #[test]
+    fn a_round_has_the_bytes_between_two_verdicts_and_the_later_of_them() {
+        let (mut meter, now) = (Meter::default(), Instant::now());
+        meter.verdict(&outcome(4), false, now);
+        let opened = ToTarget::Opened {
+            session: foretoken_speculation::SessionId(1),
+            epoch: foretoken_speculation::Epoch(1),
+        };
+        meter.weigh([&opened, &opened].into_iter());
+        let later = now + Duration::from_millis(3);
+        let effects = outcome(4);
+        let round = meter.verdict(&effects, false, later).expect("it ended");
+        let sizes = 2 * opened.wire_size() + effects.messages[0].wire_size();
+        assert_eq!(round.bytes, Some(sizes as u32));
+        assert_eq!((round.asked, round.took), (4, later - now));
+    }
+
+    #[test]
+    fn a_round_that_was_forgotten_is_not_told() {
+        let (mut meter, now) = (Meter::default(), Instant::now());
+        meter.verdict(&outcome(4), false, now);
+        meter.forget_round();
+        assert!(meter.verdict(&outcome(4), false, now).is_none());
+    }
+}

@@ -1,0 +1,107 @@
+//! What links to endpoints say, but for what concerns a session.
+//!
+//! A lost link is dialled again by itself, for ever. The log has a line when something changes; how
+//! often an endpoint failed is a metric.
+
+use std::time::Instant;
+
+use foretoken_protocol::link::{LinkEvent, LoadReport, Welcome};
+
+use super::Worker;
+use crate::inbox::LinkKey;
+
+impl Worker {
+    /// Takes in what a link said at that time.
+    pub(super) fn link_event(&mut self, link: LinkKey, event: LinkEvent, at: Instant) {
+        match event {
+            LinkEvent::Up(welcome) => self.link_up(link, &welcome),
+            LinkEvent::Messages(messages) => {
+                for message in &messages {
+                    self.receive(link, message, at);
+                }
+            }
+            LinkEvent::Load(load) => {
+                let Some(endpoint) = self.endpoints.find(link) else {
+                    return;
+                };
+                let had_room = endpoint.has_room();
+                endpoint.load = load;
+                if !had_room && endpoint.has_room() {
+                    self.bind_unbound();
+                }
+            }
+            LinkEvent::Malformed(malformed) => {
+                tracing::warn!(?link, reason = %malformed.reason, "malformed message");
+                if let Some(session) = malformed.session {
+                    self.give_up(link, session.0);
+                }
+            }
+            LinkEvent::Suspect(suspect) => {
+                if let Some(endpoint) = self.endpoints.find(link) {
+                    endpoint.suspect = suspect;
+                }
+            }
+            LinkEvent::Down(reason) => self.link_down(link, reason, false),
+            LinkEvent::Incompatible(reason) => self.link_down(link, reason, true),
+        }
+        self.endpoints.flush();
+    }
+
+    fn link_up(&mut self, link: LinkKey, welcome: &Welcome) {
+        let Some(endpoint) = self.endpoints.find(link) else {
+            return;
+        };
+        endpoint.up = true;
+        endpoint.trouble = None;
+        endpoint.suspect = false;
+        endpoint.load = LoadReport {
+            slots: welcome.limits.slots,
+            ..LoadReport::default()
+        };
+        tracing::info!(endpoint = %endpoint.name, instance = %welcome.instance, "endpoint connected");
+        self.count_links();
+        // It may have been replaced by one that wants what the old one refused.
+        for request in self.requests.values_mut() {
+            request.refused.retain(|refused| *refused != link);
+        }
+        self.bind_unbound();
+    }
+
+    /// An endpoint was lost, cannot be reached, or refused this target. It is dialled again and
+    /// again; the log has a line when something changes.
+    fn link_down(&mut self, link: LinkKey, reason: String, refused: bool) {
+        let Some(endpoint) = self.endpoints.find(link) else {
+            return;
+        };
+        let name = &endpoint.name;
+        let is_news = endpoint.trouble.as_ref() != Some(&reason);
+        let failure = match (endpoint.up, refused) {
+            (_, true) => "refused",
+            (true, false) => "lost",
+            (false, false) => "unreachable",
+        };
+        self.metrics.link_failed(failure);
+        if is_news && refused {
+            tracing::warn!(endpoint = %name, %reason, "endpoint does not match this target");
+        } else if is_news && endpoint.up {
+            tracing::info!(endpoint = %name, %reason, "endpoint lost");
+        } else if is_news {
+            tracing::warn!(endpoint = %name, %reason, "endpoint cannot be reached");
+        }
+        endpoint.trouble = Some(reason);
+        endpoint.up = false;
+        endpoint.outgoing.clear();
+        self.count_links();
+        self.unbind(link);
+    }
+
+    fn count_links(&self) {
+        let up = self
+            .endpoints
+            .list
+            .iter()
+            .filter(|endpoint| endpoint.up)
+            .count();
+        self.metrics.links_up.set(up as i64);
+    }
+}
