@@ -286,6 +286,6 @@ fn answer(message: &ToDraft) -> Option<ToTarget> {
             .map(TokenId)
             .collect::<Vec<_>>()
             .into(),
-        q: Vec::new(),
+        ..Window::default()
     }))
 }

@@ -137,7 +137,7 @@ fn open(session: u64, tokens: Vec<TokenId>) -> ToDraft {
         seed: Seed(session),
         prompt_len: tokens.len() as u32,
         tokens,
-        branching: None,
+        ..Open::default()
     })
 }
 

@@ -15,6 +15,7 @@
 
 mod codec;
 mod dial;
+mod distribution;
 mod event;
 mod frame;
 mod mailbox;

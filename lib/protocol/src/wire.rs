@@ -69,7 +69,7 @@ pub(crate) enum ValueError {
         field: &'static str,
         error: TreeError,
     },
-    #[error("{0} is no distribution: positive numbers that sum to 1, by ascending token")]
+    #[error("{0} is no distribution: weights from 1 to 65535, by ascending token")]
     Distribution(&'static str),
 }
 

@@ -9,7 +9,7 @@ use alloc::{string::String, vec::Vec};
 
 use crate::{
     Epoch, Proposals, Round, Seed, SessionId, TokenId, fanout::FanOut, guess::OutcomeKey,
-    sampling::SamplingParams,
+    saguaro::Saguaro, sampling::SamplingParams, verify::Verification,
 };
 
 /// From the target to the endpoint.
@@ -67,6 +67,8 @@ pub struct Open {
     pub epoch: Epoch,
     /// How the target samples; a coupled draft samples the same way with the same noise.
     pub sampling: SamplingParams,
+    /// How it verifies, and so what proposals are drawn from.
+    pub verification: Verification,
     /// Seed of the noise.
     pub seed: Seed,
     /// How many of `tokens` are the prompt: penalties tell prompt from output.
@@ -135,6 +137,9 @@ pub struct Outcome {
     /// Whether what is asked for may be a tree, then `lookahead` tokens deep at most. Otherwise a
     /// chain.
     pub tree: Option<TreeBudget>,
+    /// What is lowered of the distributions that the tokens asked for are drawn from
+    /// ([`Verification::Rejection`] only).
+    pub saguaro: Saguaro,
 }
 
 /// What the target has for a tree of proposals.
@@ -164,7 +169,7 @@ impl Outcome {
 }
 
 /// Tokens proposed for one round.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Window {
     /// Session this belongs to.
     pub session: SessionId,
@@ -176,8 +181,11 @@ pub struct Window {
     pub base_len: u32,
     /// The proposed continuation.
     pub proposals: Proposals,
-    /// What each token was sampled from (rejection mode only; empty in coupled mode).
+    /// What each token was drawn from, before it was lowered ([`Verification::Rejection`] only;
+    /// empty otherwise).
     pub q: Vec<SparseDistribution>,
+    /// How it was lowered.
+    pub saguaro: Saguaro,
 }
 
 /// Continuations for outcomes of one round, or the next tokens of them.
@@ -187,7 +195,7 @@ pub struct Window {
 /// as soon as it has a token. A part fits if as many tokens are `before` it as are known; any other
 /// is dropped, so that a repeated part changes nothing and a lost one only leaves the continuations
 /// shorter.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entries {
     /// Session this belongs to.
     pub session: SessionId,
@@ -205,6 +213,11 @@ pub struct Entries {
     pub tokens: Vec<TokenId>,
     /// Second choices, which make trees of continuations. Only if asked for.
     pub sides: Vec<Side>,
+    /// What each of `tokens` was drawn from, before it was lowered ([`Verification::Rejection`]
+    /// only; empty otherwise).
+    pub q: Vec<SparseDistribution>,
+    /// How it was lowered.
+    pub saguaro: Saguaro,
 }
 
 /// A proposal that nothing follows, beside the tokens of a continuation.
@@ -218,12 +231,37 @@ pub struct Side {
     pub token: TokenId,
 }
 
-/// A distribution over part of the vocabulary: what the draft really sampled from, after its own
-/// truncation and renormalisation. Probabilities are positive and sum to 1 up to rounding.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// A distribution over part of the vocabulary: what a draft really samples from, after its own
+/// truncation. Weights are whole numbers, so that both sides know it to the last bit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SparseDistribution {
-    /// (token, probability), by ascending token.
-    pub entries: Vec<(TokenId, f32)>,
+    /// (token, weight), by ascending token; no weight is 0. A token's probability is its share of
+    /// the sum of all weights.
+    pub entries: Vec<(TokenId, u32)>,
+}
+
+impl SparseDistribution {
+    /// Largest weight that can be sent.
+    pub const MAX_WEIGHT: u32 = u16::MAX as u32;
+
+    /// Sum of the weights, exact for as many tokens as any vocabulary has.
+    pub fn total(&self) -> f64 {
+        self.entries.iter().map(|entry| f64::from(entry.1)).sum()
+    }
+
+    /// Weight of `token`; 0 if it has none.
+    pub fn weight(&self, token: TokenId) -> u32 {
+        let found = self.entries.binary_search_by_key(&token, |entry| entry.0);
+        found.map_or(0, |place| self.entries[place].1)
+    }
+
+    /// Probability of `token`.
+    pub fn probability(&self, token: TokenId) -> f64 {
+        match self.weight(token) {
+            0 => 0.0,
+            weight => f64::from(weight) / self.total(),
+        }
+    }
 }
 
 /// Asks for an `Open` of a new epoch.

@@ -9,55 +9,50 @@ use alloc::vec::Vec;
 
 use crate::{TokenId, message::SparseDistribution};
 
+/// Weight of the likeliest token. Others are rounded to whole numbers, which moves at most a
+/// thousandth of the mass and keeps most of them to a byte on the wire.
+const TOP_WEIGHT: f64 = 4095.0;
+
 /// Replaces `q` by the `n` likeliest tokens of `probabilities` (one value per entry of the
-/// vocabulary; the lower id among equals), made to sum to 1. Tokens without mass are left out.
+/// vocabulary, in any unit; the lower id among equals). Tokens that are thousands of times less
+/// likely than the likeliest are left out.
 pub fn likeliest(probabilities: &[f64], n: usize, q: &mut SparseDistribution) {
-    let entries = &mut q.entries;
-    entries.clear();
-    if n == 0 {
+    q.entries.clear();
+    let top = probabilities.iter().copied().fold(0.0, f64::max);
+    if n == 0 || !(top > 0.0 && top < f64::INFINITY) {
         return;
     }
+    let least = 0.5 / TOP_WEIGHT * top;
+    let mut best: Vec<(TokenId, f64)> = Vec::with_capacity(n.min(64) + 1);
     for (index, &probability) in probabilities.iter().enumerate() {
-        let probability = probability as f32;
-        let worst = entries.last().map_or(0.0, |entry: &(TokenId, f32)| entry.1);
-        if probability > 0.0 && (entries.len() < n || probability > worst) {
-            let place = entries.partition_point(|entry| entry.1 >= probability);
-            entries.truncate(n - 1);
-            entries.insert(place, (TokenId(index as u32), probability));
+        let worst = best.last().map_or(0.0, |entry| entry.1);
+        if probability >= least && (best.len() < n || probability > worst) {
+            let place = best.partition_point(|entry| entry.1 >= probability);
+            best.truncate(n - 1);
+            best.insert(place, (TokenId(index as u32), probability));
         }
     }
-    entries.sort_unstable_by_key(|entry| entry.0);
-    normalise(entries);
+    best.sort_unstable_by_key(|entry| entry.0);
+    let weight = |probability: f64| libm::round(probability / top * TOP_WEIGHT) as u32;
+    let entries = best.iter().map(|&(token, p)| (token, weight(p).max(1)));
+    q.entries.extend(entries);
 }
 
 /// The token that a uniform number in (0, 1) stands for, by ascending token; `None` if `q` is empty.
 pub fn draw(q: &SparseDistribution, uniform: f64) -> Option<TokenId> {
-    let mut left = uniform * total(&q.entries);
+    let mut left = uniform * q.total();
     let mut drawn = None;
-    for &(token, probability) in &q.entries {
-        if probability > 0.0 {
+    for &(token, weight) in &q.entries {
+        let weight = f64::from(weight);
+        if weight > 0.0 {
             drawn = Some(token);
-            if left < f64::from(probability) {
+            if left < weight {
                 break;
             }
-            left -= f64::from(probability);
+            left -= weight;
         }
     }
     drawn
-}
-
-/// Makes probabilities sum to 1, up to rounding. All zero they stay as they are.
-pub(crate) fn normalise(entries: &mut Vec<(TokenId, f32)>) {
-    let total = total(entries);
-    if total > 0.0 {
-        for entry in entries {
-            entry.1 = (f64::from(entry.1) / total) as f32;
-        }
-    }
-}
-
-fn total(entries: &[(TokenId, f32)]) -> f64 {
-    entries.iter().map(|entry| f64::from(entry.1)).sum()
 }
 
 #[cfg(test)]
@@ -73,25 +68,40 @@ mod tests {
         for i in 0..200 {
             let word = |j| f64::from(philox([i, j, 0, 0], [2, 6])[0] % 50);
             let weights: Vec<f64> = (0..40).map(word).collect();
-            let total: f64 = weights.iter().sum();
-            let p: Vec<f64> = weights.iter().map(|weight| weight / total).collect();
-            let mut order: Vec<usize> = (0..40).filter(|&t| p[t] > 0.0).collect();
-            order.sort_by(|&a, &b| p[b].total_cmp(&p[a]).then(a.cmp(&b)));
+            let mut order: Vec<usize> = (0..40).filter(|&t| weights[t] > 0.0).collect();
+            order.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]).then(a.cmp(&b)));
             order.truncate(i as usize % 12);
-            let kept: f64 = order.iter().map(|&t| p[t]).sum();
+            let kept: f64 = order.iter().map(|&t| weights[t]).sum();
             order.sort_unstable();
-            likeliest(&p, i as usize % 12, &mut q);
+            likeliest(&weights, i as usize % 12, &mut q);
             let tokens: Vec<usize> = q.entries.iter().map(|entry| entry.0.index()).collect();
             assert_eq!(tokens, order);
-            for (token, probability) in &q.entries {
-                assert!((f64::from(*probability) - p[token.index()] / kept).abs() < 1e-6);
+            for &token in &order {
+                let expected = weights[token] / kept;
+                let found = q.probability(TokenId(token as u32));
+                assert!((found - expected).abs() < 1e-3, "{found} {expected}");
             }
+            assert!(q.entries.iter().all(|entry| entry.1 <= 4095));
+        }
+    }
+
+    #[test]
+    fn what_nearly_never_comes_is_left_out() {
+        let mut q = SparseDistribution::default();
+        likeliest(&[1e-9, 0.6, 0.4, 0.0, 0.6 / 8000.0], 9, &mut q);
+        assert_eq!(
+            q.entries,
+            [(TokenId(1), 4095), (TokenId(2), 2730), (TokenId(4), 1)]
+        );
+        for nothing in [&[0.0, 0.0][..], &[], &[f64::INFINITY, 1.0]] {
+            likeliest(nothing, 9, &mut q);
+            assert!(q.entries.is_empty());
         }
     }
 
     #[test]
     fn draws_follow_the_distribution() {
-        let entries = vec![(TokenId(3), 0.25), (TokenId(5), 0.5), (TokenId(9), 0.25)];
+        let entries = vec![(TokenId(3), 1), (TokenId(5), 2), (TokenId(9), 1)];
         let q = SparseDistribution { entries };
         let mut counts = [0; 10];
         for i in 0..4000 {

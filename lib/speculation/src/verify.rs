@@ -59,6 +59,34 @@ pub fn coupled_chain<'a>(
     }
 }
 
+/// The rule by which proposals are accepted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Verification {
+    /// A proposal is accepted if it is what the target draws with the noise that both sides share:
+    /// output does not depend on proposals at all.
+    #[default]
+    Coupled,
+    /// By the ratio of probabilities, all positions of a window together: output has the target's
+    /// law, if proposals were drawn from what comes with them.
+    Rejection {
+        /// Most tokens that a proposal is drawn among.
+        support: u32,
+    },
+}
+
+impl Verification {
+    /// Tokens that proposals are drawn among unless somebody says otherwise.
+    pub const SUPPORT: u32 = 16;
+
+    /// The name used in manifests, requests and usage.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Coupled => "Coupled",
+            Self::Rejection { .. } => "Rejection",
+        }
+    }
+}
+
 /// How to verify a chain whose proposals come with their distributions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RatioRule {
@@ -96,31 +124,53 @@ pub fn ratio_chain<'a>(
     verdict
 }
 
-/// The distribution that `token` was drawn from: `q`, or all mass on it if `q` does not have it (a
-/// deterministic source).
-fn proposal_law<'a>(
-    q: Option<&'a SparseDistribution>,
-    point: &'a [(TokenId, f32); 1],
-) -> (&'a [(TokenId, f32)], f64) {
-    let token = point[0].0;
-    let found = q.and_then(|q| {
-        let (_, probability) = q.entries.iter().find(|entry| entry.0 == token)?;
-        (*probability > 0.0).then_some((&q.entries[..], f64::from(*probability)))
-    });
-    found.unwrap_or((point, 1.0))
+/// What a proposal was drawn from.
+#[derive(Clone, Copy)]
+struct Law<'a> {
+    entries: &'a [(TokenId, u32)],
+    total: f64,
+    /// Probability of the proposal.
+    drawn: f64,
 }
 
-/// Turns `p` into `max(scale * p - q, 0)`, not normalised; returns its sum.
-fn subtract(p: &mut [f64], scale: f64, q: &[(TokenId, f32)]) -> f64 {
-    for p in p.iter_mut() {
-        *p *= scale;
-    }
-    for &(token, probability) in q {
-        if let Some(p) = p.get_mut(token.index()) {
-            *p = (*p - f64::from(probability)).max(0.0);
+impl<'a> Law<'a> {
+    /// The law of `token`: `q`, or all mass on it if `q` does not have it (a deterministic source).
+    fn of(
+        token: TokenId,
+        q: Option<&'a SparseDistribution>,
+        point: &'a mut [(TokenId, u32); 1],
+    ) -> Self {
+        *point = [(token, 1)];
+        let weight = q.map_or(0, |q| q.weight(token));
+        match q {
+            Some(q) if weight > 0 => {
+                let total = q.total();
+                Self {
+                    entries: &q.entries,
+                    total,
+                    drawn: f64::from(weight) / total,
+                }
+            }
+            Some(_) | None => Self {
+                entries: point,
+                total: 1.0,
+                drawn: 1.0,
+            },
         }
     }
-    p.iter().sum()
+
+    /// Turns `p` into `max(scale * p - q, 0)`, not normalised; returns its sum.
+    fn subtract_from(self, p: &mut [f64], scale: f64) -> f64 {
+        for p in p.iter_mut() {
+            *p *= scale;
+        }
+        for &(token, weight) in self.entries {
+            if let Some(p) = p.get_mut(token.index()) {
+                *p = (*p - f64::from(weight) / self.total).max(0.0);
+            }
+        }
+        p.iter().sum()
+    }
 }
 
 /// Probability of `token`; 0 outside the vocabulary.

@@ -23,7 +23,9 @@ use foretoken_speculation::{
         Branching, Delivery, Entries, Open, Outcome, Resync, Side, SparseDistribution, ToDraft,
         ToTarget, TreeBudget, Window,
     },
+    saguaro::Saguaro,
     sampling::SamplingParams,
+    verify::Verification,
 };
 use mutate::Fuzzer;
 use tokio_util::sync::CancellationToken;
@@ -53,6 +55,7 @@ fn any_bytes_are_a_target_frame_or_an_error() {
                 logit_bias: vec![(TokenId(5), 1.5)],
                 ..Default::default()
             },
+            verification: Verification::Rejection { support: 16 },
             seed: Seed(9),
             prompt_len: 20,
             tokens: tokens(24),
@@ -76,6 +79,7 @@ fn any_bytes_are_a_target_frame_or_an_error() {
                 nodes: 12,
                 row_cost: 300,
             }),
+            saguaro: Saguaro::new(3, 5),
         }),
         ToDraft::Close {
             session,
@@ -127,10 +131,11 @@ fn any_bytes_are_a_draft_frame_or_an_error() {
             proposals: tree(2),
             q: vec![
                 SparseDistribution {
-                    entries: vec![(TokenId(0), 0.25), (TokenId(37), 0.75)]
+                    entries: vec![(TokenId(0), 1365), (TokenId(37), 4095)]
                 };
                 2
             ],
+            saguaro: Saguaro::new(2, 7),
         }),
         ToTarget::Entries(Entries {
             session,
@@ -148,6 +153,13 @@ fn any_bytes_are_a_draft_frame_or_an_error() {
                 after: 1,
                 token: TokenId(9),
             }],
+            q: vec![
+                SparseDistribution {
+                    entries: vec![(TokenId(5), 9)]
+                };
+                6
+            ],
+            saguaro: Saguaro::default(),
         }),
         ToTarget::Resync(Resync {
             session,

@@ -67,7 +67,7 @@ impl Dialled {
             seed: Seed(1),
             prompt_len: 4,
             tokens: vec![TokenId(2); 4],
-            branching: None,
+            ..Open::default()
         };
         self.link.send(vec![ToDraft::Open(open)]).expect("it is up");
         self.wait("an answer to Open", |event| match event {

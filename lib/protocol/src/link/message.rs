@@ -9,18 +9,21 @@ use foretoken_speculation::{
     fanout::FanOut,
     guess::OutcomeKey,
     message::{
-        Branching, Delivery, Entries, Open, Outcome, Resync, Side, SparseDistribution, ToDraft,
-        ToTarget, TreeBudget, Window,
+        Branching, Delivery, Entries, Open, Outcome, Resync, Side, ToDraft, ToTarget, TreeBudget,
+        Window,
     },
+    saguaro::Saguaro,
     sampling::SamplingParams,
+    verify::Verification,
 };
 
+use super::distribution;
 use crate::wire::{
-    ValueError, Wire, check_text, pack_tokens, pack_words,
+    ValueError, Wire, check_text, pack_tokens,
     proto::speculation::v1::{
         self as proto, DraftMessage, TargetMessage, draft_message, target_message,
     },
-    unpack_pairs, unpack_tokens, unpack_words,
+    unpack_tokens,
 };
 
 /// Most tokens an outcome or a window can have. Far above any lookahead that pays.
@@ -31,10 +34,6 @@ const MAX_BRANCHES: usize = 4096;
 
 /// Most tokens of a part of entries.
 const MAX_PART: usize = 1 << 16;
-
-/// Distance from 1 at which probabilities are no distribution any more: rounding of a thousand
-/// f32 terms stays a hundred times below it.
-const MAX_SUM_ERROR: f32 = 0.01;
 
 /// Who a message is about.
 pub(crate) trait Keyed {
@@ -93,6 +92,10 @@ impl Wire for ToDraft {
                 prompt_len: open.prompt_len,
                 tokens: pack_tokens(&open.tokens),
                 branching: open.branching.map(|branching| branching.to_proto()),
+                support: match open.verification {
+                    Verification::Coupled => 0,
+                    Verification::Rejection { support } => support,
+                },
             }),
             Self::Outcome(outcome) => target_message::Body::Outcome(proto::Outcome {
                 round: outcome.round.0,
@@ -108,6 +111,8 @@ impl Wire for ToDraft {
                     nodes: tree.nodes,
                     row_cost: tree.row_cost,
                 }),
+                saguaro: (outcome.saguaro != Saguaro::default())
+                    .then(|| outcome.saguaro.to_proto()),
             }),
             Self::Close { .. } => target_message::Body::Close(proto::Close {}),
         };
@@ -141,6 +146,10 @@ impl Wire for ToDraft {
                     prompt_len: open.prompt_len,
                     tokens,
                     branching: open.branching.map(Branching::from_proto).transpose()?,
+                    verification: match open.support {
+                        0 => Verification::Coupled,
+                        support => Verification::Rejection { support },
+                    },
                 })
             }
             target_message::Body::Outcome(outcome) => {
@@ -165,6 +174,7 @@ impl Wire for ToDraft {
                         nodes: tree.nodes,
                         row_cost: tree.row_cost,
                     }),
+                    saguaro: Saguaro::from_proto(outcome.saguaro.unwrap_or_default())?,
                 })
             }
             target_message::Body::Close(proto::Close {}) => Self::Close { session, epoch },
@@ -187,7 +197,7 @@ impl Wire for ToTarget {
                 base_len: window.base_len,
                 tokens: pack_tokens(window.proposals.tokens()),
                 parents: window.proposals.parents().to_vec(),
-                q: (!window.q.is_empty()).then(|| pack_distributions(&window.q)),
+                q: distribution::pack(&window.q, window.saguaro),
             }),
             Self::Entries(entries) => draft_message::Body::Entries(proto::Entries {
                 round: entries.round.0,
@@ -197,6 +207,7 @@ impl Wire for ToTarget {
                 decided: entries.keys.iter().map(|key| key.token.0).collect(),
                 tokens: words(&entries.tokens),
                 sides: write_sides(&entries.sides),
+                q: distribution::pack(&entries.q, entries.saguaro),
             }),
             Self::Resync(resync) => draft_message::Body::Resync(proto::Resync {
                 have_len: resync.have_len,
@@ -223,10 +234,7 @@ impl Wire for ToTarget {
             draft_message::Body::Window(window) => {
                 let tokens = unpack_tokens("window.tokens", &window.tokens)?;
                 let proposals = read_proposals("window.tokens", tokens, &window.parents)?;
-                let q = match window.q {
-                    Some(q) => unpack_distributions(&q, proposals.len())?,
-                    None => Vec::new(),
-                };
+                let (q, saguaro) = distribution::unpack(window.q, proposals.len())?;
                 Self::Window(Window {
                     session,
                     epoch,
@@ -234,6 +242,7 @@ impl Wire for ToTarget {
                     base_len: window.base_len,
                     proposals,
                     q,
+                    saguaro,
                 })
             }
             draft_message::Body::Entries(entries) => {
@@ -285,6 +294,22 @@ impl Wire for Branching {
     }
 }
 
+impl Wire for Saguaro {
+    type Proto = proto::Saguaro;
+
+    fn to_proto(&self) -> proto::Saguaro {
+        proto::Saguaro {
+            fan_out: self.fan_out(),
+            lost: self.lost(),
+        }
+    }
+
+    fn from_proto(saguaro: proto::Saguaro) -> Result<Self, ValueError> {
+        check_branches("saguaro.fan_out", saguaro.fan_out as usize)?;
+        Ok(Self::new(saguaro.fan_out, saguaro.lost))
+    }
+}
+
 fn read_entries(
     session: SessionId,
     epoch: Epoch,
@@ -301,6 +326,7 @@ fn read_entries(
     check_branches("entries.decided", decided.len())?;
     check_at_most("entries.tokens", entries.tokens.len(), MAX_PART)?;
     let keys = accepted.into_iter().zip(tokens_of(decided));
+    let (q, saguaro) = distribution::unpack(entries.q, entries.tokens.len())?;
     Ok(Entries {
         session,
         epoch,
@@ -312,6 +338,8 @@ fn read_entries(
             .collect(),
         tokens: tokens_of(entries.tokens),
         sides: entries.sides.map_or(Ok(Vec::new()), read_sides)?,
+        q,
+        saguaro,
     })
 }
 
@@ -383,71 +411,4 @@ fn check_at_most(field: &'static str, found: usize, limit: usize) -> Result<(), 
         });
     }
     Ok(())
-}
-
-fn pack_distributions(q: &[SparseDistribution]) -> proto::SparseQ {
-    let entries = || q.iter().flat_map(|distribution| &distribution.entries);
-    let tokens: Vec<u32> = entries().map(|(token, _)| token.0).collect();
-    let probabilities: Vec<u32> = entries()
-        .map(|(_, probability)| probability.to_bits())
-        .collect();
-    proto::SparseQ {
-        counts: pack_words(
-            q.iter()
-                .map(|distribution| distribution.entries.len() as u32),
-        ),
-        tokens: pack_words(tokens.into_iter()),
-        probabilities: pack_words(probabilities.into_iter()),
-    }
-}
-
-fn unpack_distributions(
-    q: &proto::SparseQ,
-    expected: usize,
-) -> Result<Vec<SparseDistribution>, ValueError> {
-    let counts = unpack_words("q.counts", &q.counts)?;
-    if counts.len() != expected {
-        let found = counts.len();
-        return Err(ValueError::Count {
-            field: "q.counts",
-            found,
-            expected,
-        });
-    }
-    let pairs = unpack_pairs("q.probabilities", &q.tokens, &q.probabilities)?;
-    let mut rest = pairs.as_slice();
-    let mut distributions = Vec::with_capacity(expected);
-    for count in counts {
-        let (entries, behind) = rest
-            .split_at_checked(count as usize)
-            .ok_or(ValueError::Count {
-                field: "q.tokens",
-                found: rest.len(),
-                expected: count as usize,
-            })?;
-        rest = behind;
-        distributions.push(check_distribution(entries)?);
-    }
-    if !rest.is_empty() {
-        return Err(ValueError::TooMany {
-            field: "q.tokens",
-            found: pairs.len(),
-            limit: pairs.len() - rest.len(),
-        });
-    }
-    Ok(distributions)
-}
-
-fn check_distribution(entries: &[(TokenId, f32)]) -> Result<SparseDistribution, ValueError> {
-    let sum: f32 = entries.iter().map(|(_, probability)| probability).sum();
-    let positive = entries.iter().all(|(_, probability)| *probability > 0.0);
-    let ascending = entries.is_sorted_by(|one, two| one.0 < two.0);
-    // Written so that a sum that is no number fails.
-    if positive && ascending && (sum - 1.0).abs() <= MAX_SUM_ERROR {
-        Ok(SparseDistribution {
-            entries: entries.to_vec(),
-        })
-    } else {
-        Err(ValueError::Distribution("a proposal's q"))
-    }
 }

@@ -38,7 +38,7 @@ fn open(session: u64, len: usize) -> ToDraft {
         seed: Seed(1),
         prompt_len: 0,
         tokens: vec![TokenId(2); len],
-        branching: None,
+        ..Open::default()
     })
 }
 
@@ -49,7 +49,7 @@ fn window(session: u64, round: u32) -> ToTarget {
         round: Round(round),
         base_len: 0,
         proposals: vec![TokenId(1); 4].into(),
-        q: Vec::new(),
+        ..Window::default()
     })
 }
 

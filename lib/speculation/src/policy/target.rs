@@ -17,7 +17,9 @@ use crate::{
     Epoch, Proposals, Round, Seed, SessionId, TokenId,
     fallback::Fallback,
     message::{Entries, Open, Outcome, ToDraft, ToTarget, Window},
+    saguaro::Saguaro,
     sampling::SamplingParams,
+    verify::Verification,
 };
 
 /// Verifications without speculation after two unanswered requests, before the next is made.
@@ -305,6 +307,7 @@ impl TargetSession {
             session: self.config.session,
             epoch: self.epoch,
             sampling: self.config.sampling.clone(),
+            verification: Verification::Coupled,
             seed: self.config.seed,
             prompt_len: self.config.prompt_len,
             tokens: self.tokens.clone(),
@@ -456,6 +459,7 @@ impl TargetSession {
             verifying: settled.then(|| self.window.clone()),
             branches,
             tree: None,
+            saguaro: Saguaro::default(),
         }));
     }
 

@@ -129,7 +129,7 @@ fn window(epoch: u32, round: u32, base_len: u32, tokens: &[u32]) -> ToTarget {
         round: Round(round),
         base_len,
         proposals: chain(tokens),
-        q: Vec::new(),
+        ..Window::default()
     })
 }
 
@@ -144,7 +144,7 @@ fn open(epoch: u32, tokens: &[u32]) -> ToDraft {
         seed: Seed(1),
         prompt_len: 1,
         tokens: tokens.iter().map(|&t| TokenId(t)).collect(),
-        branching: None,
+        ..Open::default()
     })
 }
 

@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 use core::mem;
 
-use super::{Coins, Verdict, probability, proposal_law, subtract};
+use super::{Coins, Law, Verdict, probability};
 use crate::{TokenId, message::SparseDistribution};
 
 /// As [`super::rejection`], but decides on all positions together: `target` is called for every i
@@ -24,10 +24,10 @@ pub fn block(
     let mut a = 1.0_f64;
     for (i, &token) in window.iter().enumerate() {
         target(i, &mut p);
-        let point = [(token, 1.0)];
-        let (law, q) = proposal_law(q.get(i), &point);
-        let next = (a * probability(&p, token) / q).min(1.0);
-        let residual = subtract(&mut p, a, law);
+        let mut point = Default::default();
+        let law = Law::of(token, q.get(i), &mut point);
+        let next = (a * probability(&p, token) / law.drawn).min(1.0);
+        let residual = law.subtract_from(&mut p, a);
         // Without tokens before it there is nothing to accept: position 0 is always possible.
         if i == 0 || coins.accept(ratio(residual, a)) {
             accepted = i;

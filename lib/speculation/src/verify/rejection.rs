@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::{Coins, Verdict, probability, proposal_law, subtract};
+use super::{Coins, Law, Verdict, probability};
 use crate::{TokenId, message::SparseDistribution};
 
 /// Accepts `window[i]` with probability `min(1, p(x) / q(x))`; the first that is not accepted is
@@ -20,12 +20,12 @@ pub fn rejection(
     let mut p = Vec::new();
     for (accepted, &token) in window.iter().enumerate() {
         target(accepted, &mut p);
-        let point = [(token, 1.0)];
-        let (law, q) = proposal_law(q.get(accepted), &point);
-        if coins.accept(probability(&p, token) / q) {
+        let mut point = Default::default();
+        let law = Law::of(token, q.get(accepted), &mut point);
+        if coins.accept(probability(&p, token) / law.drawn) {
             continue;
         }
-        subtract(&mut p, 1.0, law);
+        law.subtract_from(&mut p, 1.0);
         return Verdict {
             accepted,
             decided: TokenId(coins.pick(&p) as u32),

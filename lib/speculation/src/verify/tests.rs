@@ -68,7 +68,7 @@ impl Coins for Enumerator {
 }
 
 /// A law over three tokens that depends on the context; probabilities are multiples of 1/64, so
-/// that they are exact as `f32` too.
+/// that they are exact as weights too.
 fn law(context: &[TokenId], salt: u32) -> Vec<f64> {
     let hash = context.iter().fold(salt + 1, |h, t| h * 5 + t.0 + 1);
     let word = philox([hash, salt, 0, 0], [11, 7])[0];
@@ -79,7 +79,7 @@ fn law(context: &[TokenId], salt: u32) -> Vec<f64> {
 }
 
 fn sparse(law: &[f64]) -> SparseDistribution {
-    let entry = |(token, &p): (usize, &f64)| (TokenId(token as u32), p as f32);
+    let entry = |(token, &p): (usize, &f64)| (TokenId(token as u32), (64.0 * p) as u32);
     SparseDistribution {
         entries: law.iter().enumerate().map(entry).collect(),
     }

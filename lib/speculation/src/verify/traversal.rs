@@ -50,9 +50,12 @@ impl<T: FnMut(u32, &mut Vec<f64>), C: Coins> Walk<'_, T, C> {
         let mut p = Vec::new();
         (self.target)(node, &mut p);
         let mut q = alloc::vec![0.0; p.len()];
-        for &(token, probability) in self.q.get(node as usize).map_or(&[][..], |q| &q.entries) {
-            if let Some(q) = q.get_mut(token.index()) {
-                *q = f64::from(probability);
+        if let Some(law) = self.q.get(node as usize) {
+            let total = law.total();
+            for &(token, weight) in &law.entries {
+                if let Some(q) = q.get_mut(token.index()) {
+                    *q = f64::from(weight) / total;
+                }
             }
         }
         for child in self.tree.children(node) {

@@ -6,7 +6,9 @@ use foretoken_speculation::{
         Branching, Delivery, Entries, Open, Outcome, Resync, Side, SparseDistribution, TreeBudget,
         Window,
     },
+    saguaro::Saguaro,
     sampling::SamplingParams,
+    verify::Verification,
 };
 use proptest::{collection::vec, option, prelude::*};
 
@@ -93,42 +95,60 @@ fn branching() -> impl Strategy<Value = Option<Branching>> {
 
 fn entries() -> impl Strategy<Value = ToTarget> {
     let keys = vec((any::<u32>(), any::<u32>()), 0..30);
-    (
-        key(),
-        any::<u32>(),
-        any::<u32>(),
-        any::<u32>(),
-        keys,
-        (tokens(150), sides()),
+    let numbers = (any::<u32>(), any::<u32>(), any::<u32>());
+    let drawn = drawn(tokens(60).boxed());
+    (key(), numbers, (keys, sides()), drawn).prop_map(
+        |((session, epoch), (round, base_len, before), (keys, sides), (tokens, q, saguaro))| {
+            let keys = keys.into_iter().map(|(accepted, token)| OutcomeKey {
+                accepted,
+                token: TokenId(token),
+            });
+            ToTarget::Entries(Entries {
+                session,
+                epoch,
+                round: Round(round),
+                base_len,
+                before,
+                keys: keys.collect(),
+                tokens,
+                sides,
+                q,
+                saguaro,
+            })
+        },
     )
-        .prop_map(
-            |((session, epoch), round, base_len, before, keys, (tokens, sides))| {
-                let keys = keys.into_iter().map(|(accepted, token)| OutcomeKey {
-                    accepted,
-                    token: TokenId(token),
-                });
-                ToTarget::Entries(Entries {
-                    session,
-                    epoch,
-                    round: Round(round),
-                    base_len,
-                    before,
-                    keys: keys.collect(),
-                    tokens,
-                    sides,
-                })
-            },
-        )
+}
+
+fn saguaro() -> impl Strategy<Value = Saguaro> {
+    (0..9_u32, 0..=20_u32).prop_map(|(fan_out, lost)| Saguaro::new(fan_out, lost))
+}
+
+/// Tokens, and perhaps what they were drawn from.
+fn drawn(
+    tokens: BoxedStrategy<Vec<TokenId>>,
+) -> impl Strategy<Value = (Vec<TokenId>, Vec<SparseDistribution>, Saguaro)> {
+    let q = (distribution(), distribution());
+    (tokens, option::of((q, saguaro()))).prop_map(|(tokens, q)| match q {
+        Some(((a, b), saguaro)) if !tokens.is_empty() => {
+            let q = [a, b].into_iter().cycle().take(tokens.len()).collect();
+            (tokens, q, saguaro)
+        }
+        Some(_) | None => (tokens, Vec::new(), Saguaro::default()),
+    })
 }
 
 fn to_draft() -> impl Strategy<Value = ToDraft> {
-    let open = (key(), sampling(), any::<u64>(), tokens(40), branching()).prop_map(
-        |((session, epoch), sampling, seed, tokens, branching)| {
+    let how = (sampling(), option::of(1..300_u32));
+    let open = (key(), how, any::<u64>(), tokens(40), branching()).prop_map(
+        |((session, epoch), (sampling, support), seed, tokens, branching)| {
             let prompt_len = tokens.len() as u32 / 2;
             ToDraft::Open(Open {
                 session,
                 epoch,
                 sampling,
+                verification: support.map_or(Verification::Coupled, |support| {
+                    Verification::Rejection { support }
+                }),
                 seed: Seed(seed),
                 prompt_len,
                 tokens,
@@ -143,9 +163,11 @@ fn to_draft() -> impl Strategy<Value = ToDraft> {
         option::of(proposals()),
         0..=4096_u32,
         option::of(tree),
+        saguaro(),
     );
     let outcome = (key(), any::<u32>(), any::<u32>(), tokens(9), next).prop_map(
-        |((session, epoch), round, base_len, tokens, (lookahead, verifying, branches, tree))| {
+        |((session, epoch), round, base_len, tokens, next)| {
+            let (lookahead, verifying, branches, tree, saguaro) = next;
             let round = Round(round);
             ToDraft::Outcome(Outcome {
                 session,
@@ -157,6 +179,7 @@ fn to_draft() -> impl Strategy<Value = ToDraft> {
                 verifying,
                 branches,
                 tree,
+                saguaro,
             })
         },
     );
@@ -165,15 +188,15 @@ fn to_draft() -> impl Strategy<Value = ToDraft> {
 }
 
 fn distribution() -> impl Strategy<Value = SparseDistribution> {
-    vec((any::<u32>(), 0.1_f32..1.0), 1..6).prop_map(|mut entries| {
+    let token = prop_oneof![0..9_u32, any::<u32>(), Just(u32::MAX)];
+    vec((token, 1..=SparseDistribution::MAX_WEIGHT), 1..6).prop_map(|mut entries| {
         entries.sort_by_key(|entry| entry.0);
         entries.dedup_by_key(|entry| entry.0);
-        let sum: f32 = entries.iter().map(|entry| entry.1).sum();
-        let entries = entries
-            .into_iter()
-            .map(|(token, weight)| (TokenId(token), weight / sum));
+        let entries = entries.into_iter();
         SparseDistribution {
-            entries: entries.collect(),
+            entries: entries
+                .map(|(token, weight)| (TokenId(token), weight))
+                .collect(),
         }
     })
 }
@@ -189,14 +212,17 @@ fn to_target() -> impl Strategy<Value = ToTarget> {
                 retry,
             }
         });
-    let q = option::of(vec(distribution(), 9));
+    let q = option::of((vec(distribution(), 9), saguaro()));
     let window = (key(), any::<u32>(), any::<u32>(), proposals(), q).prop_map(
         |((session, epoch), round, base_len, mut proposals, q)| {
-            let mut q = q.unwrap_or_default();
+            let (mut q, mut saguaro) = q.unwrap_or_default();
             if !q.is_empty() {
                 proposals.truncate(q.len());
             }
             q.truncate(proposals.len());
+            if q.is_empty() {
+                saguaro = Saguaro::default();
+            }
             ToTarget::Window(Window {
                 session,
                 epoch,
@@ -204,6 +230,7 @@ fn to_target() -> impl Strategy<Value = ToTarget> {
                 base_len,
                 proposals,
                 q,
+                saguaro,
             })
         },
     );
@@ -361,7 +388,7 @@ fn messages_that_break_their_types_promises_are_malformed() {
             seed: Seed(1),
             prompt_len: 1,
             tokens: vec![TokenId(1)],
-            branching: None,
+            ..Open::default()
         };
         change(&mut open);
         ToDraft::Open(open)
@@ -388,7 +415,7 @@ fn messages_that_break_their_types_promises_are_malformed() {
         );
     }
 
-    let window = |q: Vec<Vec<(u32, f32)>>| {
+    let window = |q: Vec<Vec<(u32, u32)>>| {
         let q = q.into_iter().map(|entries| SparseDistribution {
             entries: entries
                 .into_iter()
@@ -404,15 +431,16 @@ fn messages_that_break_their_types_promises_are_malformed() {
             base_len,
             proposals: tokens.into(),
             q: q.collect(),
+            ..Window::default()
         })
     };
     for (message, word) in [
-        (window(vec![vec![(1, 0.5), (2, 0.4)]]), "distribution"),
-        (window(vec![vec![(2, 0.5), (1, 0.5)]]), "distribution"),
-        (window(vec![vec![(1, 2.0), (2, -1.0)]]), "distribution"),
-        (window(vec![vec![(1, f32::NAN)]]), "distribution"),
+        (window(vec![vec![(2, 5), (1, 5)]]), "distribution"),
+        (window(vec![vec![(1, 5), (1, 5)]]), "distribution"),
+        (window(vec![vec![(1, 5), (2, 0)]]), "distribution"),
+        (window(vec![vec![(1, 1 << 16)]]), "distribution"),
         (window(vec![vec![]]), "distribution"),
-        (window(vec![vec![(1, 1.0)], vec![(1, 1.0)]]), "counts"),
+        (window(vec![vec![(1, 5)], vec![(1, 5)]]), "counts"),
     ] {
         let frame = DraftFrame {
             messages: vec![message],
@@ -486,7 +514,7 @@ fn a_round_drafted_ahead_takes_few_bytes_both_ways() {
             lookahead,
             verifying: Some((0..lookahead).map(token).collect::<Vec<_>>().into()),
             branches,
-            tree: None,
+            ..Outcome::default()
         })],
         ..TargetFrame::default()
     };
@@ -506,7 +534,7 @@ fn a_round_drafted_ahead_takes_few_bytes_both_ways() {
                 before,
                 keys: (0..keys).map(key).collect(),
                 tokens: (0..branches).map(token).collect(),
-                sides: Vec::new(),
+                ..Entries::default()
             })],
             ..DraftFrame::default()
         };

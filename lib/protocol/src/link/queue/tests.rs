@@ -28,7 +28,7 @@ fn open(session: u64, len: usize) -> ToDraft {
         seed: Seed(0),
         prompt_len: 0,
         tokens: vec![TokenId(0); len],
-        branching: None,
+        ..Open::default()
     })
 }
 

@@ -351,7 +351,7 @@ impl Build {
             before: step,
             keys,
             tokens: self.places.iter().map(|&place| column[place]).collect(),
-            sides: Vec::new(),
+            ..Entries::default()
         }
     }
 

@@ -191,7 +191,7 @@ impl DraftSession {
             round: job.round,
             base_len: self.decided as u32,
             proposals: tokens.into(),
-            q: Vec::new(),
+            ..Window::default()
         }))
     }
 

@@ -46,7 +46,7 @@ fn part(epoch: u32, round: u32, before: u32, keys: &[(u32, u32)], column: &[u32]
         before,
         keys: keys.collect(),
         tokens: tokens(column),
-        sides: Vec::new(),
+        ..Entries::default()
     }
 }
 
@@ -87,7 +87,7 @@ fn a_verdict_that_was_drafted_for_is_verified_on_at_once_and_told() {
         lookahead: 3,
         verifying: Some(chain(&[2, 4])),
         branches: 4,
-        tree: None,
+        ..Outcome::default()
     };
     assert_eq!(effects.messages, [ToDraft::Outcome(expected)]);
     assert_eq!(target.next(US), Next::Verify(&chain(&[2, 4])));

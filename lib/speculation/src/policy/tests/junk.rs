@@ -80,7 +80,7 @@ fn any_to_target() -> impl Strategy<Value = ToTarget> {
                     })
                     .collect(),
                 tokens: tokens.into_iter().map(TokenId).collect(),
-                sides: Vec::new(),
+                ..Entries::default()
             })
         ),
         (0..4_u32).prop_map(move |e| ToTarget::Resync(Resync {
