@@ -44,7 +44,7 @@ fn verifying(
         lookahead: K,
         verifying: Some(window.into()),
         branches: BUDGET,
-        tree: None,
+        ..Outcome::default()
     })
 }
 

@@ -8,7 +8,7 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use foretoken_speculation::{
     Proposals, SessionId,
-    message::{ToDraft, ToTarget},
+    message::{SparseDistribution, ToDraft, ToTarget},
 };
 use prost::Message;
 
@@ -234,19 +234,24 @@ impl FrameSize for ToTarget {
     fn frame_size(&self) -> usize {
         let arrays = match self {
             Self::Window(window) => {
-                let entries: usize = window.q.iter().map(|q| q.entries.len()).sum();
-                let arrays = 4 * window.proposals.len() + 4 * window.q.len() + 8 * entries;
-                arrays + MAX_VARINT * window.proposals.parents().len()
+                let shape = window.proposals.parents().len();
+                let arrays = MAX_VARINT * (shape + numbers(&window.q));
+                4 * window.proposals.len() + arrays
             }
             Self::Entries(entries) => {
-                let sides = 3 * entries.sides.len();
-                MAX_VARINT * (2 * entries.keys.len() + entries.tokens.len() + sides)
+                let own = 2 * entries.keys.len() + entries.tokens.len();
+                MAX_VARINT * (own + 3 * entries.sides.len() + numbers(&entries.q))
             }
             Self::Refused { reason, .. } => reason.len(),
             Self::Opened { .. } | Self::Resync(_) => 0,
         };
         MESSAGE_OVERHEAD + arrays
     }
+}
+
+/// Numbers that distributions are written with.
+fn numbers(q: &[SparseDistribution]) -> usize {
+    q.iter().map(|q| 1 + 2 * q.entries.len()).sum()
 }
 
 fn write_control(out: &mut impl BufMut, beat: Option<u64>, credit: u32) {
