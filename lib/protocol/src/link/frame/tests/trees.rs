@@ -43,7 +43,7 @@ fn a_chain_costs_no_bytes_for_its_shape_and_a_tree_a_byte_for_each_token() {
             round: Round(1),
             base_len: 1,
             proposals,
-            q: Vec::new(),
+            ..Window::default()
         });
         draft_bytes(&DraftFrame {
             messages: vec![window],
