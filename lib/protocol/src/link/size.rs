@@ -57,7 +57,7 @@ mod tests {
             lookahead: 5,
             verifying: Some(tokens(5).into()),
             branches: 24,
-            tree: None,
+            ..Outcome::default()
         });
         let frame = TargetFrame {
             messages: vec![outcome, ToDraft::Close { session, epoch }],
@@ -77,7 +77,7 @@ mod tests {
             before: 0,
             keys: tokens(24).into_iter().map(key).collect(),
             tokens: tokens(120),
-            sides: Vec::new(),
+            ..Entries::default()
         });
         let window = ToTarget::Window(Window {
             session,
@@ -85,7 +85,7 @@ mod tests {
             round,
             base_len: 904,
             proposals: tokens(5).into(),
-            q: Vec::new(),
+            ..Window::default()
         });
         let frame = DraftFrame {
             messages: vec![entries, window],
