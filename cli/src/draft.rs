@@ -1,5 +1,7 @@
 //! `foretoken draft`: a speculation endpoint.
 
+use std::net::SocketAddr;
+
 use foretoken_draft::{BindError, DraftConfig, DraftService};
 use foretoken_engine::runner::ModelRunner;
 use tokio_util::sync::CancellationToken;
@@ -57,6 +59,10 @@ impl Service for DraftService {
 
     fn addresses(&self) -> Vec<String> {
         self.addresses().map(ToString::to_string).collect()
+    }
+
+    fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics_address()
     }
 
     async fn run(self, _reporter: Reporter, stop: CancellationToken) -> anyhow::Result<()> {

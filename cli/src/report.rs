@@ -33,6 +33,8 @@ pub(crate) enum Report {
     Ready {
         /// Where.
         addresses: Vec<String>,
+        /// Where it shows its metrics and rounds, `host:port`.
+        metrics: Option<String>,
     },
     /// What became of its links to endpoints, all of them.
     Links {
@@ -57,10 +59,11 @@ impl Reporter {
     }
 
     /// Tells that the service can be used.
-    pub(crate) fn ready(self, addresses: Vec<String>) {
-        tracing::info!(addresses = addresses.join(" "), "serving");
+    pub(crate) fn ready(self, addresses: Vec<String>, metrics: Option<String>) {
+        let shown = metrics.as_deref().unwrap_or("nowhere");
+        tracing::info!(addresses = addresses.join(" "), metrics = shown, "serving");
         if let Self::Parent = self {
-            tell(&Report::Ready { addresses });
+            tell(&Report::Ready { addresses, metrics });
         }
     }
 
@@ -133,6 +136,7 @@ mod tests {
             Report::Loading { done: 1, total: 2 },
             Report::Ready {
                 addresses: vec!["unix:/a\nb".into()],
+                metrics: Some("127.0.0.1:1".into()),
             },
             Report::Links {
                 links: vec![LinkReport {

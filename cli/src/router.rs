@@ -47,7 +47,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             BindError::Config(_) => usage(error.to_string()),
             BindError::Model(_) | BindError::Registry(_) | BindError::Listen { .. } => error.into(),
         })?;
-    reporter.ready(vec![format!("http://{}", router.address())]);
+    let address = router.address().to_string();
+    reporter.ready(vec![format!("http://{address}")], Some(address));
     child::run(&runtime, &stop, router.run(stop.clone()))
 }
 

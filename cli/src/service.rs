@@ -1,5 +1,7 @@
 //! What `foretoken target` and `foretoken draft` have in common: a model, and a service around it.
 
+use std::net::SocketAddr;
+
 use foretoken_engine::runner::ModelRunner;
 use foretoken_protocol::Address;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -24,7 +26,7 @@ pub(crate) struct EngineArgs {
     /// Where it listens, http://HOST:PORT or unix:/PATH; repeatable [default: any free port]
     #[arg(long, value_name = "ADDRESS")]
     listen: Vec<Address>,
-    /// Where /metrics, /health and /ready are served, HOST:PORT
+    /// Where /metrics, /health, /ready and /rounds are served, HOST:PORT
     #[arg(long, value_name = "ADDRESS")]
     metrics_listen: Option<String>,
     /// Do not keep keys and values of what has ended
@@ -71,6 +73,9 @@ pub(crate) trait Service: Sized {
     /// Where it listens.
     fn addresses(&self) -> Vec<String>;
 
+    /// Where it shows its metrics.
+    fn metrics_address(&self) -> Option<SocketAddr>;
+
     /// Serves until `stop`, and drains.
     async fn run(self, reporter: Reporter, stop: CancellationToken) -> anyhow::Result<()>;
 }
@@ -104,7 +109,8 @@ pub(crate) fn run<S: Service>(
     }
     let _context = runtime.enter();
     let service = S::bind(config, runner)?;
-    reporter.ready(service.addresses());
+    let metrics = service.metrics_address().map(|address| address.to_string());
+    reporter.ready(service.addresses(), metrics);
     child::run(&runtime, &stop, service.run(reporter, stop.clone()))
 }
 

@@ -1,5 +1,7 @@
 //! `foretoken target`: the model that decides every token.
 
+use std::net::SocketAddr;
+
 use foretoken_engine::runner::ModelRunner;
 use foretoken_target::{
     BindError, EndpointConfig, LookaheadConfig, PolicyName, TargetConfig, TargetService,
@@ -26,6 +28,9 @@ pub(crate) struct Args {
     /// Speculation endpoint as NAME=ADDRESS, or ADDRESS; repeatable, best first
     #[arg(long, value_name = "ENDPOINT", value_parser = parse_endpoint)]
     endpoint: Vec<EndpointConfig>,
+    /// Show token ids to listeners of /rounds that ask for them: what users said and were answered
+    #[arg(long)]
+    observe_tokens: bool,
 }
 
 /// Configuration file of a target.
@@ -38,10 +43,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         policy,
         lookahead,
         endpoint,
+        observe_tokens,
     } = args;
     service::run::<TargetService>(service, |config| {
         config.policy = policy.unwrap_or(config.policy);
         config.lookahead = lookahead.unwrap_or(config.lookahead);
+        config.observe_tokens |= observe_tokens;
         if !endpoint.is_empty() {
             config.endpoints = endpoint;
         }
@@ -71,6 +78,10 @@ impl Service for TargetService {
 
     fn addresses(&self) -> Vec<String> {
         self.addresses().map(ToString::to_string).collect()
+    }
+
+    fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics_address()
     }
 
     async fn run(self, reporter: Reporter, stop: CancellationToken) -> anyhow::Result<()> {

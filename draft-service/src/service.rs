@@ -24,6 +24,7 @@ use foretoken_protocol::{
 use foretoken_service::{
     config::OutOfRange,
     observation::{self, Observation, Observed},
+    rounds::Feed,
 };
 use tokio::{sync::oneshot, task::JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -125,15 +126,18 @@ impl DraftService {
         let links = CancellationToken::new();
         let ready = Arc::new(AtomicBool::new(false));
         let mut tasks = JoinSet::new();
+        // What users say is not in what an endpoint tells.
+        let feed = Feed::new("draft", &config.instance, false);
         if let Some(observation) = observation {
             let observed = Observed {
                 registry: Arc::new(registry),
                 ready: Arc::clone(&ready),
+                feed: feed.clone(),
             };
             tasks.spawn(observation.serve(observed, links.clone()));
         }
         let welcome = welcome(&config, runner.info());
-        let (engine, warm) = EngineThread::spawn(config, runner, metrics, inbox)?;
+        let (engine, warm) = EngineThread::spawn(config, runner, metrics, feed, inbox)?;
         let open = async {
             // Nobody should be told to come before the model is warm.
             if warm.await.is_err() {
@@ -178,6 +182,7 @@ impl EngineThread {
         config: DraftConfig,
         runner: Box<dyn ModelRunner>,
         metrics: Metrics,
+        feed: Feed,
         inbox: Mailbox<Message>,
     ) -> Result<(Self, oneshot::Receiver<()>), RunError> {
         let ended = CancellationToken::new();
@@ -195,7 +200,8 @@ impl EngineThread {
                 // If nobody waits any more, there will be no listeners either.
                 let _ = is_warm.send(());
                 if let Ok(servers) = open.recv() {
-                    Worker::new(engine, servers, &config, metrics).run(&inbox);
+                    let worker = Worker::new(engine, servers, &config, metrics);
+                    worker.telling(feed).run(&inbox);
                 }
             })
             .map_err(RunError::Thread)?;

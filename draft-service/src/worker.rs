@@ -21,6 +21,7 @@ use std::{
 
 use foretoken_engine::{batch::Engine, batch::Reuse, kv::Salt};
 use foretoken_protocol::link::{LinkId, LinkServer, LoadReport, Mailbox, ServerEvent};
+use foretoken_service::rounds::Feed;
 use foretoken_speculation::{
     control::StepCost,
     message::{Open, ToDraft, ToTarget},
@@ -92,6 +93,8 @@ pub(crate) struct Worker<O> {
     limits: Limits,
     reuse: Reuse,
     metrics: Metrics,
+    feed: Feed,
+    began: Instant,
     sessions: Vec<Session>,
     /// Whom the links belong to.
     tenants: Tenants,
@@ -144,6 +147,8 @@ impl<O: Outlet> Worker<O> {
             limits,
             reuse,
             metrics,
+            feed: Feed::new("draft", "", false),
+            began: Instant::now(),
             sessions: Vec::new(),
             tenants: Tenants::new(config.quotas.clone()),
             planners: HashMap::new(),
@@ -157,6 +162,13 @@ impl<O: Outlet> Worker<O> {
             leaves_at: None,
             now: Instant::now(),
         }
+    }
+
+    /// The same with somebody to tell builds to.
+    #[must_use]
+    pub(crate) fn telling(mut self, feed: Feed) -> Self {
+        self.feed = feed;
+        self
     }
 
     /// Works until told to stop.

@@ -14,7 +14,7 @@ use std::{sync::Arc, time::Duration};
 
 use foretoken_protocol::generate::{
     EmittedToken, FinishReason, GenerateError, GenerateEvent, GenerateRequest, GenerateStream,
-    Round, TargetInfo, TokenLogprobs,
+    GenerationStats, Round, TargetInfo, TokenLogprobs,
 };
 use futures::StreamExt;
 use tokio::time::Instant;
@@ -81,9 +81,8 @@ pub(crate) struct Tally {
     pub(crate) drafted: u32,
     /// Passes of targets that were read, but for each target's pass over its prompt.
     pub(crate) rounds: u32,
-    /// Verdicts that were and were not drafted for, of the target that finished it.
-    pub(crate) hits: u32,
-    pub(crate) misses: u32,
+    /// What the target that finished it says of how speculation went.
+    pub(crate) stats: GenerationStats,
     /// Policy of the target that served it last; none if none did.
     pub(crate) policy: Option<String>,
     /// By this router's clock, from the request's arrival to its first token.
@@ -189,8 +188,7 @@ impl Generation {
                 if self.losses == 0 {
                     self.tally.told = Some((stats.prefill, stats.decode));
                 }
-                self.tally.hits = stats.hits;
-                self.tally.misses = stats.misses;
+                self.tally.stats = stats;
                 self.current = None;
                 Ok(Some(Progress::Finished(reason)))
             }

@@ -28,8 +28,12 @@ pub struct TargetConfig {
     /// Where routers connect: `http://host:port` (port 0: any free one) or `unix:/path`; several
     /// are served at once. Default `http://127.0.0.1:0`.
     pub listen: Vec<Address>,
-    /// Where `/metrics`, `/health` and `/ready` are served, `host:port`; none: nowhere. Default none.
+    /// Where `/metrics`, `/health`, `/ready` and `/rounds` are served, `host:port`; none: nowhere.
+    /// Default none.
     pub metrics_listen: Option<String>,
+    /// Show token ids to listeners of `/rounds` that ask for them. They are what users said and
+    /// were answered. Default false.
+    pub observe_tokens: bool,
     /// Digest of the tokenizer. An endpoint with another one is refused; empty: not compared.
     pub tokenizer_digest: String,
     /// Tokens that end an output. Default none.
@@ -81,6 +85,7 @@ impl Default for TargetConfig {
             deployment: String::new(),
             listen: vec![Address::loopback(0)],
             metrics_listen: None,
+            observe_tokens: false,
             tokenizer_digest: String::new(),
             eos: Vec::new(),
             policy: PolicyName::Speculative,

@@ -207,7 +207,7 @@ impl Metrics {
 }
 
 /// Where a window came from, as metrics call it.
-fn source_name(source: Source) -> &'static str {
+pub(crate) fn source_name(source: Source) -> &'static str {
     match source {
         Source::Ahead { .. } => "ahead",
         Source::Fallback(fallback) => fallback.name(),

@@ -10,7 +10,8 @@ use foretoken_engine::{
     schedule::RequestId,
 };
 use foretoken_protocol::generate::{
-    EmittedToken, EventSender, FinishReason, GenerateEvent, GenerationStats, Round, TokenLogprobs,
+    AheadStats, EmittedToken, EventSender, FinishReason, GenerateEvent, GenerationStats, Round,
+    TokenLogprobs,
 };
 use foretoken_speculation::{
     SessionId, TokenId,
@@ -286,6 +287,7 @@ impl Request {
     pub(crate) fn finish(&mut self, reason: FinishReason, now: Instant) {
         self.start();
         let stats = self.session.stats();
+        let ahead = stats.ahead;
         let first = self.first_token.unwrap_or(now);
         self.outbox.push(GenerateEvent::Finished {
             reason,
@@ -294,8 +296,19 @@ impl Request {
                 rounds: stats.rounds.saturating_sub(1),
                 drafted: stats.drafted,
                 accepted: stats.accepted,
-                hits: stats.ahead.hits,
-                misses: stats.ahead.misses,
+                hits: ahead.hits,
+                misses: ahead.misses,
+                late: stats.missed,
+                bytes: self.meter.all_bytes(),
+                ahead: AheadStats {
+                    first_hits: ahead.first_hits,
+                    first_misses: ahead.first_misses,
+                    alone: ahead.alone,
+                    local: ahead.local,
+                    remote: ahead.remote,
+                    received: ahead.received,
+                    used: ahead.used.into(),
+                },
                 cached_tokens: self.cached.unwrap_or(0),
                 policy: self.policy.name().into(),
                 prefill: first.saturating_duration_since(self.arrived),

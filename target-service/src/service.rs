@@ -24,7 +24,10 @@ use foretoken_protocol::{
     link::{Mailbox, Postbox, Transport, TransportOptions},
 };
 use foretoken_registry::RegistryError;
-use foretoken_service::observation::{self, Observation, Observed};
+use foretoken_service::{
+    observation::{self, Observation, Observed},
+    rounds::Feed,
+};
 use foretoken_speculation::control::StepCost;
 use tokio::{sync::oneshot, task::JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -176,9 +179,14 @@ impl Serving {
 
         let mut tasks = JoinSet::new();
         let end = CancellationToken::new();
+        let feed = Feed::new("target", &config.instance, config.observe_tokens);
         if let Some(observation) = observation {
-            let (registry, ready) = (Arc::new(registry), Arc::clone(&ready));
-            let served = observation.serve(Observed { registry, ready }, end.clone());
+            let observed = Observed {
+                registry: Arc::new(registry),
+                ready: Arc::clone(&ready),
+                feed: feed.clone(),
+            };
+            let served = observation.serve(observed, end.clone());
             tasks.spawn(async { served.await.map_err(RunError::Metrics) });
         }
         let following = directory.follow(postbox.clone(), end.clone());
@@ -198,6 +206,7 @@ impl Serving {
             runner,
             dialer,
             metrics,
+            feed,
             inbox,
         };
         let engine = engine.spawn(&front, started).map_err(RunError::Thread)?;
@@ -326,6 +335,7 @@ struct EngineThread {
     runner: Box<dyn ModelRunner>,
     dialer: Dialer,
     metrics: Metrics,
+    feed: Feed,
     inbox: Mailbox<Message>,
 }
 
@@ -350,6 +360,7 @@ impl EngineThread {
                     runner,
                     dialer,
                     metrics,
+                    feed,
                     inbox,
                 } = self;
                 let mut engine = Engine::new(runner);
@@ -361,7 +372,7 @@ impl EngineThread {
                 let worker = Worker::new(config, engine, Box::new(dialer), metrics, gauges, steps);
                 // If nobody waits any more, the inbox will say so too.
                 let _ = started.send(());
-                worker.run(&inbox);
+                worker.telling(feed).run(&inbox);
             })?;
         Ok(EngineHandle { ended, thread })
     }

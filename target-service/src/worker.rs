@@ -16,6 +16,7 @@ mod endpoints;
 mod linking;
 mod parking;
 mod plan;
+mod telling;
 mod verdict;
 
 use std::{
@@ -35,6 +36,7 @@ use foretoken_protocol::{
     generate::{GenerateError, TargetLoad},
     link::Mailbox,
 };
+use foretoken_service::rounds::Feed;
 use foretoken_speculation::{TokenId, control::StepCost, policy::target::Input, sampling::Scratch};
 
 use crate::{
@@ -85,6 +87,7 @@ pub(crate) struct Worker {
     parked: Vec<RequestId>,
     endpoints: Endpoints,
     metrics: Metrics,
+    feed: Feed,
     gauges: Arc<Gauges>,
     scratch: Scratch,
     feeding: Feeding,
@@ -150,6 +153,7 @@ impl Worker {
             requests: BTreeMap::new(),
             parked: Vec::new(),
             metrics,
+            feed: Feed::new("target", "", false),
             gauges,
             scratch: foretoken_engine::sampling::scratch(),
             feeding: Feeding::default(),
@@ -158,6 +162,13 @@ impl Worker {
             now,
             sweep_due: now,
         }
+    }
+
+    /// The same with somebody to tell rounds to.
+    #[must_use]
+    pub(crate) fn telling(mut self, feed: Feed) -> Self {
+        self.feed = feed;
+        self
     }
 
     /// Works until told to stop, or told to drain and done.

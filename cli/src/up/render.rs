@@ -18,6 +18,10 @@ use super::{
 };
 use crate::{draft, model::ModelConfig, target};
 
+/// Where services show their metrics and rounds: on this machine, at any free port, which
+/// `state.json` names.
+const OBSERVATION: &str = "127.0.0.1:0";
+
 /// What flags add to the plan.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tuning {
@@ -146,6 +150,7 @@ fn target_file(plan: &Plan, name: &str, listen: &Address, tuning: Tuning) -> tar
             namespace: plan.namespace.clone(),
             deployment: plan.name.clone(),
             listen: vec![listen.clone()],
+            metrics_listen: Some(OBSERVATION.to_owned()),
             prefix_cache: tuning.prefix_cache,
             ..service
         },
@@ -162,6 +167,7 @@ fn draft_file(pool: &Draft, name: &str, listen: &Address, tuning: Tuning) -> dra
         service: DraftConfig {
             instance: name.to_owned(),
             listen: vec![listen.clone()],
+            metrics_listen: Some(OBSERVATION.to_owned()),
             max_sessions: pool
                 .slots
                 .map_or(defaults.max_sessions, |slots| slots as usize),

@@ -48,6 +48,9 @@ pub(super) struct ServiceState {
     pub(super) pid: Option<u32>,
     /// Whether it serves.
     pub(super) ready: bool,
+    /// URL of its metrics and rounds; none while it does not serve.
+    #[serde(default)]
+    pub(super) metrics: Option<String>,
     /// How often it was started again.
     pub(super) restarts: u32,
 }
@@ -57,6 +60,7 @@ impl ServiceState {
     pub(super) fn stopped(&mut self) {
         self.pid = None;
         self.ready = false;
+        self.metrics = None;
     }
 }
 
@@ -149,6 +153,7 @@ mod tests {
             name: "t".into(),
             pid: Some(2),
             ready: true,
+            metrics: Some("http://h:2".into()),
             restarts: 1,
         }];
         State {

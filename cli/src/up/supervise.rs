@@ -186,7 +186,10 @@ impl Fleet<'_> {
                 console.loading(index, done, total);
                 return false;
             }
-            News::Reported(Report::Ready { .. }) => service.ready = true,
+            News::Reported(Report::Ready { metrics, .. }) => {
+                service.ready = true;
+                service.metrics = metrics.map(|address| format!("http://{}", reachable(&address)));
+            }
             News::Reported(Report::Links { links: now }) => {
                 links.note(index, now);
                 state.policy = links.verdict();
@@ -268,6 +271,7 @@ fn idle(name: &str) -> ServiceState {
         name: name.to_owned(),
         pid: None,
         ready: false,
+        metrics: None,
         restarts: 0,
     }
 }

@@ -164,23 +164,34 @@ impl Session {
 
     /// What was counted since the last time.
     pub(super) fn take_stats(&mut self) -> DraftStats {
-        let (now, before) = (self.draft.stats(), self.counted);
-        self.counted = now;
-        let mut ranks = now.ranks;
-        for (rank, before) in ranks.iter_mut().zip(before.ranks) {
-            *rank -= before;
-        }
-        DraftStats {
-            windows: now.windows - before.windows,
-            prepared: now.prepared - before.prepared,
-            builds: now.builds - before.builds,
-            cut: now.cut - before.cut,
-            dropped: now.dropped - before.dropped,
-            built: now.built - before.built,
-            pushed: now.pushed - before.pushed,
-            judged: now.judged - before.judged,
-            ranks,
-        }
+        let now = self.draft.stats();
+        difference(now, std::mem::replace(&mut self.counted, now))
+    }
+
+    /// What was counted since the last outcome that was told; none if that was not told.
+    pub(super) fn take_told(&mut self) -> Option<DraftStats> {
+        let now = self.draft.stats();
+        let before = self.told.replace(now);
+        before.map(|before| difference(now, before))
+    }
+}
+
+/// What was counted between two looks.
+fn difference(now: DraftStats, before: DraftStats) -> DraftStats {
+    let mut ranks = now.ranks;
+    for (rank, before) in ranks.iter_mut().zip(before.ranks) {
+        *rank -= before;
+    }
+    DraftStats {
+        windows: now.windows - before.windows,
+        prepared: now.prepared - before.prepared,
+        builds: now.builds - before.builds,
+        cut: now.cut - before.cut,
+        dropped: now.dropped - before.dropped,
+        built: now.built - before.built,
+        pushed: now.pushed - before.pushed,
+        judged: now.judged - before.judged,
+        ranks,
     }
 }
 

@@ -5,11 +5,13 @@ use std::time::Instant;
 use foretoken_engine::{batch::SeqId, runner::PAGE_TOKENS};
 use foretoken_protocol::link::LinkId;
 use foretoken_speculation::{
-    SessionId,
+    Round, SessionId,
     fanout::Limit,
     message::{Open, ToDraft, ToTarget},
     policy::draft::{DraftSession, DraftStats},
 };
+
+use foretoken_service::rounds::{Build, Feed, Line};
 
 use super::{
     Outlet, Worker,
@@ -27,6 +29,10 @@ pub(super) struct Session {
     pub(super) forks: Forks,
     /// Counts that metrics know of.
     pub(super) counted: DraftStats,
+    /// Counts at the last outcome that a listener was told of.
+    pub(super) told: Option<DraftStats>,
+    /// Outcomes that the latest build drafts for.
+    pub(super) outcomes: u32,
     /// How long its target verifies.
     pub(super) leeway: Leeway,
     /// Rises with every session opened.
@@ -82,6 +88,9 @@ impl<O: Outlet> Worker<O> {
                 .evict("the sequence is too long for the draft model"),
             message => session.draft.handle(message),
         };
+        if let ToDraft::Outcome(outcome) = &message {
+            tell_build(&self.feed, self.began, session, outcome.round);
+        }
         if !session.draft.is_bound() {
             self.remove(index);
         }
@@ -184,6 +193,8 @@ impl<O: Outlet> Worker<O> {
             seq,
             forks: Forks::default(),
             counted: DraftStats::default(),
+            told: None,
+            outcomes: 0,
             leeway: Leeway::default(),
             opened,
             heard,
@@ -264,4 +275,28 @@ impl<O: Outlet> Worker<O> {
             ToTarget::Opened { .. } | ToTarget::Window(_) | ToTarget::Entries(_) => return,
         };
     }
+}
+
+/// Tells whoever listens what was done for the verdict that has just come.
+fn tell_build(feed: &Feed, began: Instant, session: &mut Session, round: Round) {
+    if !feed.is_heard() || session.draft.learns_as().is_none() {
+        session.told = None;
+        return;
+    }
+    let outcomes = std::mem::take(&mut session.outcomes);
+    let Some(stats) = session.take_told() else {
+        return;
+    };
+    let rank = stats.ranks.iter().position(|&count| count > 0);
+    feed.tell(Line::Build(Build {
+        at_ms: began.elapsed().as_millis() as u64,
+        link: session.link.0,
+        session: session.draft.id().0,
+        round: round.0,
+        outcomes,
+        drafted: stats.built,
+        pushed: stats.pushed,
+        cut: stats.cut > 0,
+        rank: rank.map(|rank| rank as u32 + 1),
+    }));
 }

@@ -243,13 +243,18 @@ impl<O: Outlet> Worker<O> {
             let (index, rows) = (grant.session, grant.rows);
             let first = feeds.len();
             let Session {
-                draft, seq, forks, ..
+                draft,
+                seq,
+                forks,
+                outcomes,
+                ..
             } = session;
             if grant.branches {
                 let Some(work) = draft.branches() else {
                     continue;
                 };
                 if work.step == 0 {
+                    *outcomes = work.rows() as u32;
                     self.metrics.build_outcomes.observe(work.rows() as f64);
                 }
                 let seqs = forks.prepare(&mut self.engine, *seq, &work)?;

@@ -131,6 +131,12 @@ pub struct GenerationStats {
     pub hits: u32,
     /// Verdicts for which only other outcomes, or nothing yet, had been drafted.
     pub misses: u32,
+    /// Rounds that went on without the window they had asked for.
+    pub late: u32,
+    /// Bytes of messages to and from endpoints, without framing.
+    pub bytes: u64,
+    /// What else is counted of drafting ahead.
+    pub ahead: AheadStats,
     /// Prompt tokens whose KV was reused.
     pub cached_tokens: u32,
     /// Policy that served it.
@@ -139,6 +145,25 @@ pub struct GenerationStats {
     pub prefill: Duration,
     /// Time from the first token to the last.
     pub decode: Duration,
+}
+
+/// What is counted of drafting ahead, beside hits and misses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AheadStats {
+    /// Hits that were the first verdict of a binding, for which an endpoint has little time.
+    pub first_hits: u32,
+    /// Misses that were.
+    pub first_misses: u32,
+    /// Verdicts without a hit after which nothing was proposed.
+    pub alone: u32,
+    /// Verdicts without a hit after which proposals of the target's host were verified.
+    pub local: u32,
+    /// Verdicts without a hit after which the endpoint was asked.
+    pub remote: u32,
+    /// Tokens drafted ahead that came in time.
+    pub received: u64,
+    /// Of these, in windows.
+    pub used: u64,
 }
 
 /// What a target is.

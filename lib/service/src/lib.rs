@@ -1,8 +1,9 @@
 //! What targets and drafts have in common as services: what their configurations check, what they
-//! count, and the port on which they show how they are doing.
+//! count, and the port on which they show how they are doing, round by round if asked.
 //!
 //! Not here: what a service does, and the router, whose pages are among its own.
 
 pub mod config;
 pub mod metrics;
 pub mod observation;
+pub mod rounds;

@@ -1,4 +1,4 @@
-//! The port on which a service shows how it is doing: `/metrics`, `/health`, `/ready`.
+//! The port on which a service shows how it is doing: `/metrics`, `/health`, `/ready`, `/rounds`.
 //!
 //! Targets and endpoints serve no other HTTP; the router has these pages among its own.
 
@@ -9,13 +9,27 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use axum::{
-    Router, extract::State, http::StatusCode, http::header, response::IntoResponse, routing,
+    Router,
+    body::Body,
+    extract::{Query, State},
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+    routing,
 };
+use futures::stream;
 use prometheus_client::{encoding::text::encode, registry::Registry};
+use serde::Deserialize;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
+
+use crate::rounds::Feed;
+
+/// How long answers may take to end once the service stops.
+const FAREWELL: Duration = Duration::from_millis(500);
 
 /// What the observation port shows.
 #[derive(Clone, Debug)]
@@ -24,6 +38,15 @@ pub struct Observed {
     pub registry: Arc<Registry>,
     /// Whether new work is accepted.
     pub ready: Arc<AtomicBool>,
+    /// The rounds.
+    pub feed: Feed,
+}
+
+/// What the handlers share.
+#[derive(Clone)]
+struct Pages {
+    observed: Observed,
+    stop: CancellationToken,
 }
 
 /// Why the observation port is not to be had.
@@ -46,7 +69,7 @@ pub struct Observation {
 impl Observation {
     /// Binds `address` (`host:port`), before any runtime exists.
     pub fn bind(address: &str) -> Result<Self, BindError> {
-        let listen = || {
+        let listen = move || {
             let listener = TcpListener::bind(address)?;
             listener.set_nonblocking(true)?;
             let address = listener.local_addr()?;
@@ -65,19 +88,28 @@ impl Observation {
 
     /// Serves until `stop`; needs a tokio runtime.
     pub async fn serve(self, observed: Observed, stop: CancellationToken) -> io::Result<()> {
+        let pages = Pages {
+            observed,
+            stop: stop.clone(),
+        };
         let app = Router::new()
             .route("/metrics", routing::get(metrics))
             .route("/health", routing::get(|| async { "ok" }))
             .route("/ready", routing::get(ready))
-            .with_state(observed);
+            .route("/rounds", routing::get(rounds))
+            .with_state(pages);
         let listener = tokio::net::TcpListener::from_std(self.listener)?;
-        axum::serve(listener, app)
-            .with_graceful_shutdown(stop.cancelled_owned())
-            .await
+        let serving =
+            axum::serve(listener, app).with_graceful_shutdown(stop.clone().cancelled_owned());
+        tokio::select! {
+            served = async { serving.await } => served,
+            // A listener that does not read its last lines must not hold the service up.
+            () = async { stop.cancelled().await; sleep(FAREWELL).await } => Ok(()),
+        }
     }
 }
 
-async fn metrics(State(observed): State<Observed>) -> impl IntoResponse {
+async fn metrics(State(Pages { observed, .. }): State<Pages>) -> impl IntoResponse {
     let mut text = String::new();
     match encode(&mut text, &observed.registry) {
         Ok(()) => {
@@ -88,7 +120,33 @@ async fn metrics(State(observed): State<Observed>) -> impl IntoResponse {
     }
 }
 
-async fn ready(State(observed): State<Observed>) -> impl IntoResponse {
+/// What a listener wants.
+#[derive(Deserialize)]
+struct Wish {
+    #[serde(default)]
+    tokens: bool,
+}
+
+/// Rounds until the listener goes or the service stops.
+async fn rounds(State(pages): State<Pages>, Query(wish): Query<Wish>) -> Response {
+    let listener = match pages.observed.feed.listen(wish.tokens) {
+        Ok(listener) => listener,
+        Err(private) => {
+            return (StatusCode::FORBIDDEN, format!("{private}\n")).into_response();
+        }
+    };
+    let lines = stream::unfold((listener, pages.stop), |(mut listener, stop)| async {
+        let lines = tokio::select! {
+            lines = listener.lines() => lines?,
+            () = stop.cancelled() => return None,
+        };
+        Some((Ok::<_, io::Error>(lines), (listener, stop)))
+    });
+    let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
+    (kind, Body::from_stream(lines)).into_response()
+}
+
+async fn ready(State(Pages { observed, .. }): State<Pages>) -> impl IntoResponse {
     if observed.ready.load(Ordering::Relaxed) {
         (StatusCode::OK, "ready")
     } else {
@@ -104,6 +162,15 @@ mod tests {
     use prometheus_client::metrics::counter::Counter;
 
     use super::*;
+    use crate::rounds::{Line, Round};
+
+    fn observed(ready: &Arc<AtomicBool>, registry: Registry) -> Observed {
+        Observed {
+            registry: Arc::new(registry),
+            ready: Arc::clone(ready),
+            feed: Feed::new("target", "t-0", false),
+        }
+    }
 
     fn get(address: SocketAddr, path: &str) -> String {
         let mut stream = TcpStream::connect(address).unwrap();
@@ -124,10 +191,7 @@ mod tests {
         registry.register("steps", "Steps", counter.clone());
         counter.inc_by(3);
         let ready = Arc::new(AtomicBool::new(false));
-        let observed = Observed {
-            registry: Arc::new(registry),
-            ready: Arc::clone(&ready),
-        };
+        let observed = observed(&ready, registry);
         let observation = Observation::bind("127.0.0.1:0").unwrap();
         let address = observation.address();
         let stop = CancellationToken::new();
@@ -138,6 +202,65 @@ mod tests {
         assert!(ask("/ready").await.unwrap().starts_with("HTTP/1.1 503"));
         ready.store(true, Ordering::Relaxed);
         assert!(ask("/ready").await.unwrap().starts_with("HTTP/1.1 200"));
+        stop.cancel();
+        serving.await.unwrap().unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn rounds_come_as_lines_until_the_listener_goes_or_the_service_stops() {
+        let observed = observed(&Arc::default(), Registry::default());
+        let feed = observed.feed.clone();
+        let observation = Observation::bind("127.0.0.1:0").unwrap();
+        let address = observation.address();
+        let stop = CancellationToken::new();
+        let serving = tokio::spawn(observation.serve(observed, stop.clone()));
+        let listen = move || {
+            let mut stream = TcpStream::connect(address).unwrap();
+            write!(stream, "GET /rounds HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+            let mut head = vec![0; 4096];
+            let mut seen = String::new();
+            while !seen.contains("hello") {
+                let len = stream.read(&mut head).unwrap();
+                assert!(len > 0, "{seen}");
+                seen.push_str(std::str::from_utf8(&head[..len]).unwrap());
+            }
+            stream
+        };
+        let first = tokio::task::spawn_blocking(listen).await.unwrap();
+        assert!(feed.is_heard());
+        drop(first);
+        while feed.is_heard() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        // One that never reads again does not hold up the end.
+        let second = tokio::task::spawn_blocking(listen).await.unwrap();
+        for session in 0..20_000 {
+            feed.tell(Line::Round(Round {
+                session,
+                ..Round::default()
+            }));
+        }
+        stop.cancel();
+        serving.await.unwrap().unwrap();
+        drop(second);
+        let asked = tokio::task::spawn_blocking(move || {
+            TcpStream::connect(address)
+                .is_ok_and(|mut stream| stream.read(&mut [0]).is_ok_and(|n| n > 0))
+        });
+        assert!(!asked.await.unwrap(), "it still answers");
+    }
+
+    #[tokio::test]
+    async fn token_ids_are_refused_with_what_would_allow_them() {
+        let observation = Observation::bind("127.0.0.1:0").unwrap();
+        let address = observation.address();
+        let stop = CancellationToken::new();
+        let observed = observed(&Arc::default(), Registry::default());
+        let serving = tokio::spawn(observation.serve(observed, stop.clone()));
+        let answer = tokio::task::spawn_blocking(move || get(address, "/rounds?tokens=true"));
+        let answer = answer.await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+        assert!(answer.contains("--observe-tokens"), "{answer}");
         stop.cancel();
         serving.await.unwrap().unwrap();
     }

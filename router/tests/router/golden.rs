@@ -43,8 +43,8 @@ fn usage() -> Value {
         "prompt_tokens": 2, "completion_tokens": 2, "total_tokens": 4,
         "prompt_tokens_details": {"cached_tokens": 2},
         "foretoken": {
-            "rounds": 1, "drafted": 4, "accepted": 0, "hits": 0, "misses": 0, "acceptance_length": 1.0, "seed": 5,
-            "policy": "Speculative",
+            "rounds": 1, "drafted": 4, "accepted": 0, "hits": 0, "misses": 0, "late": 0, "bytes": 0,
+            "acceptance_length": 1.0, "seed": 5, "policy": "Speculative",
         },
     })
 }

@@ -255,12 +255,11 @@ fn finish(
         rounds,
         drafted: rounds * DRAFTED,
         accepted,
-        hits: 0,
-        misses: 0,
         cached_tokens: 4,
         policy: "Speculative".into(),
         prefill: Duration::from_millis(7),
         decode: Duration::from_millis(50),
+        ..GenerationStats::default()
     };
     events.send(GenerateEvent::Finished { reason, stats })
 }

@@ -37,8 +37,9 @@ pub(crate) struct Meter {
     /// When the window of the next round was asked for, and how many tokens.
     pub(crate) asked: Option<(Instant, u32)>,
     begun: Option<Begun>,
-    /// Bytes of the round under way.
+    /// Bytes of the round under way, and of all.
     bytes: u32,
+    all_bytes: u64,
     /// Counts that metrics know of.
     pub(crate) counted: TargetStats,
 }
@@ -84,6 +85,12 @@ impl Meter {
     pub(crate) fn weigh<'a, M: WireSize + 'a>(&mut self, messages: impl Iterator<Item = &'a M>) {
         let bytes: usize = messages.map(WireSize::wire_size).sum();
         self.bytes = self.bytes.saturating_add(bytes as u32);
+        self.all_bytes += bytes as u64;
+    }
+
+    /// Bytes of all messages so far.
+    pub(crate) fn all_bytes(&self) -> u64 {
+        self.all_bytes
     }
 
     /// Forgets the round under way: the time to its verdict will say nothing about an endpoint.
@@ -155,6 +162,8 @@ mod tests {
         let sizes = 2 * opened.wire_size() + effects.messages[0].wire_size();
         assert_eq!(round.bytes, Some(sizes as u32));
         assert_eq!((round.asked, round.took), (4, later - now));
+        let first = effects.messages[0].wire_size();
+        assert_eq!(meter.all_bytes(), (sizes + first) as u64);
     }
 
     #[test]

@@ -25,20 +25,22 @@ use crate::{
 };
 
 /// A verdict whose consequences are still to be drawn.
-struct Verdict {
-    request: RequestId,
+pub(super) struct Verdict {
+    pub(super) request: RequestId,
     seq: SeqId,
     /// Tokens whose KV is right.
     keep: usize,
     /// Rows that were fed.
     fed: usize,
-    decided: Decided,
+    pub(super) decided: Decided,
     /// Tokens of the window.
-    drafted: usize,
-    emitted: usize,
+    pub(super) drafted: usize,
+    pub(super) emitted: usize,
+    /// What was emitted, if somebody reads along.
+    pub(super) tokens: Option<Vec<u32>>,
     lookup: Option<Lookup>,
     /// The round that ended with it.
-    round: Option<Turnaround>,
+    pub(super) round: Option<Turnaround>,
 }
 
 /// What the next windows should have; asked once a step.
@@ -56,6 +58,7 @@ impl Worker {
         let suggestions = self.suggest();
         let now = self.now.saturating_duration_since(self.started);
         let rows = self.feeding.rows() as u32;
+        let is_read = self.feed.is_read();
         let logits = self.engine.logits();
         for (feed, share) in self.feeding.shares.iter().enumerate() {
             let Some(request) = self.requests.get_mut(&share.request) else {
@@ -110,11 +113,15 @@ impl Worker {
                 decided,
                 drafted: window.len(),
                 emitted: emitted.len(),
+                tokens: is_read.then(|| emitted.iter().map(|token| token.0).collect()),
                 lookup: effects.lookup,
                 round,
             });
         }
         self.endpoints.flush();
+        if self.feed.is_heard() {
+            self.tell_rounds(&mut verdicts);
+        }
         for verdict in verdicts {
             self.follow_up(&verdict);
         }

@@ -90,7 +90,14 @@ fn drafting_ahead_changes_no_byte_under_any_sampling_options() {
             for (plain, ahead) in [(plain_a, a), (plain_b, b)] {
                 let plain = up.complete(plain).await;
                 assert_eq!(ahead["choices"], plain["choices"], "{option}");
-                assert_eq!(ahead["usage"]["foretoken"]["policy"], "SSD");
+                let told = &ahead["usage"]["foretoken"];
+                assert_eq!(told["policy"], "SSD");
+                let count = |field: &str| told[field].as_f64().unwrap();
+                let hits = told["ahead"]["hit_rate"].as_f64().unwrap_or(0.0)
+                    * (count("hits") + count("misses"));
+                assert!((hits - count("hits")).abs() < 1e-9, "{told}");
+                assert!(count("bytes") > 0.0 && told["ahead"]["tokens_received"].is_u64());
+                assert!(plain["usage"]["foretoken"]["ahead"].is_null());
                 assert_eq!(plain["usage"]["foretoken"]["hits"], 0);
                 answers.push(ahead);
             }

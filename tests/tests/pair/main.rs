@@ -4,6 +4,7 @@
 mod metrics;
 mod refusal;
 mod rig;
+mod rounds;
 mod ssd;
 mod stopping;
 mod streams;

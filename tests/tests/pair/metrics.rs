@@ -124,6 +124,16 @@ async fn what_drafting_ahead_comes_to_is_counted_on_both_sides() {
     let bytes = of_target.get("foretoken_round_bytes_sum");
     let mean = bytes / of_target.get("foretoken_round_bytes_count");
     assert!((20.0..3000.0).contains(&mean), "{mean} bytes a round");
+    // Answers tell the same; what comes before an output's first verdict is in no round.
+    let told: u64 = stats.iter().map(|stats| stats.bytes).sum();
+    assert!(
+        told > 0
+            && stats
+                .iter()
+                .all(|stats| stats.ahead.received >= stats.ahead.used)
+    );
+    let after_misses = |s: &GenerationStats| s.ahead.alone + s.ahead.local + s.ahead.remote;
+    assert!(stats.iter().all(|s| after_misses(s) >= s.misses));
 
     // Acceptance by position adds up.
     let accepted = of_target.count("vllm:spec_decode_num_accepted_tokens_total");

@@ -6,8 +6,8 @@ use foretoken_speculation::{Seed, TokenId, sampling::SamplingParams};
 use tonic::{Code, Status};
 
 use super::{
-    EmittedToken, FinishReason, GenerateError, GenerateEvent, GenerateRequest, GenerationStats,
-    Round, TargetInfo, TargetLoad, TokenLogprobs,
+    AheadStats, EmittedToken, FinishReason, GenerateError, GenerateEvent, GenerateRequest,
+    GenerationStats, Round, TargetInfo, TargetLoad, TokenLogprobs,
 };
 use crate::wire::{
     ValueError, Wire, check_text, pack_tokens, pack_words,
@@ -201,6 +201,9 @@ fn pack_finished(reason: FinishReason, stats: &GenerationStats) -> proto::Finish
         accepted: stats.accepted,
         hits: stats.hits,
         misses: stats.misses,
+        late: stats.late,
+        bytes: stats.bytes,
+        ahead: (stats.ahead != AheadStats::default()).then(|| pack_ahead(&stats.ahead)),
         cached_tokens: stats.cached_tokens,
         policy: stats.policy.clone(),
         prefill_nanoseconds: stats.prefill.as_nanos() as u64,
@@ -219,12 +222,57 @@ fn unpack_finished(finished: proto::Finished) -> Result<GenerateEvent, ValueErro
         accepted: finished.accepted,
         hits: finished.hits,
         misses: finished.misses,
+        late: finished.late,
+        bytes: finished.bytes,
+        ahead: finished.ahead.map(unpack_ahead).unwrap_or_default(),
         cached_tokens: finished.cached_tokens,
         policy: check_text("policy", finished.policy)?,
         prefill: Duration::from_nanos(finished.prefill_nanoseconds),
         decode: Duration::from_nanos(finished.decode_nanoseconds),
     };
     Ok(GenerateEvent::Finished { reason, stats })
+}
+
+fn pack_ahead(stats: &AheadStats) -> proto::Ahead {
+    let &AheadStats {
+        first_hits,
+        first_misses,
+        alone,
+        local,
+        remote,
+        received,
+        used,
+    } = stats;
+    proto::Ahead {
+        first_hits,
+        first_misses,
+        alone,
+        local,
+        remote,
+        received,
+        used,
+    }
+}
+
+fn unpack_ahead(ahead: proto::Ahead) -> AheadStats {
+    let proto::Ahead {
+        first_hits,
+        first_misses,
+        alone,
+        local,
+        remote,
+        received,
+        used,
+    } = ahead;
+    AheadStats {
+        first_hits,
+        first_misses,
+        alone,
+        local,
+        remote,
+        received,
+        used,
+    }
 }
 
 impl Wire for TokenLogprobs {

@@ -123,6 +123,15 @@ fn event() -> impl Strategy<Value = GenerateEvent> {
     });
     let finished = (option::of(any::<u32>()), any::<[u32; 6]>(), any::<u64>()).prop_map(
         |(stop, [rounds, drafted, accepted, cached_tokens, hits, misses], nanos)| {
+            let ahead = AheadStats {
+                first_hits: hits / 3,
+                first_misses: misses / 3,
+                alone: misses / 5,
+                local: misses / 7,
+                remote: misses / 9,
+                received: nanos / 5,
+                used: nanos / 7,
+            };
             GenerateEvent::Finished {
                 reason: stop.map_or(FinishReason::Length, |token| {
                     FinishReason::Stop(TokenId(token))
@@ -133,6 +142,9 @@ fn event() -> impl Strategy<Value = GenerateEvent> {
                     accepted,
                     hits,
                     misses,
+                    late: rounds / 3,
+                    bytes: nanos / 3,
+                    ahead,
                     cached_tokens,
                     policy: "p".into(),
                     prefill: Duration::from_nanos(nanos),

@@ -1,0 +1,163 @@
+//! Rounds as they happen, told to whoever listens.
+
+use std::time::Duration;
+
+use foretoken_engine::sim::Role;
+use foretoken_target::TargetConfig;
+use reqwest::{Response, StatusCode};
+use serde_json::Value;
+
+use super::{
+    metrics::observed_target,
+    rig::*,
+    ssd::{ahead, quick, slow},
+};
+
+/// Lines of a feed, as they come.
+struct Lines {
+    answer: Response,
+    rest: String,
+}
+
+async fn ask(port: u16, query: &str) -> Response {
+    let answer = reqwest::get(format!("http://127.0.0.1:{port}/rounds{query}")).await;
+    answer.expect("it answers")
+}
+
+impl Lines {
+    /// Listens; the first line says who speaks.
+    async fn of(port: u16, query: &str) -> (Self, Value) {
+        let answer = ask(port, query).await;
+        assert_eq!(answer.status(), StatusCode::OK);
+        let mut lines = Self {
+            answer,
+            rest: String::new(),
+        };
+        let hello = lines.next().await["hello"].clone();
+        (lines, hello)
+    }
+
+    async fn next(&mut self) -> Value {
+        loop {
+            if let Some(end) = self.rest.find('\n') {
+                let line: String = self.rest.drain(..=end).collect();
+                return serde_json::from_str(&line).expect("a line is JSON");
+            }
+            let chunk = tokio::time::timeout(PATIENT, self.answer.chunk()).await;
+            let chunk = chunk.expect("a line comes").expect("it goes on");
+            let chunk = chunk.expect("the feed lives");
+            self.rest
+                .push_str(std::str::from_utf8(&chunk).expect("text"));
+        }
+    }
+
+    /// The rounds of the next request that ends.
+    async fn request(&mut self) -> Vec<Value> {
+        let mut rounds: Vec<Value> = Vec::new();
+        loop {
+            let round = self.next().await["round"].clone();
+            assert!(round.is_object());
+            let ended = !round["ended"].is_null();
+            rounds.push(round);
+            if ended {
+                return rounds;
+            }
+        }
+    }
+}
+
+fn sum(rounds: &[Value], field: &str) -> u64 {
+    rounds
+        .iter()
+        .filter_map(|round| round[field].as_u64())
+        .sum()
+}
+
+#[tokio::test]
+async fn a_listener_hears_every_round_and_every_build_and_no_tokens() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let address = socket(&folder, "draft");
+    let (endpoint, draft_port) = observed(&address, runner(quick(0.8)));
+    let (client, target, port) = observed_target(with_endpoint(&address), runner(slow()));
+    warm(&client).await;
+    let (mut of_target, hello) = Lines::of(port, "").await;
+    assert_eq!(
+        (&hello["service"], &hello["tokens"]),
+        (&"target".into(), &false.into())
+    );
+    let (mut of_draft, hello) = Lines::of(draft_port, "").await;
+    assert_eq!(hello["service"], "draft");
+    let (_, stats) = output(&client, ahead(request(3, 60))).await;
+    let rounds = of_target.request().await;
+    assert_eq!(sum(&rounds, "emitted"), 60);
+    assert_eq!(sum(&rounds, "accepted"), u64::from(stats.accepted));
+    assert_eq!(sum(&rounds, "window"), u64::from(stats.drafted));
+    // The first is the verdict on the prompt.
+    assert_eq!(rounds.len() as u64, 1 + u64::from(stats.rounds));
+    let numbers: Vec<u64> = rounds
+        .iter()
+        .filter_map(|round| round["round"].as_u64())
+        .collect();
+    assert_eq!(numbers, (1..=rounds.len() as u64).collect::<Vec<_>>());
+    let hits = rounds
+        .iter()
+        .filter(|round| round["source"] == "ahead")
+        .count();
+    assert_eq!(hits as u64, u64::from(stats.hits));
+    assert!(hits > 0 && rounds.iter().any(|round| round["place"] == 1));
+    for round in &rounds {
+        assert_eq!(round["policy"], "SSD");
+        assert_eq!(round["session"], rounds[0]["session"]);
+        assert!(round["tokens"].is_null(), "{round}");
+        let took = round["took_us"].as_u64().unwrap_or(u64::MAX);
+        // The step is part of the round; both are rounded down.
+        assert!(
+            took >= round["verification_us"].as_u64().expect("a time"),
+            "{round}"
+        );
+    }
+    assert_eq!(rounds.last().expect("a round")["ended"], "length");
+
+    let build = of_draft.next().await["build"].clone();
+    assert_eq!(build["session"], rounds[0]["session"]);
+    assert!(build["outcomes"].as_u64() > Some(0), "{build}");
+    assert!(
+        build["drafted"].as_u64() >= build["pushed"].as_u64(),
+        "{build}"
+    );
+    let refused = ask(port, "?tokens=true").await;
+    assert_eq!(refused.status(), StatusCode::FORBIDDEN);
+    // Both end although somebody listens.
+    target.end().await;
+    endpoint.end().await;
+}
+
+#[tokio::test]
+async fn tokens_are_told_to_who_asks_for_them_where_that_is_allowed() {
+    let config = TargetConfig {
+        observe_tokens: true,
+        ..TargetConfig::default()
+    };
+    let (client, target, port) = observed_target(config, runner(sim(Role::Target)));
+    let (mut reader, hello) = Lines::of(port, "?tokens=true").await;
+    assert_eq!(hello["tokens"], true);
+    let (mut other, hello) = Lines::of(port, "").await;
+    assert_eq!(hello["tokens"], false);
+    let (tokens, _) = output(&client, request(3, 20)).await;
+    let told: Vec<u64> = reader
+        .request()
+        .await
+        .iter()
+        .flat_map(|round| round["tokens"].as_array().cloned().unwrap_or_default())
+        .filter_map(|token| token.as_u64())
+        .collect();
+    let expected: Vec<u64> = tokens.iter().map(|token| token.0.into()).collect();
+    assert_eq!(told, expected);
+    let rounds = other.request().await;
+    assert!(rounds.iter().all(|round| round["tokens"].is_null()));
+    // A listener that has gone is forgotten, and one that stays does not hold up the end.
+    drop(reader);
+    tokio::time::timeout(Duration::from_secs(20), target.end())
+        .await
+        .expect("it ends");
+}
