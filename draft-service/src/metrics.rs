@@ -37,6 +37,7 @@ pub(crate) struct Metrics {
     builds_ended: Labelled,
     branch_tokens: Counter,
     pushed_tokens: Counter,
+    late_tokens: Counter,
     windows_prepared: Counter,
     judged: Counter,
     ranks: Histogram,
@@ -131,6 +132,10 @@ impl Metrics {
             ),
             branch_tokens: to.counter("foretoken_branch_tokens", "Tokens drafted for outcomes"),
             pushed_tokens: to.counter("foretoken_entry_tokens", "Of these, sent ahead"),
+            late_tokens: to.counter(
+                "foretoken_entry_tokens_late",
+                "Of these, for what came about and not in time",
+            ),
             windows_prepared: to.counter(
                 "foretoken_windows_prepared",
                 "Windows begun before they were asked for",
@@ -198,6 +203,7 @@ impl Metrics {
         }
         self.branch_tokens.inc_by(stats.built.into());
         self.pushed_tokens.inc_by(stats.pushed.into());
+        self.late_tokens.inc_by(stats.late.into());
         self.windows_prepared.inc_by(stats.prepared.into());
         self.judged.inc_by(stats.judged.into());
         let ranked: u32 = stats.ranks.iter().sum();

@@ -12,6 +12,7 @@ mod branches;
 mod sessions;
 mod step;
 mod tenants;
+mod timing;
 
 use std::{
     collections::HashMap,
@@ -24,6 +25,7 @@ use foretoken_protocol::link::{LinkId, LinkServer, LoadReport, Mailbox, ServerEv
 use foretoken_service::rounds::Feed;
 use foretoken_speculation::{
     control::StepCost,
+    fanout::Budgets,
     message::{Open, ToDraft, ToTarget},
     policy::draft::Planners,
     sampling::Scratch,
@@ -36,6 +38,7 @@ use crate::{
 };
 use sessions::Session;
 use tenants::Tenants;
+use timing::Timing;
 
 /// Longest sleep: how often leases are looked at.
 const NAP: Duration = Duration::from_millis(500);
@@ -86,6 +89,14 @@ struct Limits {
     pages: usize,
 }
 
+/// What was learned of one target. Targets learn apart: one that lies about its verdicts spoils its
+/// own guesses only.
+#[derive(Default)]
+struct Learned {
+    planners: Planners,
+    timing: Timing,
+}
+
 /// The engine thread's state.
 pub(crate) struct Worker<O> {
     engine: Engine,
@@ -99,7 +110,9 @@ pub(crate) struct Worker<O> {
     /// Whom the links belong to.
     tenants: Tenants,
     /// What was learned of each target's verdicts.
-    planners: HashMap<LinkId, Planners>,
+    learned: HashMap<LinkId, Learned>,
+    /// Divides the time of steps among sessions.
+    budgets: Budgets,
     /// What steps take, with all that follows from their logits.
     steps: StepCost,
     /// On which listener a link came in.
@@ -151,7 +164,8 @@ impl<O: Outlet> Worker<O> {
             began: Instant::now(),
             sessions: Vec::new(),
             tenants: Tenants::new(config.quotas.clone()),
-            planners: HashMap::new(),
+            learned: HashMap::new(),
+            budgets: Budgets::default(),
             steps: StepCost::new(FIRST_COSTS.to_vec()),
             links: HashMap::new(),
             outgoing: Vec::new(),
@@ -247,7 +261,7 @@ impl<O: Outlet> Worker<O> {
                 self.outgoing.retain(|(to, _)| *to != link);
                 self.metrics.links.set(self.links.len() as i64);
                 self.close_where(|session| session.link == link);
-                self.planners.remove(&link);
+                self.learned.remove(&link);
                 self.tenants.leave(link);
             }
             ServerEvent::Malformed { link, malformed } => {

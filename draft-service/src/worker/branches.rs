@@ -7,7 +7,7 @@
 //!
 //! Branches are guesses about guesses: whatever else wants rows or pages goes first.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use foretoken_engine::{
     batch::{Engine, SeqError, SeqId},
@@ -15,16 +15,14 @@ use foretoken_engine::{
 };
 use foretoken_speculation::{
     control::StepCost,
-    fanout::Limit,
+    fanout::{Bid, Grant, Guess, Limit, Worth},
     policy::draft::{BranchWork, BuildId, DraftSession, DraftStats},
 };
 
-use super::{Outlet, Worker, sessions::Session, tenants::TenantId};
+use super::{Learned, Outlet, Worker, sessions::Session, tenants::TenantId, timing::Timing};
 
-/// Outcomes that are drafted for even if there is no time for all of their tokens.
+/// Outcomes that a session which is alone drafts for, even if there seems to be no time.
 const FEWEST_BRANCHES: usize = 2;
-/// Share of a deviation from what was expected of verifications that is taken over.
-const LEEWAY_RATE: f64 = 0.1;
 
 /// The forks of one session.
 #[derive(Default)]
@@ -87,65 +85,70 @@ impl Forks {
     }
 }
 
-/// How long a target takes to verify: the time there is to draft for its verdict.
+/// What a session would draft for, by its last glue pass.
 #[derive(Default)]
-pub(super) struct Leeway {
-    /// When the verification under way began.
-    since: Option<Instant>,
-    /// What is expected, in seconds.
-    seconds: Option<f64>,
-}
-
-impl Leeway {
-    /// The target verifies from now on.
-    pub(super) fn begin(&mut self, now: Instant) {
-        self.since = Some(now);
-    }
-
-    /// Its verdict has come.
-    pub(super) fn end(&mut self, now: Instant) {
-        if let Some(since) = self.since.take() {
-            let took = now.saturating_duration_since(since).as_secs_f64();
-            let known = self.seconds.get_or_insert(took);
-            *known += LEEWAY_RATE * (took - *known);
-        }
-    }
-
-    /// What is left of it; none if nothing is known.
-    fn left(&self, now: Instant) -> Option<Duration> {
-        let seconds = self.seconds.filter(|seconds| *seconds < 3600.0)?;
-        let spent = now.saturating_duration_since(self.since?);
-        Some(Duration::from_secs_f64(seconds).saturating_sub(spent))
-    }
+pub(super) struct Outlook {
+    /// The build that the guesses are of.
+    build: Option<BuildId>,
+    guesses: Vec<Guess>,
+    worth: Option<Worth>,
+    /// Whether the last miss was answered by a window made just in time.
+    pub(super) remote: bool,
+    /// Whether all that is being drafted should be ready in time.
+    pub(super) whole: bool,
 }
 
 impl Session {
-    /// Drafts for as many outcomes as can be drafted for to the end in the time there is: a whole
-    /// continuation is worth more than the beginnings of several. `sharers` sessions have branches
-    /// in each step, and `cost` knows what steps take.
-    fn fit_branches(
-        &mut self,
-        planned: usize,
-        sharers: usize,
-        cost: &StepCost,
-        now: Instant,
-    ) -> Limit {
-        let Some(left) = self.leeway.left(now) else {
-            return Limit::Budget;
-        };
-        let steps = f64::from(self.draft.branch_steps());
-        let fits = |branches: &usize| {
-            let rows = (branches * sharers) as u32;
-            steps * cost.seconds(rows) <= left.as_secs_f64()
-        };
-        let branches = (FEWEST_BRANCHES..=planned).take_while(fits).last();
-        let branches = branches.unwrap_or(FEWEST_BRANCHES);
-        self.draft.grant(branches);
-        if branches < planned {
-            Limit::Time
-        } else {
-            Limit::Budget
+    /// Plans the branches if their candidates are known; says whether there is a new plan.
+    fn plan_branches(&mut self, learned: &mut Learned, cost: &StepCost) -> bool {
+        self.draft.plan(&mut learned.planners);
+        let build = self.draft.build();
+        if build.is_none() || build == self.outlook.build {
+            return false;
         }
+        let Some(planner) = learned.planners.for_session(&self.draft) else {
+            return false;
+        };
+        let acceptance = planner.estimates().acceptance();
+        let steps = self.draft.branch_steps();
+        let rate = learned.timing.rate().filter(|_| self.outlook.remote);
+        let alone = f64::from(steps) * cost.seconds(1);
+        let wait = learned.timing.wait().unwrap_or(alone);
+        let outlook = &mut self.outlook;
+        outlook.build = build;
+        outlook.worth = Some(match rate {
+            Some(rate) => Worth::with_remote_fallback(acceptance, steps, wait, rate),
+            None => Worth {
+                acceptance,
+                steps,
+                miss: 0.0,
+            },
+        });
+        outlook.guesses.clear();
+        outlook.guesses.extend_from_slice(self.draft.guesses());
+        true
+    }
+
+    /// What it would take of the next steps. A session whose branches are under way, or will soon
+    /// be again, counts with what it had the last time, so that none takes all only because it is
+    /// planned first.
+    fn bid(&self, tenant: usize, fresh: bool, timing: &Timing, now: Instant) -> Option<Bid<'_>> {
+        let worth = self.outlook.worth?;
+        let left = self.verification.left(now, timing);
+        let usable = self.verification.usable(timing);
+        let left = match (left, usable) {
+            (Some(left), _) if fresh => left.max(0.0),
+            (None, _) if fresh => f64::INFINITY,
+            // Verifications that go on for much longer than they should have no claim.
+            (Some(left), Some(usable)) if left > -usable => usable,
+            _ => return None,
+        };
+        Some(Bid {
+            tenant,
+            guesses: &self.outlook.guesses,
+            worth,
+            left,
+        })
     }
 
     /// Pages that the next step of its branches takes.
@@ -190,6 +193,7 @@ fn difference(now: DraftStats, before: DraftStats) -> DraftStats {
         dropped: now.dropped - before.dropped,
         built: now.built - before.built,
         pushed: now.pushed - before.pushed,
+        late: now.late - before.late,
         judged: now.judged - before.judged,
         ranks,
     }
@@ -198,26 +202,68 @@ fn difference(now: DraftStats, before: DraftStats) -> DraftStats {
 impl<O: Outlet> Worker<O> {
     /// Closes the forks of builds that are over, and plans those whose candidates are known.
     pub(super) fn prepare_branches(&mut self) {
-        for session in &mut self.sessions {
+        let mut fresh = Vec::new();
+        for (index, session) in self.sessions.iter_mut().enumerate() {
             session.forks.reap(&mut self.engine, &session.draft);
             if session.draft.learns_as().is_some() {
-                // Targets learn apart: one that lies about its verdicts spoils its own guesses only.
-                let planners = self.planners.entry(session.link).or_default();
-                session.draft.plan(planners);
+                let learned = self.learned.entry(session.link).or_default();
+                if session.plan_branches(learned, &self.steps) {
+                    fresh.push(index);
+                }
             }
         }
-        let building = |session: &&Session| session.draft.build().is_some();
-        let sharers = self.sessions.iter().filter(building).count();
+        if !fresh.is_empty() {
+            self.divide(&fresh);
+        }
+    }
+
+    /// Divides the time there is among the sessions, and gives those that are newly planned what is
+    /// theirs.
+    fn divide(&mut self, fresh: &[usize]) {
         let now = Instant::now();
-        for session in self.sessions.iter_mut().filter(|s| s.forks.is_empty()) {
-            let Some(planners) = self.planners.get_mut(&session.link) else {
+        let (held, _) = self.holdings();
+        let tenants = self.tenants.shares(&held);
+        let mut owners = Vec::with_capacity(self.sessions.len());
+        let mut bids = Vec::with_capacity(self.sessions.len());
+        for (index, session) in self.sessions.iter().enumerate() {
+            let tenant = self.tenants.of(session.link);
+            let learned = self.learned.get(&session.link);
+            let Some((tenant, learned)) = tenant.zip(learned) else {
                 continue;
             };
-            let planned = session.draft.plan(planners).len();
-            if planned > FEWEST_BRANCHES {
-                let limit = session.fit_branches(planned, sharers, &self.steps, now);
-                self.metrics.build_bound_by(limit);
+            let is_fresh = fresh.contains(&index);
+            if let Some(bid) = session.bid(tenant.0, is_fresh, &learned.timing, now) {
+                owners.push((index, is_fresh));
+                bids.push(bid);
             }
+        }
+        let most = u32::try_from(self.limits.rows).unwrap_or(u32::MAX);
+        let grants = self
+            .budgets
+            .divide(&tenants, &bids, most, |rows| self.steps.seconds(rows));
+        let least = if grants.len() == 1 {
+            FEWEST_BRANCHES
+        } else {
+            0
+        };
+        let rows = grants.iter().map(|grant| grant.branches).sum();
+        let step = self.steps.seconds(rows);
+        let decided = owners.iter().zip(grants).zip(&bids);
+        let decided: Vec<_> = decided
+            .filter(|((owner, _), _)| owner.1)
+            .map(|((owner, &grant), bid)| {
+                (
+                    owner.0,
+                    grant,
+                    step * f64::from(bid.worth.steps) <= bid.left,
+                )
+            })
+            .collect();
+        for (index, Grant { branches, limit }, whole) in decided {
+            let session = &mut self.sessions[index];
+            session.draft.grant((branches as usize).max(least));
+            session.outlook.whole = whole;
+            self.metrics.build_bound_by(limit);
         }
     }
 

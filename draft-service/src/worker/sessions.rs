@@ -7,7 +7,7 @@ use foretoken_protocol::link::LinkId;
 use foretoken_speculation::{
     Round, SessionId,
     fanout::Limit,
-    message::{Open, ToDraft, ToTarget},
+    message::{Open, Outcome, ToDraft, ToTarget},
     policy::draft::{DraftSession, DraftStats},
 };
 
@@ -15,8 +15,9 @@ use foretoken_service::rounds::{Build, Feed, Line};
 
 use super::{
     Outlet, Worker,
-    branches::{Forks, Leeway},
+    branches::{Forks, Outlook},
     tenants::{Holdings, TenantId},
+    timing::{Timing, Verification},
 };
 use crate::config::QuotaConfig;
 
@@ -33,14 +34,33 @@ pub(super) struct Session {
     pub(super) told: Option<DraftStats>,
     /// Outcomes that the latest build drafts for.
     pub(super) outcomes: u32,
-    /// How long its target verifies.
-    pub(super) leeway: Leeway,
+    /// What they are for.
+    pub(super) outlook: Outlook,
+    /// What its target is doing.
+    pub(super) verification: Verification,
     /// Rises with every session opened.
     pub(super) opened: u64,
     /// When the target last said anything about it.
     heard: Instant,
     /// Whether its prompt is in the KV: before that, even work that nobody waits for is done.
     pub(super) primed: bool,
+}
+
+impl Session {
+    /// Notes what a verdict says of its target's times.
+    fn hear_verdict(&mut self, outcome: &Outcome, timing: &mut Timing, now: Instant) {
+        let verdict = (outcome.tokens.len(), outcome.asks().is_some());
+        self.verification.end(now, verdict, timing);
+        self.outlook.whole = false;
+        if let Some(window) = &outcome.verifying {
+            self.verification.begin(now, window.len());
+            if window.is_empty() {
+                self.outlook.remote = false;
+            }
+        } else if outcome.lookahead > 0 {
+            self.outlook.remote = true;
+        }
+    }
 }
 
 impl<O: Outlet> Worker<O> {
@@ -72,11 +92,11 @@ impl<O: Outlet> Worker<O> {
         };
         let session = &mut self.sessions[index];
         session.heard = self.now;
+        let before = session.draft.stats();
+        let planned = session.outlook.whole;
         if let ToDraft::Outcome(outcome) = &message {
-            session.leeway.end(self.now);
-            if outcome.verifying.is_some() {
-                session.leeway.begin(self.now);
-            }
+            let learned = self.learned.entry(link).or_default();
+            session.hear_verdict(outcome, &mut learned.timing, self.now);
         }
         if session.draft.remaining() > 0 {
             self.metrics.abandoned.inc();
@@ -88,6 +108,12 @@ impl<O: Outlet> Worker<O> {
                 .evict("the sequence is too long for the draft model"),
             message => session.draft.handle(message),
         };
+        let after = session.draft.stats();
+        if planned && !session.outlook.whole {
+            let late = after.late > before.late || after.cut > before.cut;
+            let learned = self.learned.entry(link).or_default();
+            learned.timing.observe_build(late);
+        }
         if let ToDraft::Outcome(outcome) = &message {
             tell_build(&self.feed, self.began, session, outcome.round);
         }
@@ -195,7 +221,8 @@ impl<O: Outlet> Worker<O> {
             counted: DraftStats::default(),
             told: None,
             outcomes: 0,
-            leeway: Leeway::default(),
+            outlook: Outlook::default(),
+            verification: Verification::default(),
             opened,
             heard,
             primed: false,

@@ -339,8 +339,9 @@ impl<O: Outlet> Worker<O> {
             if draft.learns_as().is_some() {
                 self.metrics.note(&session.take_stats());
             }
-            if matches!(answer, Some(ToTarget::Window(_))) {
-                session.leeway.begin(Instant::now());
+            if let Some(ToTarget::Window(window)) = &answer {
+                let now = Instant::now();
+                session.verification.begin(now, window.proposals.len());
             }
             answers.extend(answer.map(|answer| (session.link, answer)));
         }

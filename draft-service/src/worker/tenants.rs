@@ -11,6 +11,7 @@
 use std::collections::HashMap;
 
 use foretoken_protocol::link::{Consumer, LinkId};
+use foretoken_speculation::fanout::Tenant;
 
 use crate::config::QuotaConfig;
 
@@ -99,6 +100,15 @@ impl Tenants {
             .filter(|&other| other == tenant.0 || sessions.of(TenantId(other)) > 0)
             .filter(|&other| self.list[other].consumer.namespace == *own);
         f64::from(weight) / siblings.count() as f64
+    }
+
+    /// The weights of all tenants, by index.
+    pub(super) fn shares(&self, sessions: &Holdings) -> Vec<Tenant> {
+        let share = |tenant| Tenant {
+            weight: self.weight(TenantId(tenant), sessions),
+            quota: u32::MAX,
+        };
+        (0..self.list.len()).map(share).collect()
     }
 
     /// The quota that the tenant has used up, if any.

@@ -18,6 +18,7 @@
 //! learned of acceptance and ranks given the gaps between scores. All of them learn, so that any
 //! guess comes with a probability.
 
+mod budget;
 mod estimates;
 mod geometric;
 mod greedy;
@@ -26,6 +27,7 @@ mod planner;
 mod shares;
 
 pub use self::{
+    budget::{Bid, Budgets, Grant, Worth},
     estimates::{Estimates, Prior},
     geometric::{Geometric, PowerLaw},
     greedy::{greedy, hit_rate, outcome_mass, uniform},

@@ -203,10 +203,11 @@ fn outcomes_are_as_many_as_there_is_time_for() {
         let mut rig = Rig::new(&DraftConfig::default(), language());
         rig.tell(A, open_ahead(1, prompt(12)));
         let now = Instant::now();
-        let leeway = &mut rig.worker.sessions[0].leeway;
-        leeway.begin(now);
-        leeway.end(now + verification);
-        leeway.begin(now);
+        let learned = rig.worker.learned.entry(A).or_default();
+        let verified = &mut rig.worker.sessions[0].verification;
+        verified.begin(now, 0);
+        verified.end(now + verification, (1, false), &mut learned.timing);
+        verified.begin(now, 0);
         let (_, sent) = rig.settle();
         assert_eq!(entries(&sent)[0].1.keys.len(), expected as usize);
     }

@@ -62,6 +62,9 @@ pub struct DraftStats {
     pub built: u32,
     /// Tokens of continuations that were sent.
     pub pushed: u32,
+    /// Tokens of continuations for the outcomes that came about which were drafted and not in time
+    /// to be verified.
+    pub late: u32,
     /// Verdicts that the candidates were held against.
     pub judged: u32,
     /// By rank of the decided token among the candidates of its row, 0 being the best: how often.

@@ -11,8 +11,9 @@ use super::{
     build::{MAX_TAIL, Order},
 };
 use crate::{
-    Epoch, Round, TokenId,
-    message::{Open, Outcome, Resync, ToTarget, Window},
+    Epoch, Proposals, Round, TokenId,
+    guess::OutcomeKey,
+    message::{Delivery, Open, Outcome, Resync, ToTarget, Window},
     sampling::Sampler,
 };
 
@@ -140,6 +141,7 @@ impl DraftSession {
         let ours = self.tokens[self.decided..].starts_with(accepted);
         if let Some(key) = outcome.key().filter(|_| ours) {
             drafted.extend(self.build.find(outcome.round, key).take(asked));
+            self.stats.late += self.late(outcome, key);
             self.build.judge(outcome.round, key);
         }
         if self.build.end() {
@@ -151,6 +153,18 @@ impl DraftSession {
             self.tokens.extend_from_slice(&drafted);
             self.stats.prepared += 1;
         }
+    }
+
+    /// Tokens that were pushed for this verdict and that the target cannot have had in time.
+    fn late(&self, outcome: &Outcome, key: OutcomeKey) -> u32 {
+        let branching = self.binding.as_ref().and_then(|binding| binding.branching);
+        if branching.is_none_or(|branching| branching.delivery != Delivery::Push) {
+            return 0;
+        }
+        let wanted = outcome.lookahead as usize;
+        let drafted = self.build.find(outcome.round, key).take(wanted).count();
+        let used = outcome.verifying.as_ref().map_or(0, Proposals::height);
+        drafted.saturating_sub(used) as u32
     }
 
     fn knows(&self, tokens: &[TokenId]) -> bool {

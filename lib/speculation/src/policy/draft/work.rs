@@ -174,6 +174,11 @@ impl DraftSession {
         self.build.guesses()
     }
 
+    /// The outcomes that are drafted for, likeliest first.
+    pub fn guesses(&self) -> &[Guess] {
+        self.build.guesses()
+    }
+
     /// Drafts for the first `branches` of the planned outcomes only. No effect once their first
     /// step was made.
     pub fn grant(&mut self, branches: usize) {

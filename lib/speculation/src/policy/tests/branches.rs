@@ -126,6 +126,24 @@ fn a_hit_feeds_the_decided_token_and_the_window_and_nothing_else() {
 }
 
 #[test]
+fn what_a_target_did_not_have_of_its_verdicts_continuation_was_late() {
+    // Of a continuation of three tokens the target had so many, and looks for so many.
+    for (window, wanted, late) in [(3, 3, 0), (1, 3, 2), (0, 3, 3), (1, 1, 0)] {
+        let mut bench = Bench::new(64);
+        bench.draft.handle(&open_with(1, &[1, 2], branching(3, 4)));
+        bench.settle();
+        let window = &[5, 6, 7][..window];
+        bench.draft.handle(&verifying(0, 2, &[4], window, wanted));
+        assert_eq!(bench.draft.stats().late, late);
+    }
+    let mut bench = Bench::new(64);
+    bench.draft.handle(&open_with(1, &[1, 2], branching(3, 4)));
+    bench.settle();
+    bench.draft.handle(&verifying(0, 2, &[19], &[], 3));
+    assert_eq!(bench.draft.stats().late, 0, "nothing was drafted for it");
+}
+
+#[test]
 fn no_outcome_is_drafted_for_that_cannot_be() {
     let mut bench = Bench::new(64);
     bench.draft.handle(&open_with(1, &[1], branching(2, 40)));

@@ -1,0 +1,215 @@
+//! How long a target takes, and how much of that time drafts can use.
+//!
+//! What is expected of a verification follows from the length of its window. Of that, only a part is
+//! to be counted on: some verifications are shorter, and what is sent when one ends comes too late.
+//! The part is learned from what came late, so it contains the way to the target without a clock
+//! being compared with another.
+
+use std::time::{Duration, Instant};
+
+/// Share of a deviation from what was expected that is taken over.
+const RATE: f64 = 0.1;
+/// Lengths of windows that are told apart; longer ones are like the last.
+const LENGTHS: usize = 17;
+/// Part of the time to count on, at first.
+const FIRST_PART: f64 = 0.7;
+/// Bounds of that part.
+const PARTS: (f64, f64) = (0.3, 1.0);
+/// How much the part grows after a round in which nothing was late.
+const GROWS: f64 = 0.0025;
+/// How much it falls after one in which something was: nothing is late in nine of ten rounds then.
+/// The end of a continuation that is missing costs some ten times what one more outcome brings.
+const FALLS: f64 = 9.0 * GROWS;
+/// Longest verification that is believed, in seconds.
+const LONGEST: f64 = 3600.0;
+
+/// What was learned of one target.
+#[derive(Clone, Debug)]
+pub(super) struct Timing {
+    /// Seconds of a verification, by the length of its window.
+    seconds: [Option<f64>; LENGTHS],
+    part: f64,
+    /// Tokens that a session emits in a second.
+    rate: Option<f64>,
+    /// Seconds from verdict to verdict: if the window between was there, and if it was asked for.
+    rounds: [Option<f64>; 2],
+}
+
+/// The verification of a session that is under way.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Verification {
+    since: Option<(Instant, usize)>,
+    /// When the last verdict came, and whether it asked for a window.
+    verdict: Option<(Instant, bool)>,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            seconds: [None; LENGTHS],
+            part: FIRST_PART,
+            rate: None,
+            rounds: [None; 2],
+        }
+    }
+}
+
+impl Timing {
+    /// Takes in whether what was drafted for a verdict was there in time.
+    pub(super) fn observe_build(&mut self, late: bool) {
+        let change = if late { -FALLS } else { GROWS };
+        self.part = (self.part + change).clamp(PARTS.0, PARTS.1);
+    }
+
+    /// Tokens a second that a session emits, if known.
+    pub(super) fn rate(&self) -> Option<f64> {
+        self.rate
+    }
+
+    /// Seconds by which a round is longer whose window was asked for, if known.
+    pub(super) fn wait(&self) -> Option<f64> {
+        let [ready, asked] = self.rounds;
+        Some((asked? - ready?).max(0.0))
+    }
+
+    /// Seconds that can be counted on from the beginning of the verification of such a window.
+    pub(super) fn usable(&self, window: usize) -> Option<f64> {
+        // Without experience with this length: that of the nearest.
+        let own = window.min(LENGTHS - 1);
+        let nearest = (0..LENGTHS)
+            .filter(|&length| self.seconds[length].is_some())
+            .min_by_key(|&length| length.abs_diff(own))?;
+        Some(self.seconds[nearest]? * self.part)
+    }
+
+    fn observe(&mut self, window: usize, took: f64) {
+        follow(&mut self.seconds[window.min(LENGTHS - 1)], took);
+    }
+}
+
+/// Moves what is known towards what was seen.
+fn follow(known: &mut Option<f64>, took: f64) {
+    let known = known.get_or_insert(took);
+    // What was held up by something else counts at most double.
+    let took = took.min(2.0 * *known);
+    *known = (*known + RATE * (took - *known)).min(LONGEST);
+}
+
+impl Verification {
+    /// The target verifies a window of this length from now on.
+    pub(super) fn begin(&mut self, now: Instant, window: usize) {
+        self.since = Some((now, window));
+    }
+
+    /// A verdict of that many tokens has come; it asks for a window or it does not.
+    pub(super) fn end(&mut self, now: Instant, verdict: (usize, bool), timing: &mut Timing) {
+        let (tokens, asks) = verdict;
+        if let Some((since, window)) = self.since.take() {
+            timing.observe(window, now.saturating_duration_since(since).as_secs_f64());
+        }
+        if let Some((before, asked)) = self.verdict.replace((now, asks)) {
+            let took = now.saturating_duration_since(before).as_secs_f64();
+            follow(&mut timing.rounds[usize::from(asked)], took);
+            let rate = tokens as f64 / took.clamp(1e-6, LONGEST);
+            let known = timing.rate.get_or_insert(rate);
+            // Of rates the harmonic mean counts: time adds up.
+            *known = 1.0 / (1.0 / *known + RATE * (1.0 / rate.max(1e-9) - 1.0 / *known));
+        }
+    }
+
+    /// Seconds that can be counted on of all that the verification under way takes.
+    pub(super) fn usable(&self, timing: &Timing) -> Option<f64> {
+        timing.usable(self.since?.1)
+    }
+
+    /// Seconds left of what can be counted on, below 0 when they are over; none if nothing is known
+    /// or nothing is verified.
+    pub(super) fn left(&self, now: Instant, timing: &Timing) -> Option<f64> {
+        let (since, window) = self.since?;
+        let spent: Duration = now.saturating_duration_since(since);
+        Some(timing.usable(window)? - spent.as_secs_f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// What is left at the start of a verification of `window` tokens after `rounds` of 10 ms with
+    /// 4 tokens.
+    fn learned(rounds: usize, late_every: usize) -> Timing {
+        let (mut timing, mut verification) = (Timing::default(), Verification::default());
+        let mut now = Instant::now();
+        for round in 0..rounds {
+            verification.begin(now, 4);
+            now += 10 * MS;
+            verification.end(now, (2, false), &mut timing);
+            timing.observe_build(round % late_every == 0);
+        }
+        timing
+    }
+
+    #[test]
+    fn the_part_to_count_on_is_what_is_seldom_too_much() {
+        for (late_every, expected) in [(2, 0.3), (1000, 1.0)] {
+            let usable = learned(2000, late_every).usable(4).expect("known");
+            assert!((usable / 0.01 - expected).abs() < 0.03, "{usable}");
+        }
+        let (before, after) = (learned(200, 10), learned(1200, 10));
+        assert!(
+            (before.part - after.part).abs() < 0.03,
+            "one in ten is as it should be"
+        );
+    }
+
+    #[test]
+    fn lengths_without_experience_are_like_the_nearest() {
+        let mut timing = learned(5, 10);
+        timing.observe(12, 0.03);
+        let usable = |window| timing.usable(window).expect("known") / timing.part;
+        assert!((usable(0) - 0.01).abs() < 1e-9);
+        assert!((usable(10) - 0.03).abs() < 1e-9);
+        assert!((usable(usize::MAX) - 0.03).abs() < 1e-9);
+        assert_eq!(Timing::default().usable(4), None);
+    }
+
+    #[test]
+    fn what_a_miss_waits_for_is_the_difference_of_rounds() {
+        let (mut timing, mut verification) = (Timing::default(), Verification::default());
+        let mut now = Instant::now();
+        for round in 0..40 {
+            let asks = round % 4 == 0;
+            assert!(round > 2 || timing.wait().is_none());
+            verification.end(now, (3, asks), &mut timing);
+            now += if asks { 14 * MS } else { 10 * MS };
+        }
+        let wait = timing.wait().expect("both are known");
+        assert!((wait - 0.004).abs() < 1e-4, "{wait}");
+    }
+
+    #[test]
+    fn time_passes_and_may_be_over() {
+        let timing = learned(5, 10);
+        let mut verification = Verification::default();
+        let now = Instant::now();
+        assert_eq!(verification.left(now, &timing), None);
+        verification.begin(now, 4);
+        let left = |after| verification.left(now + after, &timing).expect("under way");
+        assert!(left(Duration::ZERO) > left(MS) && left(MS) > 0.0);
+        assert!(left(1000 * MS) < 0.0);
+    }
+
+    #[test]
+    fn a_hiccup_counts_little_and_rates_are_tokens_over_time() {
+        let (mut timing, mut verification) = (learned(50, 10), Verification::default());
+        let before = timing.usable(4).expect("known");
+        let rate = timing.rate().expect("known");
+        assert!((rate - 200.0).abs() < 1.0, "2 tokens in 10 ms: {rate}");
+        let now = Instant::now();
+        verification.begin(now, 4);
+        verification.end(now + 100_000 * MS, (2, false), &mut timing);
+        assert!(timing.usable(4).expect("known") < 1.11 * before);
+    }
+}

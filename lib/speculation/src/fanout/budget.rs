@@ -1,0 +1,251 @@
+//! How many outcomes each session is drafted for, from the time there is.
+//!
+//! Branches of all sessions take a row each in every step, so more of them make every step longer:
+//! more outcomes are drafted for, and fewer tokens of each are ready when the verdict comes. What is
+//! not ready then is worth nothing. Of all numbers of rows, the one is taken that saves most tokens:
+//!
+//! ```text
+//! depth(s, M) = min(K_s, left_s / step(M))                     tokens of a continuation in time
+//! saved(s, d) = a + a^2 + .. + a^d - miss_s                    what a hit emits more than a miss
+//! value(M)    = max of sum over s, i < n_s of weight_s P(outcome i of s) saved(s, depth(s, M)),
+//!               where the n_s add up to M                      by one heap over all sessions
+//! ```
+//!
+//! A miss that the endpoint answers at once is worth the window it gets, less the tokens that the
+//! time until then is worth. So where drafting is cheap, short continuations save nothing, and few
+//! outcomes to the end are better than many beginnings; where it is dear, any hit is better than
+//! none.
+
+use alloc::vec::Vec;
+
+use super::{Claim, Guess, Limit, Shares, Tenant};
+
+/// Part of the rows that tenants get by their weights alone.
+const FAIR: f64 = 0.5;
+/// Most depths that are tried for the time of one session.
+const DEPTHS: u32 = 8;
+
+/// What hits and misses of a session are worth.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Worth {
+    /// Probability that a drafted token is accepted given those before it.
+    pub acceptance: f64,
+    /// Tokens of a whole continuation.
+    pub steps: u32,
+    /// Tokens that a miss gets of its fallback, less those that the time it takes is worth; at
+    /// least 0.
+    pub miss: f64,
+}
+
+impl Worth {
+    /// What a miss is worth whose window is drafted just in time: `steps` tokens, that take
+    /// `seconds` of a session that otherwise emits `rate` tokens a second.
+    pub fn with_remote_fallback(acceptance: f64, steps: u32, seconds: f64, rate: f64) -> Self {
+        let mut worth = Self {
+            acceptance,
+            steps,
+            miss: 0.0,
+        };
+        worth.miss = (worth.saved(steps) - rate * seconds).max(0.0);
+        worth
+    }
+
+    /// Tokens that a hit emits more than a miss if `depth` tokens of its continuation are ready.
+    pub fn saved(&self, depth: u32) -> f64 {
+        let (mut reached, mut sum) = (1.0, 0.0);
+        for _ in 0..depth.min(self.steps) {
+            reached *= self.acceptance;
+            sum += reached;
+        }
+        (sum - self.miss).max(0.0)
+    }
+}
+
+/// What a session would draft for.
+#[derive(Clone, Copy, Debug)]
+pub struct Bid<'a> {
+    /// Index of its tenant.
+    pub tenant: usize,
+    /// Outcomes, likeliest first.
+    pub guesses: &'a [Guess],
+    /// What they are worth.
+    pub worth: Worth,
+    /// Seconds until nothing is of use any more; infinite if that is not known.
+    pub left: f64,
+}
+
+impl Bid<'_> {
+    /// Tokens that are ready in time if a step takes `step` seconds.
+    fn depth(&self, step: f64) -> u32 {
+        // Saturates: the time may be endless.
+        let steps = libm::floor(self.left / step.max(1e-9)) as u32;
+        steps.min(self.worth.steps)
+    }
+}
+
+/// What a bid got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Outcomes to draft for: the first ones.
+    pub branches: u32,
+    /// Why not more.
+    pub limit: Limit,
+}
+
+/// Divides rows of steps among sessions. Keeps its memory.
+#[derive(Clone, Debug)]
+pub struct Budgets {
+    shares: Shares,
+    /// Numbers of rows to try.
+    rows: Vec<u32>,
+    trial: Vec<u32>,
+    grants: Vec<Grant>,
+}
+
+impl Default for Budgets {
+    fn default() -> Self {
+        Self {
+            shares: Shares::new(FAIR),
+            rows: Vec::new(),
+            trial: Vec::new(),
+            grants: Vec::new(),
+        }
+    }
+}
+
+impl Budgets {
+    /// Grants each bid a number of branches, `most` over all of them; `step(rows)` is what a step
+    /// takes, in seconds, and rises.
+    ///
+    /// Depths fall by whole tokens as rows grow, so only the most rows for each depth are tried,
+    /// those of the bids with least time, most, and the one between: exact for one bid.
+    pub fn divide(
+        &mut self,
+        tenants: &[Tenant],
+        bids: &[Bid<'_>],
+        most: u32,
+        step: impl Fn(u32) -> f64,
+    ) -> &[Grant] {
+        let asked: usize = bids.iter().map(|bid| bid.guesses.len()).sum();
+        let most = most.min(u32::try_from(asked).unwrap_or(u32::MAX));
+        self.list_rows(bids, most, &step);
+        let mut claims = Vec::with_capacity(bids.len());
+        let (mut best, mut value) = (0, 0.0);
+        for index in 0..self.rows.len() {
+            let rows = self.rows[index];
+            let other = self.value(rows, tenants, bids, &step, &mut claims);
+            if other > value {
+                (best, value) = (rows, other);
+            }
+        }
+        self.value(best, tenants, bids, &step, &mut claims);
+        self.grants.clear();
+        let granted = self.trial.iter().zip(bids);
+        let grants = granted.map(|(&branches, bid)| Grant {
+            branches,
+            limit: limit(branches, bid, bids.len(), best == most && most > 0),
+        });
+        self.grants.extend(grants);
+        self.find_weights(tenants, &claims);
+        &self.grants
+    }
+
+    fn list_rows(&mut self, bids: &[Bid<'_>], most: u32, step: &impl Fn(u32) -> f64) {
+        self.rows.clear();
+        let mut times: Vec<_> = bids.iter().map(|bid| (bid.left, bid.worth.steps)).collect();
+        times.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+        let last = times.len().saturating_sub(1);
+        for index in [0, last / 2, last] {
+            let Some(&(left, steps)) = times.get(index) else {
+                return;
+            };
+            for depth in steps.saturating_sub(DEPTHS)..steps {
+                let slowest = left / f64::from(depth + 1);
+                let fits = |&rows: &u32| step(rows) <= slowest;
+                self.rows.extend(last_that(most, fits));
+            }
+        }
+        self.rows.sort_unstable();
+        self.rows.dedup();
+    }
+
+    /// Divides `rows` rows; what that saves, by weight.
+    fn value<'a>(
+        &mut self,
+        rows: u32,
+        tenants: &[Tenant],
+        bids: &[Bid<'a>],
+        step: &impl Fn(u32) -> f64,
+        claims: &mut Vec<Claim<'a>>,
+    ) -> f64 {
+        let seconds = step(rows);
+        claims.clear();
+        claims.extend(bids.iter().map(|bid| Claim {
+            tenant: bid.tenant,
+            guesses: bid.guesses,
+            saves: bid.worth.saved(bid.depth(seconds)),
+            cost: 1,
+        }));
+        self.shares.allocate(rows, tenants, claims, &mut self.trial);
+        let saved = |(claim, &branches): (&Claim<'_>, &u32)| {
+            let likely = claim.guesses.iter().take(branches as usize);
+            let hit: f64 = likely.map(|guess| guess.probability).sum();
+            let weight = tenants
+                .get(claim.tenant)
+                .map_or(0.0, |tenant| tenant.weight);
+            hit * claim.saves * weight
+        };
+        claims.iter().zip(&self.trial).map(saved).sum()
+    }
+
+    /// Names the bids whose next branch is worth more than one that another tenant got.
+    fn find_weights(&mut self, tenants: &[Tenant], claims: &[Claim<'_>]) {
+        let worth = |claim: &Claim<'_>, guess: usize| {
+            let weight = tenants.get(claim.tenant)?.weight;
+            Some(claim.guesses.get(guess)?.probability * claim.saves * weight)
+        };
+        for (index, claim) in claims.iter().enumerate() {
+            let own = self.grants[index];
+            let Some(next) = worth(claim, own.branches as usize) else {
+                continue;
+            };
+            let outdone = claims.iter().zip(&self.grants).any(|(other, grant)| {
+                let last = grant.branches.checked_sub(1);
+                let last = last.and_then(|last| worth(other, last as usize));
+                other.tenant != claim.tenant && last.is_some_and(|last| last < next)
+            });
+            if outdone && own.limit == Limit::Worth {
+                self.grants[index].limit = Limit::Weight;
+            }
+        }
+    }
+}
+
+/// The last number from 1 to `most` that `fits`, if the first ones do and the others do not.
+fn last_that(most: u32, fits: impl Fn(&u32) -> bool) -> Option<u32> {
+    let (mut low, mut high) = (0, most);
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        if fits(&middle) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    (low > 0).then_some(low)
+}
+
+fn limit(branches: u32, bid: &Bid<'_>, bids: usize, all_rows: bool) -> Limit {
+    if branches as usize >= bid.guesses.len() {
+        Limit::Budget
+    } else if all_rows {
+        Limit::Rows
+    } else if bids > 1 {
+        Limit::Worth
+    } else {
+        Limit::Time
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,182 @@
+use std::{vec, vec::Vec};
+
+use super::*;
+use crate::{guess::OutcomeKey, noise::philox};
+
+fn word(i: u32, j: u32) -> u32 {
+    philox([i, j, 0, 0], [5, 11])[0]
+}
+
+fn guesses(probabilities: impl IntoIterator<Item = f64>) -> Vec<Guess> {
+    let guess = |probability| Guess {
+        key: OutcomeKey::default(),
+        rank: 0,
+        probability,
+    };
+    probabilities.into_iter().map(guess).collect()
+}
+
+/// Falling probabilities that add up to less than 1.
+fn falling(count: i32, ratio: f64) -> Vec<Guess> {
+    guesses((0..count).map(|i| (1.0 - ratio) * ratio.powi(i)))
+}
+
+fn bid(guesses: &[Guess], left: f64) -> Bid<'_> {
+    Bid {
+        tenant: 0,
+        guesses,
+        worth: Worth {
+            acceptance: 0.8,
+            steps: 5,
+            miss: 0.0,
+        },
+        left,
+    }
+}
+
+const ONE: [Tenant; 1] = [Tenant {
+    weight: 1.0,
+    quota: u32::MAX,
+}];
+
+/// A step's time: 25 us, and 7 for each row.
+fn step(rows: u32) -> f64 {
+    25e-6 + 7e-6 * f64::from(rows)
+}
+
+fn divide(bids: &[Bid<'_>]) -> Vec<Grant> {
+    Budgets::default().divide(&ONE, bids, 1000, step).to_vec()
+}
+
+#[test]
+fn what_a_hit_saves_grows_with_its_depth_and_is_less_if_a_miss_is_answered() {
+    let alone = Worth {
+        acceptance: 0.5,
+        steps: 3,
+        miss: 0.0,
+    };
+    let saved: Vec<f64> = (0..5).map(|depth| alone.saved(depth)).collect();
+    assert_eq!(saved, [0.0, 0.5, 0.75, 0.875, 0.875]);
+    // A whole window in a tenth of a second, of which a session makes 2.5 tokens a second.
+    let asked = Worth::with_remote_fallback(0.5, 3, 0.1, 2.5);
+    assert!((asked.miss - 0.625).abs() < 1e-12);
+    assert!(asked.saved(1) <= 0.0, "a beginning is worse than the wait");
+    assert!(
+        (asked.saved(3) - 0.25).abs() < 1e-12,
+        "a hit saves the wait"
+    );
+    assert!(Worth::with_remote_fallback(0.5, 3, 10.0, 2.5).miss <= 0.0);
+}
+
+#[test]
+fn no_other_number_of_branches_saves_more_in_the_time_there_is() {
+    for i in 0..200 {
+        let list = falling(
+            1 + (word(i, 0) % 40) as i32,
+            0.5 + f64::from(word(i, 1) % 45) / 100.0,
+        );
+        let left = 50e-6 * f64::from(1 + word(i, 2) % 60);
+        let miss = f64::from(word(i, 3) % 3) / 2.0;
+        let mut own = bid(&list, left);
+        own.worth.miss = miss;
+        let value = |branches: u32| {
+            let hit: f64 = list
+                .iter()
+                .take(branches as usize)
+                .map(|g| g.probability)
+                .sum();
+            hit * own.worth.saved(own.depth(step(branches)))
+        };
+        let got = divide(&[own])[0].branches;
+        let best = (1..=list.len() as u32).map(value).fold(0.0, f64::max);
+        assert!(
+            value(got) >= best - 1e-12,
+            "{i}: {got} saves {}, not {best}",
+            value(got)
+        );
+    }
+}
+
+#[test]
+fn more_time_gives_more_branches_and_the_limit_says_what_bound() {
+    let list = falling(24, 0.8);
+    let of = |left| divide(&[bid(&list, left)])[0];
+    let saved = |left| {
+        let (bid, branches) = (bid(&list, left), of(left).branches);
+        let hit: f64 = list
+            .iter()
+            .take(branches as usize)
+            .map(|g| g.probability)
+            .sum();
+        hit * bid.worth.saved(bid.depth(step(branches)))
+    };
+    assert!([100e-6, 300e-6, 600e-6, 2e-3].map(saved).is_sorted());
+    let limit = |left| of(left).limit;
+    assert_eq!(limit(300e-6), Limit::Time);
+    assert_eq!(limit(f64::INFINITY), Limit::Budget);
+    assert_eq!(of(0.0).branches, 0, "what is late is worth nothing");
+    let bids = [bid(&list, f64::INFINITY)];
+    let few = Budgets::default().divide(&ONE, &bids, 6, step).to_vec();
+    assert_eq!((few[0].branches, few[0].limit), (6, Limit::Rows));
+}
+
+#[test]
+fn sessions_share_the_time_by_what_their_outcomes_are_worth() {
+    let (sure, unsure) = (falling(24, 0.3), falling(24, 0.9));
+    let left = 500e-6;
+    let granted = divide(&[bid(&sure, left), bid(&unsure, left), bid(&unsure, left)]);
+    assert!(granted[0].branches < granted[1].branches, "{granted:?}");
+    assert!(granted.iter().all(|grant| grant.limit == Limit::Worth));
+    let rows: u32 = granted.iter().map(|grant| grant.branches).sum();
+    assert!(
+        4.0 * step(rows) <= left,
+        "together they are too slow: {granted:?}"
+    );
+}
+
+#[test]
+fn a_tenant_whose_outcomes_are_unlikely_has_its_share_by_weight() {
+    let tenants = [1.0, 1.0].map(|weight| Tenant { weight, ..ONE[0] });
+    let (good, poor) = (guesses(vec![0.04; 24]), guesses(vec![0.01; 24]));
+    let other = Bid {
+        tenant: 1,
+        ..bid(&poor, 500e-6)
+    };
+    let mut bids = [bid(&good, 500e-6), other];
+    // Only what is nearly whole is worth anything.
+    for bid in &mut bids {
+        bid.worth.miss = 1.0;
+    }
+    let mut budgets = Budgets::default();
+    let granted = budgets.divide(&tenants, &bids, 1000, step).to_vec();
+    assert!(granted[1].branches >= 2, "{granted:?}");
+    assert!(granted[0].branches > granted[1].branches);
+    assert_eq!(
+        granted[0].limit,
+        Limit::Weight,
+        "its next is worth more than the other's"
+    );
+    let heavy = [
+        tenants[0],
+        Tenant {
+            weight: 9.0,
+            ..ONE[0]
+        },
+    ];
+    let granted = budgets.divide(&heavy, &bids, 1000, step).to_vec();
+    assert!(granted[1].branches > granted[0].branches, "{granted:?}");
+}
+
+#[test]
+fn nobody_and_nothing_is_divided_as_well() {
+    let mut budgets = Budgets::default();
+    assert!(budgets.divide(&ONE, &[], 100, step).is_empty());
+    let nothing = [bid(&[], 1.0)];
+    assert_eq!(budgets.divide(&ONE, &nothing, 100, step)[0].branches, 0);
+    let list = falling(4, 0.5);
+    let strange = [Bid {
+        tenant: 7,
+        ..bid(&list, f64::NAN)
+    }];
+    assert_eq!(budgets.divide(&ONE, &strange, 0, step)[0].branches, 0);
+}
