@@ -139,7 +139,7 @@ pub enum OnLoss {
     /// Decodes plainly.
     #[default]
     Plain,
-    /// Proposes from n-grams of the text so far.
+    /// Proposes from the text so far, and from what was said before, as far as that pays.
     Local,
 }
 

@@ -1,7 +1,7 @@
 //! What is valid and not served yet by this version, on one machine.
 
 use crate::{
-    deployment::{OnLoss, SpecDecodeDeployment, Verification},
+    deployment::{SpecDecodeDeployment, Verification},
     endpoint::EndpointSpec,
     manifest::{Document, Manifest},
     object::ModelSource,
@@ -69,12 +69,6 @@ fn deployment(document: &Document<SpecDecodeDeployment>, problems: &mut Vec<Prob
             say(
                 "spec.speculation.verification",
                 "Rejection is not served by this version, which has Coupled",
-            );
-        }
-        if speculation.on_loss == OnLoss::Local {
-            say(
-                "spec.speculation.onLoss",
-                "Local is not served by this version, which has Plain",
             );
         }
     }

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    deployment::{EndpointSource, SpecDecodeDeployment, SpeculationSpec, TargetParallelism},
+    deployment::{
+        EndpointSource, OnLoss, SpecDecodeDeployment, SpeculationSpec, TargetParallelism,
+    },
     endpoint::{AllowedNamespaces, EndpointSpec, NamespacesFrom, Quota, SpeculationEndpoint},
     object::{Accelerator, Metadata, ModelSource, Scaling, Selector},
     policy::{MirrorSdSpec, PolicySpec, PolicyType},
@@ -217,12 +219,14 @@ impl Check<'_> {
             policy,
             verification: _,
             endpoints,
-            on_loss: _,
+            on_loss,
         } = speculation;
         self.policy(policy, parallelism);
         let field = "spec.speculation.endpoints";
         self.items(field, endpoints.len());
-        if endpoints.is_empty() && policy.kind.needs_endpoints() {
+        // Local proposals are all that is left without endpoints, from the start if need be.
+        let alone = *on_loss == OnLoss::Local;
+        if endpoints.is_empty() && policy.kind.needs_endpoints() && !alone {
             let name = policy.kind.name();
             self.say(
                 field,

@@ -44,6 +44,8 @@ pub struct TargetConfig {
     pub lookahead: LookaheadConfig,
     /// Parameters of requests with policy `SSD`.
     pub ssd: SsdConfig,
+    /// What requests that want speculation do while no endpoint serves them. Default `Plain`.
+    pub on_loss: OnLossName,
     /// Longest that a request waits for a window, whatever was learned of the endpoint; then it
     /// goes on without. Usually it waits for little more than the slowest of recent answers.
     /// Default 500 ms.
@@ -91,6 +93,7 @@ impl Default for TargetConfig {
             policy: PolicyName::Speculative,
             lookahead: LookaheadConfig::Adaptive { max: 12 },
             ssd: SsdConfig::default(),
+            on_loss: OnLossName::Plain,
             patience: Duration::from_millis(500),
             max_running: 64,
             max_waiting: 1024,
@@ -245,6 +248,16 @@ pub enum FallbackName {
     Auto,
     /// The rule for rows in lock-step, by their number (SSD, Theorem 17); for comparisons.
     LockStep,
+}
+
+/// What a request does while no endpoint serves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OnLossName {
+    /// One token a step.
+    Plain,
+    /// What this host proposes, as far as that pays: what followed where the request said the same
+    /// before, or what was last said after the same token.
+    Local,
 }
 
 /// Who looks verdicts up.

@@ -30,7 +30,7 @@ mod worker;
 
 pub use config::{
     ConfigError, DeliveryName, EndpointConfig, FallbackName, FanOutName, LookaheadConfig,
-    MAX_LOOKAHEAD, PolicyName, SsdConfig, TargetConfig,
+    MAX_LOOKAHEAD, OnLossName, PolicyName, SsdConfig, TargetConfig,
 };
 pub use links::{LinkReport, LinkState, LinkWatch};
 pub use service::{BindError, RunError, TargetService};

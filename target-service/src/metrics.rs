@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use foretoken_engine::runner::RunnerInfo;
 use foretoken_service::metrics::{Fraction, Labelled, LabelledHistogram, Meters, Numbered};
-use foretoken_speculation::policy::target::{AheadStats, Lookup, Source, TargetStats};
+use foretoken_speculation::{
+    local::Origin,
+    policy::target::{AheadStats, Lookup, Source, TargetStats},
+};
 use prometheus_client::{
     metrics::{counter::Counter, gauge::Gauge, histogram::Histogram},
     registry::Registry,
@@ -56,6 +59,8 @@ pub(crate) struct Metrics {
     round_seconds: LabelledHistogram,
     round_extra_seconds: LabelledHistogram,
     round_bytes: Histogram,
+    local_proposed: Labelled,
+    local_accepted: Labelled,
 }
 
 /// A verdict, as far as it is counted.
@@ -119,6 +124,8 @@ impl Metrics {
             round_seconds: to.labelled_short_times("foretoken_round_seconds", "Seconds from verdict to verdict of a request, by where the window came from"),
             round_extra_seconds: to.labelled_short_times("foretoken_round_extra_seconds", "Of these, seconds not spent in the step that verified"),
             round_bytes: to.bytes("foretoken_round_bytes", "Bytes of messages a round of a request, both ways"),
+            local_proposed: to.labelled("foretoken_local_tokens_proposed", "Tokens of this host's own proposals verified"),
+            local_accepted: to.labelled("foretoken_local_tokens_accepted", "Tokens of this host's own proposals accepted"),
         };
         (metrics, to.registry())
     }
@@ -197,6 +204,20 @@ impl Metrics {
     /// Counts a link that failed: `unreachable`, `lost` or `refused`.
     pub(crate) fn link_failed(&self, kind: &'static str) {
         count(&self.link_failures, ("kind", kind), 1);
+    }
+
+    /// Counts what became of a window that this host proposed from `origin`.
+    pub(crate) fn note_local(&self, origin: Origin, proposed: u32, accepted: u32) {
+        let label = ("origin", origin.name());
+        count(&self.local_proposed, label, proposed.into());
+        count(&self.local_accepted, label, accepted.into());
+    }
+
+    /// The counter of this host's verified proposals from `origin`.
+    #[cfg(test)]
+    pub(crate) fn local_proposed(&self, origin: Origin) -> Counter {
+        let labels = [("origin", origin.name())];
+        self.local_proposed.get_or_create_owned(&labels)
     }
 
     /// The counter of lookahead choices in which `limit` was what bound.

@@ -15,9 +15,8 @@ use foretoken_protocol::generate::{
 };
 use foretoken_speculation::{
     SessionId, TokenId,
-    fallback::OnMiss,
-    local::SuffixIndex,
-    policy::{Lookahead, Patience, Policy, SsdOptions, target},
+    local::{Origin, Proposer},
+    policy::{Lookahead, Patience, Policy, target},
     sampling::{InvalidSampling, Sampler, Scratch, logprobs},
     verify::Verdict,
 };
@@ -27,6 +26,9 @@ use crate::{
     inbox::{Arrival, LinkKey},
     worker::{Cohort, Regime},
 };
+
+/// Tokens in which a request finds again what it said, at least.
+const REMEMBERED: usize = 4096;
 
 /// What all requests of a target share.
 pub(crate) struct Setting<'a> {
@@ -61,8 +63,12 @@ pub(crate) struct Request {
     pub(crate) limit: usize,
     pub(crate) arrived: Instant,
     pub(crate) prompt_len: usize,
-    /// Where it said the same before, if its policy falls back to that.
-    suffixes: Option<SuffixIndex>,
+    /// Names whose requests it may share anything with.
+    pub(crate) salt: Salt,
+    /// What this host has to say about it.
+    pub(crate) proposer: Proposer,
+    /// Where the window under verification comes from, if this host proposed it.
+    pub(crate) own: Option<Origin>,
     stops: Vec<TokenId>,
     top_logprobs: Option<usize>,
     /// Log-probabilities of the prompt so far, if they are wanted.
@@ -147,7 +153,9 @@ impl Request {
             limit,
             arrived: at,
             prompt_len,
-            suffixes: falls_back_locally(policy).map(|_| SuffixIndex::new(setting.longest)),
+            salt,
+            proposer: Proposer::new(setting.longest.min(REMEMBERED), request.cache_prompt),
+            own: None,
             stops,
             top_logprobs: request.logprobs.map(|top| top as usize),
             prompt_logprobs: request.prompt_logprobs.then(Vec::new),
@@ -175,19 +183,6 @@ impl Request {
         self.seq = Some(seq);
         let cached = cached.min(self.prompt_len) as u32;
         self.cached.get_or_insert(cached);
-    }
-
-    /// What this host proposes to follow `emitted`, which follows the sequence; nothing unless the
-    /// policy wants it.
-    pub(crate) fn propose_locally(&mut self, emitted: &[TokenId]) -> Vec<TokenId> {
-        let mut proposals = Vec::new();
-        let lookahead = falls_back_locally(self.policy);
-        if let (Some(suffixes), Some(lookahead)) = (&mut self.suffixes, lookahead) {
-            let tokens = [self.session.tokens(), emitted].concat();
-            suffixes.extend(&tokens);
-            suffixes.propose(&tokens, lookahead as usize, &mut proposals);
-        }
-        proposals
     }
 
     /// Those it is speculated on alike with, if it has the endpoint of `link`.
@@ -344,18 +339,6 @@ impl Request {
                 policy: self.policy.name().into(),
             });
         }
-    }
-}
-
-/// Tokens to propose from the target's own host, if the policy falls back to that.
-fn falls_back_locally(policy: Policy) -> Option<u32> {
-    match policy {
-        Policy::Ssd(SsdOptions {
-            fallback: OnMiss::Local,
-            lookahead,
-            ..
-        }) => Some(lookahead.most()),
-        Policy::Autoregressive | Policy::Speculative(_) | Policy::Ssd(_) => None,
     }
 }
 

@@ -16,6 +16,7 @@ mod endpoints;
 mod linking;
 mod parking;
 mod plan;
+mod stopgap;
 mod telling;
 mod verdict;
 
@@ -49,6 +50,7 @@ pub(crate) use cohort::{Cohort, Regime};
 use endpoints::Endpoints;
 pub(crate) use endpoints::{Dial, Outlet};
 use plan::Feeding;
+use stopgap::Stopgap;
 
 /// How often requests that wait are looked at for clients that have gone.
 const SWEEP: Duration = Duration::from_millis(20);
@@ -86,6 +88,7 @@ pub(crate) struct Worker {
     /// Those of them that wait for their clients to read, first come first.
     parked: Vec<RequestId>,
     endpoints: Endpoints,
+    stopgap: Stopgap,
     metrics: Metrics,
     feed: Feed,
     gauges: Arc<Gauges>,
@@ -147,6 +150,7 @@ impl Worker {
         Self {
             eos: config.eos_tokens(),
             endpoints: Endpoints::new(dial, steps, config.lookahead),
+            stopgap: Stopgap::new(config.on_loss, info.vocab_size as u32),
             config,
             engine,
             scheduler: Scheduler::new(limits),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use foretoken_crds::deployment::OnLoss;
 use foretoken_protocol::Address;
 use foretoken_speculation::policy::Policy;
 use foretoken_target::{LinkReport, LinkState};
@@ -12,6 +13,7 @@ use super::render::{Program, Role};
 #[derive(Debug)]
 pub(super) struct Links {
     policy: Policy,
+    on_loss: OnLoss,
     endpoints: Vec<(String, Address)>,
     /// By index of the target's process.
     targets: BTreeMap<usize, Vec<LinkReport>>,
@@ -19,7 +21,7 @@ pub(super) struct Links {
 
 impl Links {
     /// Nothing has been heard yet.
-    pub(super) fn new(policy: Policy, programs: &[Program]) -> Self {
+    pub(super) fn new(policy: Policy, on_loss: OnLoss, programs: &[Program]) -> Self {
         let endpoint = |program: &Program| match &program.role {
             Role::Draft { address, weight } if *weight > 0 => {
                 Some((program.name.clone(), address.clone()))
@@ -30,6 +32,7 @@ impl Links {
         let targets = programs.iter().enumerate().filter(is_target);
         Self {
             policy,
+            on_loss,
             endpoints: programs.iter().filter_map(endpoint).collect(),
             targets: targets.map(|(index, _)| (index, Vec::new())).collect(),
         }
@@ -84,11 +87,15 @@ impl Links {
             troubles.extend(trouble);
         }
         let troubles = troubles.join("; ");
+        let alone = match self.on_loss {
+            OnLoss::Plain => Policy::Autoregressive.name(),
+            OnLoss::Local => "local proposals",
+        };
         match (is_any_up, troubles.is_empty()) {
             (true, true) => asked.to_owned(),
             (true, false) => format!("{asked}; {troubles}"),
-            (false, true) => format!("{}: no endpoints", Policy::Autoregressive.name()),
-            (false, false) => format!("{}: {troubles}", Policy::Autoregressive.name()),
+            (false, true) => format!("{alone}: no endpoints"),
+            (false, false) => format!("{alone}: {troubles}"),
         }
     }
 
@@ -107,7 +114,7 @@ mod tests {
 
     use super::*;
 
-    fn links(drafts: u16) -> Links {
+    fn links(drafts: u16, on_loss: OnLoss) -> Links {
         let program = |name: String, role| Program {
             name,
             arguments: Vec::new(),
@@ -122,7 +129,8 @@ mod tests {
             .collect();
         programs.push(program("target-0".into(), Role::Target));
         programs.push(program("router".into(), Role::Router));
-        Links::new(Policy::Speculative(Lookahead::Fixed(4)), &programs)
+        let policy = Policy::Speculative(Lookahead::Fixed(4));
+        Links::new(policy, on_loss, &programs)
     }
 
     fn report(states: &[LinkState]) -> Vec<LinkReport> {
@@ -135,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_refused_endpoint_is_no_speculation_and_its_reason_is_said() {
-        let mut links = links(1);
+        let mut links = links(1, OnLoss::Plain);
         assert!(!links.are_settled());
         assert_eq!(
             links.verdict(),
@@ -154,8 +162,21 @@ mod tests {
     }
 
     #[test]
+    fn where_the_targets_host_stands_in_that_is_said() {
+        let mut links = links(1, OnLoss::Local);
+        links.note(1, report(&[LinkState::Down("gone".into())]));
+        assert_eq!(
+            links.verdict(),
+            "local proposals: endpoint draft-1 not connected: gone"
+        );
+        let none = self::links(0, OnLoss::Local);
+        assert!(none.are_settled());
+        assert_eq!(none.verdict(), "local proposals: no endpoints");
+    }
+
+    #[test]
     fn one_of_two_endpoints_is_enough_and_the_other_is_named() {
-        let mut links = links(2);
+        let mut links = links(2, OnLoss::Plain);
         links.note(2, report(&[LinkState::Up, LinkState::Down("gone".into())]));
         assert!(!links.are_settled(), "a lost link may come back");
         assert_eq!(

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use foretoken_crds::{
     Document, Manifest, Problem, SpecDecodeDeployment, SpeculationEndpoint,
-    deployment::EndpointSource,
+    deployment::{EndpointSource, OnLoss},
     endpoint::{EndpointSpec, Quota},
     object::{DataType, ModelSource},
     reference::{self, ReferenceError},
@@ -26,6 +26,8 @@ pub(super) struct Plan {
     pub(super) target: Replicas,
     /// Who proposes.
     pub(super) policy: Policy,
+    /// What happens without an endpoint.
+    pub(super) on_loss: OnLoss,
     /// Where drafts come from, best first.
     pub(super) drafts: Vec<Draft>,
 }
@@ -82,6 +84,7 @@ impl Plan {
                 count,
             },
             policy: Policy::Autoregressive,
+            on_loss: OnLoss::default(),
             drafts: Vec::new(),
         };
         let Some(speculation) = &spec.speculation else {
@@ -94,6 +97,7 @@ impl Plan {
         if plan.policy == Policy::Autoregressive {
             return Ok(plan);
         }
+        plan.on_loss = speculation.on_loss;
         for (index, source) in speculation.endpoints.iter().enumerate() {
             let field = format!("spec.speculation.endpoints[{index}]");
             let drafts = drafts(manifest, object, source, folder)

@@ -3,13 +3,14 @@
 use std::fs;
 
 use anyhow::Context as _;
+use foretoken_crds::deployment::OnLoss;
 use foretoken_crds::endpoint::Quota;
 use foretoken_draft::{DraftConfig, QuotaConfig};
 use foretoken_protocol::Address;
 use foretoken_registry::{Directory, EndpointEntry, TargetEntry, write_directory};
 use foretoken_router::RouterConfig;
 use foretoken_speculation::policy::{Lookahead, Policy};
-use foretoken_target::{LookaheadConfig, PolicyName, SsdConfig, TargetConfig};
+use foretoken_target::{LookaheadConfig, OnLossName, PolicyName, SsdConfig, TargetConfig};
 use serde::Serialize;
 
 use super::{
@@ -151,6 +152,10 @@ fn target_file(plan: &Plan, name: &str, listen: &Address, tuning: Tuning) -> tar
             deployment: plan.name.clone(),
             listen: vec![listen.clone()],
             metrics_listen: Some(OBSERVATION.to_owned()),
+            on_loss: match plan.on_loss {
+                OnLoss::Plain => OnLossName::Plain,
+                OnLoss::Local => OnLossName::Local,
+            },
             prefix_cache: tuning.prefix_cache,
             ..service
         },

@@ -41,7 +41,7 @@ pub(super) async fn supervise(
     let (routers, router_orders) = watch::channel(Order::Run);
     let (others, other_orders) = watch::channel(Order::Run);
     let mut tasks = JoinSet::new();
-    let links = Links::new(plan.policy, &programs);
+    let links = Links::new(plan.policy, plan.on_loss, &programs);
     let mut fleet = Fleet {
         state: State {
             pid: process::id(),

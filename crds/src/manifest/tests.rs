@@ -190,6 +190,18 @@ fn a_drafting_policy_needs_an_endpoint_and_plain_decoding_does_not() {
 }
 
 #[test]
+fn a_target_that_proposes_for_itself_needs_no_endpoint() {
+    for kind in ["Speculative", "SSD"] {
+        let text = deployment(&format!(
+            "  model: {{uri: \"hf://a/b\"}}\n  speculation:\n    policy: {{type: {kind}}}\n    \
+             onLoss: Local\n"
+        ));
+        let manifest = Manifest::parse(&text).unwrap();
+        assert_eq!(served::gaps(&manifest), []);
+    }
+}
+
+#[test]
 fn policies_not_served_yet_are_valid_and_are_gaps() {
     for kind in ["MirrorSD", "Auto"] {
         let text = deployment(&format!(

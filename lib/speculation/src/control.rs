@@ -20,11 +20,12 @@
 mod acceptance;
 mod answer;
 mod cost;
+mod pace;
 mod rest;
 
 use core::time::Duration;
 
-pub use self::{acceptance::Acceptance, answer::AnswerTime, cost::StepCost};
+pub use self::{acceptance::Acceptance, answer::AnswerTime, cost::StepCost, pace::Pace};
 use rest::Rest;
 
 /// Decisions after which a probe that taught nothing is repeated: its session may have ended, or

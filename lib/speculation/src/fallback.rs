@@ -13,8 +13,11 @@
 //! for a draft iff its extra tokens per extra time beat the row's own rate. For a batch in lock-step
 //! see [`LockStep`](crate::theory::LockStep).
 
+mod chooser;
+
 use core::time::Duration;
 
+pub use self::chooser::{Chooser, Situation};
 use crate::theory::Ahead;
 
 /// Where proposals come from after a miss.

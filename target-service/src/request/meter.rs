@@ -45,25 +45,19 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// Takes in what follows from a verdict; `local` is whether there were proposals of this host.
-    /// Gives the round that ended with it, unless that is not known whole.
-    pub(crate) fn verdict(
-        &mut self,
-        effects: &Effects,
-        local: bool,
-        now: Instant,
-    ) -> Option<Turnaround> {
-        let asks = effects.messages.iter().find_map(|message| match message {
+    /// Takes in what follows from a verdict. Gives the round that ended with it, unless that is not
+    /// known whole.
+    pub(crate) fn verdict(&mut self, effects: &Effects, now: Instant) -> Option<Turnaround> {
+        let asked = effects.messages.iter().find_map(|message| match message {
             ToDraft::Outcome(outcome) => Some(outcome.asks().unwrap_or(0)),
             ToDraft::Open(_) | ToDraft::Close { .. } => None,
         });
-        let asked = asks.unwrap_or(0);
+        let asked = asked.unwrap_or(0);
         self.asked = (asked > 0).then_some((now, asked));
         let source = match effects.lookup {
             Some(lookup) => lookup.source,
             None if asked > 0 => Source::Fallback(Fallback::Remote),
-            // Only a request without an endpoint verifies them otherwise.
-            None if asks.is_none() && local => Source::Fallback(Fallback::Local),
+            None if effects.local > 0 => Source::Fallback(Fallback::Local),
             None => Source::Fallback(Fallback::Nothing),
         };
         self.weigh(effects.messages.iter());
@@ -120,10 +114,10 @@ mod tests {
         }
     }
 
-    fn source_of(effects: &Effects, local: bool) -> Source {
+    fn source_of(effects: &Effects) -> Source {
         let (mut meter, now) = (Meter::default(), Instant::now());
-        assert!(meter.verdict(effects, local, now).is_none());
-        let ended = meter.verdict(&Effects::default(), false, now);
+        assert!(meter.verdict(effects, now).is_none());
+        let ended = meter.verdict(&Effects::default(), now);
         ended.expect("it began with a verdict").source
     }
 
@@ -138,19 +132,22 @@ mod tests {
             }),
             ..outcome(0)
         };
-        assert_eq!(source_of(&hit, true), Source::Ahead { place });
+        assert_eq!(source_of(&hit), Source::Ahead { place });
         let fallback = |kind| Source::Fallback(kind);
-        assert_eq!(source_of(&outcome(4), false), fallback(Fallback::Remote));
-        assert_eq!(source_of(&outcome(0), true), fallback(Fallback::Nothing));
-        let alone = Effects::default();
-        assert_eq!(source_of(&alone, true), fallback(Fallback::Local));
-        assert_eq!(source_of(&alone, false), fallback(Fallback::Nothing));
+        assert_eq!(source_of(&outcome(4)), fallback(Fallback::Remote));
+        assert_eq!(source_of(&outcome(0)), fallback(Fallback::Nothing));
+        assert_eq!(source_of(&Effects::default()), fallback(Fallback::Nothing));
+        let own = Effects {
+            local: 2,
+            ..Effects::default()
+        };
+        assert_eq!(source_of(&own), fallback(Fallback::Local));
     }
 
     #[test]
     fn a_round_has_the_bytes_between_two_verdicts_and_the_later_of_them() {
         let (mut meter, now) = (Meter::default(), Instant::now());
-        meter.verdict(&outcome(4), false, now);
+        meter.verdict(&outcome(4), now);
         let opened = ToTarget::Opened {
             session: foretoken_speculation::SessionId(1),
             epoch: foretoken_speculation::Epoch(1),
@@ -158,7 +155,7 @@ mod tests {
         meter.weigh([&opened, &opened].into_iter());
         let later = now + Duration::from_millis(3);
         let effects = outcome(4);
-        let round = meter.verdict(&effects, false, later).expect("it ended");
+        let round = meter.verdict(&effects, later).expect("it ended");
         let sizes = 2 * opened.wire_size() + effects.messages[0].wire_size();
         assert_eq!(round.bytes, Some(sizes as u32));
         assert_eq!((round.asked, round.took), (4, later - now));
@@ -169,8 +166,8 @@ mod tests {
     #[test]
     fn a_round_that_was_forgotten_is_not_told() {
         let (mut meter, now) = (Meter::default(), Instant::now());
-        meter.verdict(&outcome(4), false, now);
+        meter.verdict(&outcome(4), now);
         meter.forget_round();
-        assert!(meter.verdict(&outcome(4), false, now).is_none());
+        assert!(meter.verdict(&outcome(4), now).is_none());
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use foretoken_speculation::{
     control::{AnswerTime, ControlConfig, Controller, StepCost},
+    fallback::Chooser,
     sampling::SamplingParams,
 };
 
@@ -38,10 +39,12 @@ pub(crate) struct Cohort {
     pub(crate) regime: Regime,
 }
 
-/// One endpoint's controllers, one for each cohort.
+/// What is learned of one endpoint, for each cohort apart.
 pub(super) struct Controllers {
     greedy: Controller,
     sampled: Controller,
+    /// What follows a miss, in the same order.
+    choosers: [Chooser; 2],
 }
 
 impl Controllers {
@@ -51,6 +54,7 @@ impl Controllers {
         Self {
             greedy: controller(config.clone()),
             sampled: controller(config),
+            choosers: Default::default(),
         }
     }
 
@@ -66,6 +70,14 @@ impl Controllers {
             Regime::Greedy => &mut self.greedy,
             Regime::Sampled => &mut self.sampled,
         }
+    }
+
+    pub(super) fn chooser(&self, regime: Regime) -> &Chooser {
+        &self.choosers[regime as usize]
+    }
+
+    pub(super) fn chooser_mut(&mut self, regime: Regime) -> &mut Chooser {
+        &mut self.choosers[regime as usize]
     }
 
     /// Steps cost the same whoever is in them.

@@ -7,6 +7,8 @@
 //! prompt and follows every token in vain takes more than it can give back, above all where it
 //! shares the target's cores. They are bound once a lookahead pays again, one of them to find out.
 
+mod misses;
+
 use std::time::{Duration, Instant};
 
 use foretoken_engine::schedule::RequestId;
@@ -16,6 +18,8 @@ use foretoken_speculation::{
     message::{ToDraft, ToTarget},
     policy::{Patience, Policy, target::Input},
 };
+
+pub(super) use misses::Miss;
 
 use super::{
     Worker, bound,
@@ -180,6 +184,11 @@ impl Endpoints {
         for endpoint in &mut self.list {
             endpoint.controllers.observe_step(rows, took);
         }
+    }
+
+    /// What steps cost.
+    pub(super) fn steps(&self) -> &StepCost {
+        &self.steps
     }
 
     /// Expected time of a step.

@@ -6,3 +6,4 @@ mod faults;
 mod output;
 mod parking;
 mod rig;
+mod stopgap;

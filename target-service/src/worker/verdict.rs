@@ -10,17 +10,18 @@ use foretoken_protocol::generate::FinishReason;
 use foretoken_speculation::{
     TokenId,
     control::{Limit, Load},
+    local::Origin,
     policy::{
         Policy,
-        target::{Input, Lookup, Verified},
+        target::{Effects, Input, Lookup, Source, Verified},
     },
     sampling::Scratch,
     verify,
 };
 
-use super::{Worker, cohort::Cohort, plan::Kind};
+use super::{Endpoints, Worker, cohort::Cohort, plan::Kind, stopgap::Step};
 use crate::{
-    metrics::Pass as Counted,
+    metrics::{Metrics, Pass as Counted},
     request::{Decided, Request, Turnaround},
 };
 
@@ -59,6 +60,7 @@ impl Worker {
         let now = self.now.saturating_duration_since(self.started);
         let rows = self.feeding.rows() as u32;
         let is_read = self.feed.is_read();
+        let sessions = self.scheduler.running().len() as u32;
         let logits = self.engine.logits();
         for (feed, share) in self.feeding.shares.iter().enumerate() {
             let Some(request) = self.requests.get_mut(&share.request) else {
@@ -82,28 +84,32 @@ impl Worker {
             let decided = pass.decide(request, now, &mut self.scratch, &mut emitted);
             let last = decided.ended.is_some();
             let suggested = suggestions.of(request);
-            let local = request.propose_locally(&emitted);
+            let step = Step {
+                rows: rows - window.len() as u32,
+                sessions,
+            };
+            let offer = self
+                .stopgap
+                .offer(request, &emitted, suggested, step, &self.endpoints);
             let accepted = decided.accepted as u32;
             let verified = Verified {
                 tokens: &emitted,
                 accepted,
                 suggested,
-                local: &local,
-                fallback: None,
+                local: &offer.tokens,
+                fallback: offer.fallback,
                 last,
             };
             let effects = request.session.handle(now, Input::Verified(verified));
-            let round = request.meter.verdict(&effects, !local.is_empty(), self.now);
-            if let Some(link) = request.link {
-                self.endpoints
-                    .observe_round(request.cohort(link), window.len() as u32, accepted);
-            }
-            // What a round took that was drafted for ahead says nothing about other policies.
-            let turn = round.filter(|_| !matches!(request.policy, Policy::Ssd(_)));
-            if let (Some(cohort), Some(turn)) = (self.endpoints.serves(request), turn) {
-                self.endpoints
-                    .observe_turn(cohort, turn.asked, rows, turn.took);
-            }
+            let round = request.meter.verdict(&effects, self.now);
+            let lesson = Lesson {
+                proposed: window.len() as u32,
+                accepted,
+                rows,
+                round,
+                offered: offer.origin,
+            };
+            lesson.teach(request, &effects, &mut self.endpoints, &self.metrics);
             self.endpoints.post(request.link, effects.messages);
             verdicts.push(Verdict {
                 request: share.request,
@@ -122,9 +128,21 @@ impl Worker {
         if self.feed.is_heard() {
             self.tell_rounds(&mut verdicts);
         }
+        self.note_pace(&verdicts);
         for verdict in verdicts {
             self.follow_up(&verdict);
         }
+    }
+
+    /// Notes how much the step has brought.
+    fn note_pace(&mut self, verdicts: &[Verdict]) {
+        if verdicts.is_empty() {
+            return;
+        }
+        let tokens: usize = verdicts.iter().map(|verdict| verdict.emitted).sum();
+        let ended = verdicts.iter().filter(|v| v.decided.ended.is_some());
+        let goes_on = ended.count() < self.scheduler.running().len();
+        self.stopgap.note_step(tokens as u32, self.now, goes_on);
     }
 
     /// What concerns nobody but the request: counts, KV, events, its end.
@@ -257,6 +275,57 @@ impl Suggestions {
         let cohort = request.link.map(|link| request.cohort(link));
         let found = by_cohort.find(|(known, _)| cohort == Some(*known));
         found.map_or(0, |(_, lookahead)| *lookahead)
+    }
+}
+
+/// What there is to be learned from a verdict.
+struct Lesson {
+    /// Tokens of the window, and how many of them were emitted.
+    proposed: u32,
+    accepted: u32,
+    /// Rows of the step.
+    rows: u32,
+    /// The round that ended with it.
+    round: Option<Turnaround>,
+    /// Where this host's proposals for the next window came from.
+    offered: Origin,
+}
+
+impl Lesson {
+    fn teach(
+        self,
+        request: &mut Request,
+        effects: &Effects,
+        endpoints: &mut Endpoints,
+        metrics: &Metrics,
+    ) {
+        let Self {
+            proposed,
+            accepted,
+            rows,
+            round,
+            offered,
+        } = self;
+        let own = request.own.take();
+        request.own = (effects.local > 0).then_some(offered);
+        let bound = request.link.map(|link| request.cohort(link));
+        match (own, bound) {
+            (Some(origin), _) => metrics.note_local(origin, proposed, accepted),
+            (None, Some(cohort)) => endpoints.observe_round(cohort, proposed, accepted),
+            (None, None) => {}
+        }
+        let Some(round) = round else { return };
+        // What a round took that was drafted for ahead, or by this host, says nothing about others.
+        let usual = own.is_none() && !matches!(request.policy, Policy::Ssd(_));
+        if let Some(cohort) = endpoints.serves(request).filter(|_| usual) {
+            endpoints.observe_turn(cohort, round.asked, rows, round.took);
+        }
+        if let (Some(lookup), Some(cohort)) = (effects.lookup, bound)
+            && !lookup.first
+        {
+            let hit = matches!(lookup.source, Source::Ahead { .. });
+            endpoints.observe_source(cohort, round.source, hit);
+        }
     }
 }
 

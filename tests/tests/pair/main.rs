@@ -1,6 +1,7 @@
 //! A target and its endpoints, as services over real sockets.
 #![expect(clippy::panic, reason = "helpers of tests may fail them")]
 
+mod alone;
 mod metrics;
 mod refusal;
 mod rig;

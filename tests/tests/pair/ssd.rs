@@ -104,6 +104,13 @@ async fn every_way_to_spend_fall_back_and_deliver_gives_the_same_tokens() {
     let (endpoint, port) = observed(&address, runner(quick(0.7)));
     for (fan_out, fallback, delivery) in [
         (FanOutName::Learned, FallbackName::Local, DeliveryName::Push),
+        (FanOutName::Learned, FallbackName::Auto, DeliveryName::Push),
+        (FanOutName::Learned, FallbackName::Auto, DeliveryName::Pull),
+        (
+            FanOutName::Uniform,
+            FallbackName::LockStep,
+            DeliveryName::Push,
+        ),
         (
             FanOutName::Uniform,
             FallbackName::Nothing,

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use crate::TokenId;
 
 /// Lengths of suffixes that are looked for, longest first.
-const LENGTHS: [usize; 5] = [8, 6, 4, 3, 2];
+pub(super) const LENGTHS: [usize; 5] = [8, 6, 4, 3, 2];
 /// Slots of a new table.
 const FEWEST_SLOTS: usize = 64;
 /// Marks an empty slot.
@@ -46,7 +46,11 @@ impl SuffixIndex {
     /// belong here: decided ones.
     pub fn extend(&mut self, tokens: &[TokenId]) {
         // An n-gram is of use once it is known what follows.
-        for end in self.len.max(1)..tokens.len() {
+        // Of much at once the first would be forgotten again.
+        let least = tokens
+            .len()
+            .saturating_sub(self.positions.saturating_mul(2));
+        for end in self.len.max(least).max(1)..tokens.len() {
             if self.filled >= self.positions {
                 core::mem::swap(&mut self.young, &mut self.old);
                 self.young.clear();

@@ -1,8 +1,9 @@
-use std::{vec, vec::Vec};
+use std::vec::Vec;
 
 use proptest::prelude::*;
 
 use super::*;
+use crate::TokenId;
 
 fn ids(tokens: &[u32]) -> Vec<TokenId> {
     tokens.iter().copied().map(TokenId).collect()
@@ -149,25 +150,135 @@ fn chains_of_successors_end_where_nothing_is_known() {
     assert_eq!(table.successors(TokenId(u32::MAX)).count(), 0);
 }
 
+/// A proposer that follows `tokens`, all of them new, for a tenant of its own.
+fn told(tokens: &[TokenId], recycles: bool) -> (Proposer, Tenant) {
+    let mut tenants = Tenants::new(1000, 0);
+    let mut proposer = Proposer::new(64, recycles);
+    let tenant = tenants.of(0);
+    proposer.follow(tokens, &[], 4, tenant);
+    (proposer, tenant.clone())
+}
+
+fn free(_: u32) -> f64 {
+    0.0
+}
+
 #[test]
-fn the_request_itself_comes_before_the_table() {
-    let tokens = ids(&[1, 2, 3, 4, 1, 2]);
-    let mut index = SuffixIndex::new(64);
-    index.extend(&tokens);
-    let mut table = Recycling::new(10);
-    table.observe(TokenId(2), TokenId(9));
-    table.observe(TokenId(5), TokenId(6));
-    let mut proposals = vec![TokenId(8)];
-    let origin = propose(&index, Some(&table), &tokens, 2, &mut proposals);
-    assert_eq!(origin, Origin::Suffix(2));
-    assert_eq!(proposals, ids(&[3, 4]));
-    let fresh = ids(&[7, 5]);
-    let mut index = SuffixIndex::new(64);
-    index.extend(&fresh);
-    let origin = propose(&index, Some(&table), &fresh, 2, &mut proposals);
-    assert_eq!((origin, &proposals[..]), (Origin::Recycled, &ids(&[6])[..]));
-    let origin = propose(&index, None, &fresh, 2, &mut proposals);
-    assert_eq!((origin, proposals.len()), (Origin::Nothing, 0));
-    let origin = propose(&index, Some(&table), &[], 2, &mut proposals);
-    assert_eq!((origin, proposals.len()), (Origin::Nothing, 0));
+fn the_source_that_was_right_is_believed() {
+    // "1 2" is followed by something new each time.
+    let mut tokens = Vec::new();
+    for i in 0..60 {
+        tokens.extend(ids(&[1, 2, 100 + 2 * i, 101 + 2 * i]));
+    }
+    let (mut proposer, mut tenant) = told(&tokens[..4], true);
+    for i in 4..tokens.len() {
+        proposer.follow(&tokens[..i], &tokens[i..=i], 4, &mut tenant);
+    }
+    let first = |tenant: &Tenant, origin| tenant.yields.reached(origin).next().unwrap();
+    let short = first(&tenant, Origin::Suffix(2));
+    assert!(short < 0.1, "{short}: it was always wrong");
+    // The table knows what follows 1, but not what follows 2.
+    let recycled = first(&tenant, Origin::Recycled);
+    assert!((recycled - 0.5).abs() < 0.1, "{recycled}");
+    // A new request of the tenant, that has said nothing yet, has the table.
+    tenant.recycling.extend(&ids(&[9, 5, 6, 7, 8]));
+    let mut other = Proposer::new(64, true);
+    other.follow(&ids(&[50, 9]), &[], 4, &mut tenant);
+    let proposal = other.propose(&tenant.yields, free);
+    assert_eq!(proposal.origin, Origin::Recycled);
+    assert_eq!(proposal.tokens, ids(&[5, 6, 7, 8]));
+    assert!(proposal.accepted > 0.4);
+    // Where both have something to say, the more trustworthy one is heard.
+    other.follow(&ids(&[50, 9, 1, 2, 33, 1, 2]), &[], 4, &mut tenant);
+    let after = |tenant: &Tenant| other.propose(&tenant.yields, free).origin;
+    assert_eq!(after(&tenant), Origin::Recycled);
+    for _ in 0..400 {
+        tenant.yields.observe(Origin::Suffix(2), 4, 4);
+        tenant.yields.observe(Origin::Recycled, 4, 0);
+    }
+    assert_eq!(after(&tenant), Origin::Suffix(2));
+}
+
+#[test]
+fn proposals_end_where_a_row_costs_more_than_it_brings() {
+    let (proposer, mut tenant) = told(&ids(&[1, 2, 3, 4, 5, 1, 2]), true);
+    // Of four tokens the first is accepted always, the second half of the times.
+    for i in 0..2000 {
+        tenant.yields.observe(Origin::Suffix(2), 4, 1 + i % 2);
+        tenant.yields.observe(Origin::Recycled, 4, 0);
+    }
+    let propose = |price: f64| {
+        let proposal = proposer.propose(&tenant.yields, |rows| price * f64::from(rows));
+        (proposal.tokens.len(), proposal.accepted)
+    };
+    assert_eq!(propose(0.0).0, 4);
+    assert_eq!(propose(0.3).0, 2);
+    assert_eq!(propose(0.7).0, 1);
+    assert!((propose(0.7).1 - 1.0).abs() < 0.02);
+    assert_eq!(propose(1.1), (0, 0.0));
+    // Steps whose cost rises by stairs: the second row comes for nothing.
+    let stairs = |rows| if rows > 0 { 1.2 } else { 0.0 };
+    assert_eq!(proposer.propose(&tenant.yields, stairs).tokens.len(), 4);
+}
+
+#[test]
+fn how_good_proposals_are_is_learned_without_proposing_any() {
+    let tokens: Vec<TokenId> = (0..400).map(|i| TokenId(i % 5)).collect();
+    let (mut proposer, mut tenant) = told(&tokens[..20], true);
+    let worth = |proposer: &Proposer, tenant: &Tenant| {
+        let dear = |rows| 0.85 * f64::from(rows);
+        proposer.propose(&tenant.yields, dear).tokens.len()
+    };
+    assert_eq!(worth(&proposer, &tenant), 0, "nothing is known yet");
+    let mut end = 20;
+    while end < 380 {
+        // Verdicts of one to four tokens, some of them not told.
+        let emitted = 1 + end % 4;
+        end += emitted + (end % 3);
+        proposer.follow(
+            &tokens[..end - emitted],
+            &tokens[end - emitted..end],
+            4,
+            &mut tenant,
+        );
+    }
+    assert_eq!(worth(&proposer, &tenant), 4);
+}
+
+#[test]
+fn what_one_tenant_said_is_never_proposed_to_another() {
+    let mut tenants = Tenants::new(100, Recycling::bytes(100) * 2);
+    let said = ids(&[1, 2, 3, 1, 2, 3]);
+    let ask = |tenants: &mut Tenants<&str>, key, recycles| {
+        let mut proposer = Proposer::new(64, recycles);
+        let tenant = tenants.of(key);
+        proposer.follow(&ids(&[1]), &[], 3, tenant);
+        proposer.propose(&tenant.yields, free).tokens.to_vec()
+    };
+    Proposer::new(64, true).follow(&said, &[], 3, tenants.of("a"));
+    assert_eq!(ask(&mut tenants, "a", true), ids(&[2, 3, 1]));
+    assert_eq!(ask(&mut tenants, "b", true), []);
+    // A request that shares nothing neither takes nor gives.
+    assert_eq!(ask(&mut tenants, "a", false), []);
+    Proposer::new(64, false).follow(&said, &[], 3, tenants.of("b"));
+    assert_eq!(ask(&mut tenants, "b", true), []);
+    // There is room for two: the one that was not used for longest is forgotten.
+    ask(&mut tenants, "a", true);
+    ask(&mut tenants, "c", true);
+    assert_eq!(tenants.len(), 2);
+    assert_eq!(ask(&mut tenants, "a", true), ids(&[2, 3, 1]));
+    ask(&mut tenants, "b", true);
+    ask(&mut tenants, "c", true);
+    assert_eq!(ask(&mut tenants, "a", true), []);
+    assert_eq!(tenants.len(), 2);
+}
+
+#[test]
+fn nothing_to_go_by_is_nothing_proposed() {
+    let (proposer, tenant) = told(&[], true);
+    assert_eq!(proposer.propose(&tenant.yields, free), Proposal::default());
+    let (proposer, tenant) = told(&ids(&[5]), true);
+    assert_eq!(proposer.propose(&tenant.yields, free), Proposal::default());
+    let (proposer, tenant) = told(&ids(&[u32::MAX, 7, u32::MAX]), true);
+    assert_eq!(proposer.propose(&tenant.yields, free), Proposal::default());
 }

@@ -1,0 +1,265 @@
+//! Which fallback serves a row, from what was learned.
+
+use core::time::Duration;
+
+use super::{Fallback, Offer, OnMiss, RowWorth};
+use crate::{
+    control::{Acceptance, AnswerTime, StepCost},
+    policy::target::Source,
+    theory::LockStep,
+};
+
+/// Weight that an observation keeps with each later one of its kind: about the last 100 count.
+const MEMORY: f64 = 0.99;
+/// Observations that the first guess is worth.
+const PRIOR_WEIGHT: f64 = 8.0;
+/// First guess of the probability of a hit.
+const PRIOR: f64 = 0.75;
+/// Misses after which a fallback that was not taken is tried again.
+const PROBE_AFTER: u32 = 64;
+/// Further misses to wait for each token that the trial is expected to cost.
+const PROBE_PAUSE: f64 = 50.0;
+
+/// The fallbacks, in the order in which the first of equals is taken.
+const ALL: [Fallback; 3] = [Fallback::Nothing, Fallback::Local, Fallback::Remote];
+
+/// Decides what follows a miss, for the sessions that one endpoint serves alike.
+///
+/// It learns how likely a hit is after a round of each kind; what else it needs is measured
+/// elsewhere and passed in. The best backup B is the one with the highest rate
+///
+/// ```text
+/// g = (h E_A + (1 - h) E_B) / (h T_A + (1 - h) T_B),   h = p_B / (1 - p_A + p_B)
+/// ```
+///
+/// (Theorem 7 of SSD, arXiv 2603.03251, in seconds), where rounds of kind X emit `E_X` tokens, take
+/// `T_X`, and are followed by a hit with probability `p_X`; A are hits. A row that knows `g` and
+/// what a hit is worth then takes what brings the most: see [`RowWorth`]. Rows of its own that make
+/// the step longer cost as many tokens for each of the others in it.
+#[derive(Clone, Debug, Default)]
+pub struct Chooser {
+    ahead: Hits,
+    fallbacks: [Hits; 3],
+    /// Misses since each fallback was taken.
+    idle: [u32; 3],
+}
+
+/// How often rounds of a kind were followed by a hit.
+#[derive(Clone, Copy, Debug, Default)]
+struct Hits {
+    hits: f64,
+    rounds: f64,
+}
+
+/// What a row faces if its verdict was not drafted for.
+#[derive(Clone, Copy, Debug)]
+pub struct Situation<'a> {
+    /// What steps of the target take.
+    pub steps: &'a StepCost,
+    /// What the endpoint takes for a window.
+    pub answers: &'a AnswerTime,
+    /// How many tokens of the endpoint are accepted.
+    pub acceptance: &'a Acceptance,
+    /// Tokens of a window.
+    pub lookahead: u32,
+    /// Rows of the step without proposals of this session, its one row included.
+    pub rows: u32,
+    /// Sessions that have rows in it, this one included.
+    pub sessions: u32,
+    /// Proposals of the target's host.
+    pub local: u32,
+    /// How many of them are expected to be accepted.
+    pub local_accepted: f64,
+}
+
+/// What a kind of round comes to.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    tokens: f64,
+    /// Seconds from verdict to verdict.
+    seconds: f64,
+    /// Seconds by which all others wait longer, together.
+    others: f64,
+    next_hit: f64,
+}
+
+impl Chooser {
+    /// Takes in that a window from `source` was followed by a hit, or by a miss.
+    pub fn observe(&mut self, source: Source, hit: bool) {
+        let hits = match source {
+            Source::Ahead { .. } => &mut self.ahead,
+            Source::Fallback(taken) => {
+                for (idle, fallback) in self.idle.iter_mut().zip(ALL) {
+                    *idle = if fallback == taken {
+                        0
+                    } else {
+                        idle.saturating_add(1)
+                    };
+                }
+                &mut self.fallbacks[place(taken)]
+            }
+        };
+        hits.hits = hits.hits * MEMORY + if hit { 1.0 } else { 0.0 };
+        hits.rounds = hits.rounds * MEMORY + 1.0;
+    }
+
+    /// What is to follow if the verdict was not drafted for; none if `rule` needs nobody to choose.
+    pub fn choose(&self, rule: OnMiss, situation: &Situation<'_>) -> Option<Fallback> {
+        match rule {
+            OnMiss::Nothing | OnMiss::Local | OnMiss::Remote => None,
+            OnMiss::Auto => Some(self.by_rate(situation)),
+            OnMiss::LockStep => Some(self.in_lock_step(situation)),
+        }
+    }
+
+    fn by_rate(&self, situation: &Situation<'_>) -> Fallback {
+        let kinds = self.kinds(situation);
+        let ahead = self.hit(situation);
+        let available = ALL.into_iter().zip(kinds);
+        let available = available.filter(|(f, _)| *f != Fallback::Local || situation.local > 0);
+        let Some((rate, backup)) = available
+            .clone()
+            .map(|(_, kind)| (rate(ahead, kind), kind))
+            .max_by(|a, b| a.0.total_cmp(&b.0))
+        else {
+            return Fallback::Nothing;
+        };
+        let cost = |kind: Kind| rate * (kind.seconds + kind.others);
+        let leaves = (1.0 - ahead.next_hit + backup.next_hit).max(1e-3);
+        let gains = ahead.tokens - backup.tokens - cost(ahead) + cost(backup);
+        let worth = RowWorth {
+            rate,
+            hit_value: gains / leaves,
+        };
+        let least = kinds[place(Fallback::Nothing)].seconds;
+        let offer = |(fallback, kind): (Fallback, Kind)| Offer {
+            fallback,
+            tokens: kind.tokens - 1.0,
+            delay: Duration::try_from_secs_f64(kind.seconds - least + kind.others)
+                .unwrap_or_default(),
+            next_hit: kind.next_hit,
+        };
+        let mut offers = [Offer::nothing(0.0); ALL.len()];
+        let mut count = 0;
+        for (slot, kind) in offers.iter_mut().zip(available) {
+            *slot = offer(kind);
+            count += 1;
+        }
+        let offers = &offers[..count];
+        let chosen = worth.choose(offers);
+        self.probe(&worth, offers, chosen).unwrap_or(chosen)
+    }
+
+    /// A fallback to be tried although another is thought to be better: things change, and only
+    /// who tries sees it. The more a trial is expected to cost the rarer it is.
+    fn probe(&self, worth: &RowWorth, offers: &[Offer], chosen: Fallback) -> Option<Fallback> {
+        let value = |offer: &Offer| worth.value(offer);
+        let best = offers.iter().find(|offer| offer.fallback == chosen)?;
+        let due = offers.iter().find(|offer| {
+            let loss = (value(best) - value(offer)).max(0.0);
+            let pause = f64::from(PROBE_AFTER).max(PROBE_PAUSE * loss);
+            f64::from(self.idle[place(offer.fallback)]) >= pause
+        });
+        due.map(|offer| offer.fallback)
+    }
+
+    fn in_lock_step(&self, situation: &Situation<'_>) -> Fallback {
+        let [nothing, local, _] = self.kinds(situation);
+        let ahead = self.hit(situation);
+        let (fallback, fast) = if situation.local > 0 {
+            (Fallback::Local, local)
+        } else {
+            (Fallback::Nothing, nothing)
+        };
+        let rule = LockStep {
+            primary_tokens: ahead.tokens,
+            fast_tokens: fast.tokens,
+            primary_time: situation.answers.seconds(situation.lookahead) / ahead.seconds,
+            primary_hit: ahead.next_hit,
+            fast_hit: fast.next_hit,
+        };
+        if rule.waits(situation.sessions) {
+            Fallback::Remote
+        } else {
+            fallback
+        }
+    }
+
+    /// Rounds after hits.
+    fn hit(&self, situation: &Situation<'_>) -> Kind {
+        let tokens = situation.acceptance.expected(situation.lookahead);
+        situation.kind(tokens, situation.lookahead, 0.0, self.ahead)
+    }
+
+    /// Rounds after misses, in the order of [`ALL`].
+    fn kinds(&self, situation: &Situation<'_>) -> [Kind; 3] {
+        let Situation {
+            acceptance,
+            lookahead,
+            local,
+            local_accepted,
+            ..
+        } = *situation;
+        let [nothing, locally, remote] = self.fallbacks;
+        [
+            situation.kind(1.0, 0, 0.0, nothing),
+            situation.kind(1.0 + local_accepted, local, 0.0, locally),
+            situation.kind(
+                acceptance.expected(lookahead),
+                lookahead,
+                situation.wait(),
+                remote,
+            ),
+        ]
+    }
+}
+
+impl Situation<'_> {
+    fn kind(&self, tokens: f64, proposals: u32, wait: f64, hits: Hits) -> Kind {
+        let step = self.steps.seconds(self.rows);
+        let longer = self.steps.seconds(self.rows.saturating_add(proposals));
+        let others = f64::from(self.sessions.saturating_sub(1));
+        Kind {
+            tokens,
+            seconds: wait + longer,
+            others: others * (longer - step),
+            next_hit: hits.probability(),
+        }
+    }
+
+    /// Seconds until a window asked for now is verified: where other sessions go on, their step has
+    /// to end first.
+    fn wait(&self) -> f64 {
+        let answer = self.answers.seconds(self.lookahead);
+        if self.sessions < 2 {
+            return answer;
+        }
+        let step = self.steps.seconds(self.rows);
+        libm::ceil(answer / step) * step
+    }
+}
+
+impl Hits {
+    fn probability(self) -> f64 {
+        (self.hits + PRIOR * PRIOR_WEIGHT) / (self.rounds + PRIOR_WEIGHT)
+    }
+}
+
+fn place(fallback: Fallback) -> usize {
+    match fallback {
+        Fallback::Nothing => 0,
+        Fallback::Local => 1,
+        Fallback::Remote => 2,
+    }
+}
+
+/// Tokens a second of hits and this backup.
+fn rate(ahead: Kind, backup: Kind) -> f64 {
+    let leaves = (1.0 - ahead.next_hit + backup.next_hit).max(1e-3);
+    let hit = (backup.next_hit / leaves).clamp(0.0, 1.0);
+    let mix = |hits: f64, misses: f64| hit * hits + (1.0 - hit) * misses;
+    mix(ahead.tokens, backup.tokens) / mix(ahead.seconds, backup.seconds).max(1e-9)
+}
+
+#[cfg(test)]
+mod tests;

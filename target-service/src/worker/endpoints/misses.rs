@@ -1,0 +1,58 @@
+//! What follows a verdict that an endpoint did not draft for.
+
+use foretoken_speculation::{
+    fallback::{Fallback, OnMiss, Situation},
+    policy::target::Source,
+};
+
+use super::Endpoints;
+use crate::worker::cohort::Cohort;
+
+/// A verdict that may turn out not to have been drafted for.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::worker) struct Miss {
+    /// Rows of the next step without proposals of the request.
+    pub(in crate::worker) rows: u32,
+    /// Requests that decode.
+    pub(in crate::worker) sessions: u32,
+    /// Tokens that a window would have.
+    pub(in crate::worker) lookahead: u32,
+    /// Proposals of this host.
+    pub(in crate::worker) local: u32,
+    /// How many of them are expected to be accepted.
+    pub(in crate::worker) local_accepted: f64,
+}
+
+impl Endpoints {
+    /// Who is to propose after a miss, if `rule` leaves that open.
+    pub(in crate::worker) fn fall_back(
+        &self,
+        cohort: Cohort,
+        rule: OnMiss,
+        miss: Miss,
+    ) -> Option<Fallback> {
+        let mut list = self.list.iter();
+        let endpoint = list.find(|endpoint| endpoint.link == cohort.link)?;
+        let controller = endpoint.controllers.of(cohort.regime);
+        let situation = Situation {
+            steps: &self.steps,
+            answers: controller.answers(),
+            acceptance: controller.acceptance(),
+            lookahead: miss.lookahead,
+            rows: miss.rows,
+            sessions: miss.sessions,
+            local: miss.local,
+            local_accepted: miss.local_accepted,
+        };
+        let chooser = endpoint.controllers.chooser(cohort.regime);
+        chooser.choose(rule, &situation)
+    }
+
+    /// Takes in whether a round whose window came from `source` was followed by a hit.
+    pub(in crate::worker) fn observe_source(&mut self, cohort: Cohort, source: Source, hit: bool) {
+        if let Some(endpoint) = self.find(cohort.link) {
+            let chooser = endpoint.controllers.chooser_mut(cohort.regime);
+            chooser.observe(source, hit);
+        }
+    }
+}
