@@ -54,7 +54,7 @@ fuzz:
 
 bench:
 	cargo build --release --locked -p foretoken
-	for what in verify protocol decode batch router; do \
+	for what in verify protocol decode ssd distant sharing batch router; do \
 		$(CARGO_TARGET_DIR)/release/foretoken bench $$what || exit 1; \
 	done
 

@@ -15,7 +15,7 @@ pub struct Ask<'a> {
     /// Tokens to generate; end-of-sequence is ignored.
     pub max_tokens: u32,
     /// Sampling temperature.
-    pub temperature: f64,
+    pub temperature: f32,
     /// Seed of the request.
     pub seed: u64,
     /// Policy by name, and its lookahead; the deployment's own if absent.

@@ -106,7 +106,7 @@ async fn measure(
     client: &Client,
     args: &DecodeArgs,
     prompts: &[Vec<u32>],
-    temperature: f64,
+    temperature: f32,
 ) -> anyhow::Result<Vec<Arm>> {
     let mut policies = vec![("plain".to_owned(), ("Autoregressive", None))];
     for &k in &args.lookaheads {

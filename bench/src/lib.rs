@@ -7,14 +7,21 @@
 pub mod batch;
 pub mod client;
 pub mod decode;
+pub mod distant;
 pub mod machine;
+pub mod metrics;
 pub mod prompts;
 pub mod protocol;
 pub mod random_model;
+pub mod relay;
 pub mod report;
 pub mod router;
+pub mod run;
+pub mod sharing;
+pub mod ssd;
 pub mod stack;
 pub mod stats;
+pub mod target;
 pub mod verify;
 
 use std::path::PathBuf;
@@ -37,6 +44,12 @@ pub struct BenchArgs {
 enum What {
     /// Tokens per second of the shipped pair, plain and speculative
     Decode(decode::DecodeArgs),
+    /// SSD beside Speculative and plain decoding on the shipped pair, with what theory says
+    Ssd(ssd::SsdArgs),
+    /// SSD on a simulated pair with an accelerator's times, and a longer link
+    Distant(distant::DistantArgs),
+    /// Several simulated targets on one endpoint, beside private ones
+    Sharing(sharing::SharingArgs),
     /// 1 to 16 streams at once: adaptive speculation beside plain decoding
     Batch(batch::BatchArgs),
     /// Cost of verifying m rows, and the share of the memory's speed that one row reaches
@@ -53,6 +66,9 @@ pub async fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let (models, results) = (&args.models, &args.results);
     match &args.what {
         What::Decode(decode) => decode::run(decode, binary, models, results).await,
+        What::Ssd(ssd) => ssd::run(ssd, binary, models, results).await,
+        What::Distant(distant) => distant::run(distant, binary, results).await,
+        What::Sharing(sharing) => sharing::run(sharing, binary, results).await,
         What::Batch(batch) => batch::run(batch, binary, models, results).await,
         What::Verify(verify) => verify::run(verify, results),
         What::Protocol(protocol) => {

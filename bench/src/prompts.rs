@@ -4,31 +4,86 @@ use std::{fs, path::Path};
 
 use anyhow::Context;
 use foretoken_artifacts::Tokenizer;
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
+
+/// Where prompts come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Class {
+    /// Problems of GSM8K's test split.
+    Gsm8k,
+    /// Verses of Ruth, Jonah and Mark (King James Version), the books held out in training.
+    Bible,
+}
+
+impl Class {
+    /// The name in tables and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gsm8k => "GSM8K",
+            Self::Bible => "Bible",
+        }
+    }
+
+    /// `count` prompts at most, as token ids of the tokenizer in `folder` with the
+    /// begin-of-sequence token in front.
+    pub fn load(self, folder: &Path, count: usize) -> anyhow::Result<Vec<Vec<u32>>> {
+        match self {
+            Self::Gsm8k => gsm8k(folder, count),
+            Self::Bible => bible(folder, count),
+        }
+    }
+}
 
 #[derive(Deserialize)]
 struct Problem {
     question: String,
 }
 
+#[derive(Deserialize)]
+struct Verses {
+    text: String,
+}
+
 /// The first 16 problems of GSM8K's test split, then every hundredth: `count` prompts at most, as
 /// token ids with the begin-of-sequence token in front.
 pub fn gsm8k(folder: &Path, count: usize) -> anyhow::Result<Vec<Vec<u32>>> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/gsm8k_test.jsonl");
+    let problems: Vec<Problem> = read("gsm8k_test.jsonl")?;
+    let picks = (0..16).chain((100..problems.len()).step_by(100));
+    let prompts = picks.map(|i| format!("Question: {}\nAnswer:", problems[i].question));
+    encode(folder, prompts.take(count))
+}
+
+/// A few verses each, as in training: one a line.
+fn bible(folder: &Path, count: usize) -> anyhow::Result<Vec<Vec<u32>>> {
+    let places: Vec<Verses> = read("bible_heldout.jsonl")?;
+    encode(
+        folder,
+        places.into_iter().map(|place| place.text).take(count),
+    )
+}
+
+fn read<T: DeserializeOwned>(name: &str) -> anyhow::Result<Vec<T>> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("data")
+        .join(name);
     let text =
         fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let lines: Vec<&str> = text.lines().collect();
+    let lines = text.lines().map(|line| Ok(serde_json::from_str(line)?));
+    lines.collect()
+}
+
+fn encode(folder: &Path, prompts: impl Iterator<Item = String>) -> anyhow::Result<Vec<Vec<u32>>> {
     let tokenizer = Tokenizer::load(folder)?;
-    let picks = (0..16).chain((100..lines.len()).step_by(100)).take(count);
-    picks
-        .map(|i| {
-            let problem: Problem = serde_json::from_str(lines[i])?;
-            let prompt = format!("Question: {}\nAnswer:", problem.question);
-            Ok(tokenizer
-                .encode(&prompt, true)?
-                .iter()
-                .map(|t| t.0)
-                .collect())
+    prompts
+        .map(|prompt| {
+            let ids = tokenizer.encode(&prompt, true)?;
+            Ok(ids.iter().map(|token| token.0).collect())
         })
         .collect()
+}
+
+/// A prompt for simulated models, to whom tokens mean nothing: `len` of a vocabulary of 4,096.
+pub fn simulated(number: usize, len: u32) -> Vec<u32> {
+    let first = number as u32 * 131;
+    (0..len).map(|i| 3 + (first + i * 17) % 4000).collect()
 }

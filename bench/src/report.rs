@@ -11,7 +11,7 @@ use crate::machine::{self, Machine};
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// Name of the benchmark; names the file too.
-    pub name: &'static str,
+    pub name: String,
     /// What was measured, how, and what was left out (warm-up rounds, for example).
     pub method: String,
     /// Where.
@@ -26,9 +26,9 @@ pub struct Report {
 
 impl Report {
     /// An empty report on this machine.
-    pub fn new(name: &'static str, method: impl Into<String>, columns: &[&str]) -> Self {
+    pub fn new(name: &str, method: impl Into<String>, columns: &[&str]) -> Self {
         Self {
-            name,
+            name: name.to_owned(),
             method: method.into(),
             machine: machine::describe(),
             columns: columns.iter().map(|c| (*c).to_owned()).collect(),

@@ -6,16 +6,17 @@ use std::{
 };
 
 use anyhow::bail;
-use foretoken_protocol::generate::{GenerateClient, GenerateEvent, GenerateRequest};
-use foretoken_speculation::{Seed, TokenId, sampling::SamplingParams};
+use foretoken_protocol::generate::{GenerateClient, GenerateEvent};
 use futures::{StreamExt, future::try_join_all};
 use serde_json::json;
 
 use crate::{
     client::Ask,
+    prompts::simulated,
     report::Report,
     stack::{Setup, Stack},
     stats::percentile,
+    target,
 };
 
 /// What to measure.
@@ -135,18 +136,12 @@ impl Arrivals {
     }
 }
 
-fn prompt(stream: usize) -> Vec<u32> {
-    (0..32)
-        .map(|i| 3 + (stream as u32 * 131 + i * 17) % 4000)
-        .collect()
-}
-
 async fn ask_router(stack: &Stack, args: &RouterArgs) -> anyhow::Result<Vec<Vec<Duration>>> {
     let client = stack.client();
     let streams = (0..args.streams).map(|stream| {
         let client = client.clone();
         async move {
-            let ids = prompt(stream);
+            let ids = simulated(stream, 32);
             let ask = Ask {
                 ids: &ids,
                 max_tokens: args.tokens,
@@ -165,27 +160,15 @@ async fn ask_target(stack: &Stack, args: &RouterArgs) -> anyhow::Result<Vec<Vec<
     let streams = (0..args.streams).map(|stream| {
         let client = client.clone();
         async move {
-            let tokens: Vec<TokenId> = prompt(stream).into_iter().map(TokenId).collect();
-            let request = GenerateRequest {
-                request_id: format!("bench-{stream}"),
-                prompt_len: tokens.len(),
-                tokens,
-                sampling: SamplingParams {
-                    temperature: 0.0,
-                    ..SamplingParams::default()
-                },
-                seed: Seed(1),
+            let ids = simulated(stream, 32);
+            let ask = Ask {
+                ids: &ids,
                 max_tokens: args.tokens,
-                ignore_eos: true,
-                stop_token_ids: Vec::new(),
-                logprobs: None,
-                prompt_logprobs: false,
+                temperature: 0.0,
+                seed: 1,
                 policy: None,
-                lookahead: None,
-                cache_prompt: false,
-                cache_salt: None,
-                endpoints: Vec::new(),
             };
+            let request = target::request(&ask);
             let start = Instant::now();
             let mut arrivals = Vec::new();
             let mut events = client.generate(request).await?;

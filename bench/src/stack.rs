@@ -5,6 +5,7 @@ use std::{
     net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -12,7 +13,17 @@ use anyhow::{Context, bail};
 use foretoken_protocol::Address;
 use serde_json::{Value, json};
 
-use crate::client::Client;
+use crate::{
+    client::Client,
+    metrics::Counts,
+    relay::{self, Passed},
+    target::TargetClient,
+};
+
+/// How long services may take to be ready.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often they are asked.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// What to start.
 #[derive(Clone, Debug)]
@@ -29,12 +40,21 @@ pub struct Setup {
     pub draft_model: Value,
     /// `service` section of the target's configuration, besides addresses.
     pub service: Value,
+    /// The same of the draft.
+    pub draft_service: Value,
     /// Cores of target and router, as `taskset` reads them; empty binds nothing.
     pub cores: String,
     /// Cores of the draft.
     pub draft_cores: String,
     /// Whether target and draft meet over TCP instead of a Unix socket.
     pub tcp: bool,
+    /// Whether there is a router; without one, clients ask the target.
+    pub router: bool,
+    /// A draft that runs already; it is used instead of one of its own.
+    pub endpoint: Option<Address>,
+    /// Puts a relay between target and draft that delays every byte by so much each way and counts
+    /// it. Only with Unix sockets.
+    pub relay: Option<Duration>,
 }
 
 impl Setup {
@@ -49,47 +69,84 @@ impl Setup {
             target_model: json!({"dtype": dtype, "threads": threads, "kv_mib": 64}),
             draft_model: json!({"dtype": dtype, "threads": 1, "kv_mib": 64}),
             service: json!({"policy": "Speculative", "prefix_cache": false}),
+            draft_service: json!({}),
             draft_cores: cores.clone(),
             cores,
             tcp: false,
+            router: true,
+            endpoint: None,
+            relay: None,
+        }
+    }
+
+    /// The shipped pair in `dtype` with a thread and a core each; clients ask the target.
+    pub fn apart(binary: PathBuf, models: &Path, dtype: &str) -> Self {
+        Self {
+            cores: "0".to_owned(),
+            draft_cores: "1".to_owned(),
+            router: false,
+            ..Self::shipped(binary, models, dtype, 1)
+        }
+    }
+
+    /// A simulated pair, bound to no cores since it only waits; clients ask the target. The values
+    /// are what `simulated` of a model's configuration takes.
+    pub fn simulated(binary: PathBuf, target: &Value, draft: &Value) -> Self {
+        Self {
+            target_model: json!({"simulated": target}),
+            draft_model: json!({"simulated": draft}),
+            cores: String::new(),
+            draft_cores: String::new(),
+            router: false,
+            ..Self::shipped(binary, Path::new(""), "bf16", 1)
         }
     }
 
     /// Starts everything and waits until a token can be served.
     pub async fn start(&self) -> anyhow::Result<Stack> {
-        let folder = tempfile::tempdir()?;
         let mut stack = Stack {
             children: Vec::new(),
             base: String::new(),
             target: Address::loopback(0),
-            folder,
+            draft: self.endpoint.clone(),
+            passed: None,
+            folder: tempfile::tempdir()?,
         };
-        let at = |name: &str| -> anyhow::Result<String> {
-            Ok(if self.tcp {
-                format!("http://127.0.0.1:{}", free_port()?)
-            } else {
-                format!("unix:{}", stack.folder.path().join(name).display())
-            })
-        };
-        let (target, draft) = (at("target.sock")?, at("draft.sock")?);
-        let mut service = self.service.clone();
-        stack.target = target.parse()?;
-        service["instance"] = json!("target");
-        service["listen"] = json!([target]);
-        if let Some(model) = &self.draft {
-            let config = json!({"model": section(&self.draft_model, model),
-                "service": {"instance": "draft", "listen": [draft]}});
-            stack.spawn(self, "draft", &self.draft_cores, &config)?;
-            service["endpoints"] = json!([{"name": "draft", "address": draft}]);
+        if let (Some(model), None) = (&self.draft, &self.endpoint) {
+            let address = stack.address(self, "draft.sock")?;
+            let mut service = self.draft_service.clone();
+            service["instance"] = json!("draft");
+            service["listen"] = json!([address.to_string()]);
+            stack.spawn(
+                self,
+                "draft",
+                &self.draft_cores,
+                &section(&self.draft_model, model),
+                service,
+            )?;
+            stack.draft = Some(address);
         }
-        let config =
-            json!({"model": section(&self.target_model, &self.target), "service": service});
-        stack.spawn(self, "target", &self.cores, &config)?;
-        let listen = format!("127.0.0.1:{}", free_port()?);
-        let config = json!({"listen": listen, "models": [{"name": MODEL, "folder": self.target}],
-            "targets": [{"name": "target", "model": MODEL, "address": target}]});
-        stack.spawn(self, "router", &self.cores, &config)?;
-        stack.base = format!("http://{listen}");
+        stack.target = stack.address(self, "target.sock")?;
+        let mut service = self.service.clone();
+        service["instance"] = json!("target");
+        service["listen"] = json!([stack.target.to_string()]);
+        if let Some(draft) = stack.detour(self.relay)? {
+            service["endpoints"] = json!([{"name": "draft", "address": draft.to_string()}]);
+        }
+        stack.spawn(
+            self,
+            "target",
+            &self.cores,
+            &section(&self.target_model, &self.target),
+            service,
+        )?;
+        if self.router {
+            let listen = format!("127.0.0.1:{}", free_port()?);
+            let config = json!({"listen": listen, "models": [{"name": MODEL, "folder": self.target}],
+                "targets": [{"name": "target", "model": MODEL, "address": stack.target.to_string()}]});
+            stack.spawn_with(self, "router", &self.cores, &config)?;
+            stack.base = format!("http://{listen}");
+        }
         stack.wait_ready().await?;
         Ok(stack)
     }
@@ -113,10 +170,20 @@ fn free_port() -> anyhow::Result<u16> {
 /// Running processes; they end when it is dropped.
 #[derive(Debug)]
 pub struct Stack {
-    children: Vec<(&'static str, Child)>,
+    children: Vec<Service>,
     base: String,
     target: Address,
+    draft: Option<Address>,
+    passed: Option<Arc<Passed>>,
     folder: tempfile::TempDir,
+}
+
+#[derive(Debug)]
+struct Service {
+    name: &'static str,
+    child: Child,
+    /// Port of its `/metrics`; none for routers.
+    metrics: Option<u16>,
 }
 
 impl Stack {
@@ -125,19 +192,41 @@ impl Stack {
         &self.target
     }
 
+    /// Where the draft listens, if there is one.
+    pub fn draft(&self) -> Option<&Address> {
+        self.draft.as_ref()
+    }
+
+    /// What has passed the relay, if there is one.
+    pub fn passed(&self) -> Option<&Passed> {
+        self.passed.as_deref()
+    }
+
     /// A client of its router.
     pub fn client(&self) -> Client {
         Client::new(&self.base, MODEL)
     }
 
+    /// A client of its target.
+    pub fn target_client(&self) -> TargetClient {
+        TargetClient::new(self.target.clone())
+    }
+
+    /// What a service has counted so far; nothing if there is no such service here.
+    pub async fn counts(&self, service: &str) -> anyhow::Result<Counts> {
+        let found = self.children.iter().find(|child| child.name == service);
+        let Some(port) = found.and_then(|child| child.metrics) else {
+            return Ok(Counts::default());
+        };
+        let answer = reqwest::get(format!("http://127.0.0.1:{port}/metrics")).await?;
+        Counts::parse(&answer.error_for_status()?.text().await?)
+    }
+
     /// CPU time (user and system) that a service has used so far.
     pub fn cpu_time(&self, service: &str) -> anyhow::Result<Duration> {
-        let (_, child) = self
-            .children
-            .iter()
-            .find(|(name, _)| *name == service)
-            .context("no such service")?;
-        let stat = fs::read_to_string(format!("/proc/{}/stat", child.id()))?;
+        let found = self.children.iter().find(|child| child.name == service);
+        let id = found.context("no such service")?.child.id();
+        let stat = fs::read_to_string(format!("/proc/{id}/stat"))?;
         let after_name = stat.rsplit_once(')').context("unexpected /proc stat")?.1;
         let ticks: u64 = after_name
             .split_whitespace()
@@ -148,16 +237,57 @@ impl Stack {
         Ok(Duration::from_millis(ticks * 10)) // Linux reports hundredths of a second
     }
 
+    fn address(&self, setup: &Setup, name: &str) -> anyhow::Result<Address> {
+        Ok(if setup.tcp {
+            Address::loopback(free_port()?)
+        } else {
+            Address::Unix(self.folder.path().join(name))
+        })
+    }
+
+    /// Where the target is to look for the draft.
+    fn detour(&mut self, relay: Option<Duration>) -> anyhow::Result<Option<Address>> {
+        let (Some(delay), Some(Address::Unix(upstream))) = (relay, &self.draft) else {
+            return Ok(self.draft.clone());
+        };
+        let path = self.folder.path().join("relay.sock");
+        self.passed = Some(relay::start(&path, upstream.clone(), delay)?);
+        Ok(Some(Address::Unix(path)))
+    }
+
+    /// Starts a target or a draft, with a port for its metrics.
     fn spawn(
         &mut self,
         setup: &Setup,
-        service: &'static str,
+        name: &'static str,
+        cores: &str,
+        model: &Value,
+        mut service: Value,
+    ) -> anyhow::Result<()> {
+        let port = free_port()?;
+        service["metrics_listen"] = json!(format!("127.0.0.1:{port}"));
+        self.spawn_with(
+            setup,
+            name,
+            cores,
+            &json!({"model": model, "service": service}),
+        )?;
+        if let Some(started) = self.children.last_mut() {
+            started.metrics = Some(port);
+        }
+        Ok(())
+    }
+
+    fn spawn_with(
+        &mut self,
+        setup: &Setup,
+        name: &'static str,
         cores: &str,
         config: &Value,
     ) -> anyhow::Result<()> {
-        let path = self.folder.path().join(format!("{service}.json"));
+        let path = self.folder.path().join(format!("{name}.json"));
         fs::write(&path, config.to_string())?;
-        let log = fs::File::create(self.folder.path().join(format!("{service}.log")))?;
+        let log = fs::File::create(self.folder.path().join(format!("{name}.log")))?;
         let mut command = if cores.is_empty() {
             Command::new(&setup.binary)
         } else {
@@ -166,7 +296,7 @@ impl Stack {
             pinned
         };
         command
-            .arg(service)
+            .arg(name)
             .arg("--config")
             .arg(&path)
             .stdin(Stdio::null())
@@ -175,40 +305,50 @@ impl Stack {
         let child = command
             .spawn()
             .with_context(|| format!("cannot start {}", setup.binary.display()))?;
-        self.children.push((service, child));
+        let metrics = None;
+        self.children.push(Service {
+            name,
+            child,
+            metrics,
+        });
         Ok(())
     }
 
     async fn wait_ready(&mut self) -> anyhow::Result<()> {
         let http = reqwest::Client::new();
-        let deadline = Instant::now() + Duration::from_secs(60);
-        loop {
-            for (name, child) in &mut self.children {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.is_ready(&http).await {
+            for Service { name, child, .. } in &mut self.children {
                 if let Some(status) = child.try_wait()? {
                     let log = fs::read_to_string(self.folder.path().join(format!("{name}.log")));
                     bail!("{name} ended with {status}: {}", log.unwrap_or_default());
                 }
             }
-            let answer = http.get(format!("{}/ready", self.base)).send().await;
-            if answer.is_ok_and(|a| a.status().is_success()) {
-                // The target meets its draft on its own time; windows flow from the second request.
-                tokio::time::sleep(Duration::from_millis(500)).await;
-                return Ok(());
-            }
             if Instant::now() > deadline {
-                bail!(
-                    "the router is not ready after 60 s; logs are in {}",
-                    self.folder.path().display()
-                );
+                bail!("the services are not ready after {PATIENCE:?}");
             }
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            tokio::time::sleep(LOOK).await;
         }
+        Ok(())
+    }
+
+    /// Whether a token can be served, and the target has met its draft.
+    async fn is_ready(&self, http: &reqwest::Client) -> bool {
+        let served = if self.base.is_empty() {
+            self.target_client().answers().await
+        } else {
+            let answer = http.get(format!("{}/ready", self.base)).send().await;
+            answer.is_ok_and(|answer| answer.status().is_success())
+        };
+        let wanted = if self.draft.is_some() { 1.0 } else { 0.0 };
+        let counts = self.counts("target").await;
+        served && counts.is_ok_and(|counts| counts.sum("foretoken_links_up", "") >= wanted)
     }
 }
 
 impl Drop for Stack {
     fn drop(&mut self) {
-        for (_, child) in self.children.iter_mut().rev() {
+        for Service { child, .. } in self.children.iter_mut().rev() {
             // Already gone is as good as killed.
             let _ = child.kill();
             let _ = child.wait();

@@ -41,7 +41,7 @@ pub(crate) struct ModelConfig {
     /// Memory for keys and values, in MiB [default: 512]
     #[arg(long, value_name = "MIB")]
     pub(crate) kv_mib: Option<u64>,
-    /// A simulated model instead of weights: vocab=4096,agreement=0.8,step-us=500,row-us=20
+    /// A simulated model instead of weights: vocab=4096,agreement=0.8,near=0.5,step-us=500,row-us=20
     #[arg(long, value_name = "SETTINGS")]
     pub(crate) simulated: Option<Simulated>,
 }
@@ -73,6 +73,8 @@ pub(crate) struct Simulated {
     pub(crate) vocab: usize,
     /// For a draft: the fraction of contexts in which it agrees with the target.
     pub(crate) agreement: Option<f64>,
+    /// Of the other contexts, the fraction in which the target's likeliest token is among its four.
+    pub(crate) near: f64,
     /// Time of every step, in microseconds.
     pub(crate) step_us: u64,
     /// Time of every row, in microseconds.
@@ -87,6 +89,7 @@ impl Default for Simulated {
             language: 0,
             vocab: 4096,
             agreement: None,
+            near: 0.0,
             step_us: 0,
             row_us: 0,
             positions: 4096,
@@ -105,27 +108,22 @@ impl FromStr for Simulated {
                 .map_err(|_| format!("{name} is {value:?}; it must be {allowed}"))
         }
         const WHOLE: &str = "a whole number";
+        const SHARE: &str = "a number from 0 to 1";
         let mut simulated = Self::default();
         for setting in text.split(',').filter(|setting| !setting.is_empty()) {
             let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
             match name {
                 "language" => simulated.language = parse(name, value, WHOLE)?,
                 "vocab" => simulated.vocab = parse(name, value, WHOLE)?,
-                "agreement" => {
-                    let allowed = "a number from 0 to 1";
-                    let agreement: f64 = parse(name, value, allowed)?;
-                    if !(0.0..=1.0).contains(&agreement) {
-                        return Err(format!("{name} is {value:?}; it must be {allowed}"));
-                    }
-                    simulated.agreement = Some(agreement);
-                }
+                "agreement" => simulated.agreement = Some(parse(name, value, SHARE)?),
+                "near" => simulated.near = parse(name, value, SHARE)?,
                 "step-us" => simulated.step_us = parse(name, value, WHOLE)?,
                 "row-us" => simulated.row_us = parse(name, value, WHOLE)?,
                 "positions" => simulated.positions = parse(name, value, WHOLE)?,
                 _ => {
                     return Err(format!(
-                        "unknown setting {name:?}; known are language, vocab, agreement, step-us, \
-                         row-us, positions"
+                        "unknown setting {name:?}; known are language, vocab, agreement, near, \
+                         step-us, row-us, positions"
                     ));
                 }
             }
@@ -291,8 +289,19 @@ fn allowed_ranges(list: &str) -> impl Iterator<Item = (usize, usize)> {
 impl Simulated {
     fn check(&self) -> Result<(), String> {
         let Self {
-            vocab, positions, ..
+            vocab,
+            agreement,
+            near,
+            positions,
+            ..
         } = self;
+        for (name, share) in [("agreement", agreement.unwrap_or(0.0)), ("near", *near)] {
+            if !(0.0..=1.0).contains(&share) {
+                return Err(format!(
+                    "{name} is {share}; it must be a number from 0 to 1"
+                ));
+            }
+        }
         if *vocab < MIN_SIMULATED_VOCAB {
             return Err(format!(
                 "vocab is {vocab}; it must be at least {MIN_SIMULATED_VOCAB}"
@@ -309,6 +318,7 @@ impl Simulated {
             language,
             vocab,
             agreement,
+            near,
             step_us,
             row_us,
             positions,
@@ -317,6 +327,7 @@ impl Simulated {
             language,
             vocab_size: vocab,
             role: agreement.map_or(Role::Target, |agreement| Role::Draft { agreement }),
+            near,
             max_positions: positions,
             latency: Latency {
                 base: Duration::from_micros(step_us),
@@ -390,10 +401,7 @@ mod tests {
             }
         );
         let message = "agreement=2".parse::<Simulated>().unwrap_err();
-        assert_eq!(
-            message,
-            "agreement is \"2\"; it must be a number from 0 to 1"
-        );
+        assert_eq!(message, "agreement is 2; it must be a number from 0 to 1");
         assert!(
             "speed=1"
                 .parse::<Simulated>()

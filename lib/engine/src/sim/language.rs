@@ -9,6 +9,10 @@ use super::{End, Role, SimOptions};
 /// matter at temperature 1.
 const PEAKS: [f64; 4] = [0.70, 0.15, 0.07, 0.03];
 
+/// Where a draft that comes near has the target's likeliest token: from which draw on it is second,
+/// third and fourth.
+const NEAR_RANKS: [(f64, usize); 3] = [(0.85, 3), (0.70, 2), (0.0, 1)];
+
 /// Logit of a token that must not occur: no noise reaches it.
 const NEVER: f32 = -1.0e4;
 
@@ -39,6 +43,7 @@ pub(super) struct Language {
     seed: u64,
     end: Option<End>,
     role: Role,
+    near: f64,
     /// Logits of a context without likely tokens; rows start as copies of it.
     base: Vec<f32>,
     /// Logits of the likely tokens.
@@ -61,6 +66,7 @@ impl Language {
             seed,
             end: options.end,
             role: options.role,
+            near: options.near,
             base,
             peaks,
         }
@@ -91,6 +97,9 @@ impl Language {
         let truth = self.draw(mix(state ^ 2), first, None);
         match self.role {
             Role::Draft { agreement } if unit(mix(state ^ 3)) >= agreement => {
+                if unit(mix(state ^ 5)) < self.near {
+                    return nearly(truth, unit(mix(state ^ 6)));
+                }
                 self.draw(mix(state ^ 4), None, Some(truth[0]))
             }
             Role::Draft { .. } | Role::Target => truth,
@@ -112,6 +121,13 @@ impl Language {
         drawn[0] = first.unwrap_or(drawn[0]);
         drawn
     }
+}
+
+/// The target's tokens with the likeliest at another rank; `draw` in [0, 1) decides which.
+fn nearly(mut tokens: [usize; PEAKS.len()], draw: f64) -> [usize; PEAKS.len()] {
+    let rank = NEAR_RANKS.iter().find(|(from, _)| draw >= *from);
+    tokens.swap(0, rank.map_or(1, |(_, rank)| *rank));
+    tokens
 }
 
 /// `SplitMix64`: one step and the finaliser.

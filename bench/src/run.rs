@@ -1,0 +1,235 @@
+//! An arm measured: what its client saw, and what both services counted meanwhile.
+
+use std::time::Duration;
+
+use anyhow::bail;
+use serde_json::{Value, json};
+
+use crate::{
+    client::{Answer, Ask},
+    metrics::Counts,
+    stack::Stack,
+};
+
+/// A policy and its lookahead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arm {
+    /// Name of the policy, as requests give it.
+    pub policy: &'static str,
+    /// Tokens of a window; none: the policy's own.
+    pub lookahead: Option<u32>,
+}
+
+/// Plain decoding.
+pub const PLAIN: Arm = Arm {
+    policy: "Autoregressive",
+    lookahead: None,
+};
+
+impl Arm {
+    /// `policy` with windows of `lookahead` tokens.
+    pub fn of(policy: &'static str, lookahead: u32) -> Self {
+        Self {
+            policy,
+            lookahead: Some(lookahead),
+        }
+    }
+
+    /// The name in tables.
+    pub fn name(&self) -> String {
+        match self.lookahead {
+            Some(k) => format!("{} K={k}", self.policy),
+            None if self.policy == PLAIN.policy => "plain".to_owned(),
+            None => self.policy.to_owned(),
+        }
+    }
+}
+
+/// What every arm of a comparison is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Work<'a> {
+    /// Prompts, one after the other.
+    pub prompts: &'a [Vec<u32>],
+    /// Tokens to generate for each.
+    pub tokens: u32,
+    /// Sampling temperature.
+    pub temperature: f32,
+}
+
+impl Work<'_> {
+    /// What is asked of prompt `index`.
+    pub fn ask(&self, index: usize, arm: &Arm) -> Ask<'_> {
+        Ask {
+            ids: &self.prompts[index],
+            max_tokens: self.tokens,
+            temperature: self.temperature,
+            seed: 7,
+            policy: Some((arm.policy, arm.lookahead)),
+        }
+    }
+}
+
+/// Sums over the requests of one or more measurements.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    answers: usize,
+    tokens: usize,
+    rounds: u32,
+    drafted: u32,
+    accepted: u32,
+    decode: Duration,
+    target: Counts,
+    draft: Counts,
+}
+
+/// Measures `arm` on all prompts, one request after the other, after a warm-up request. The tokens
+/// must be those of `reference`, which is filled by the first arm.
+pub async fn measure(
+    stack: &Stack,
+    arm: &Arm,
+    work: &Work<'_>,
+    reference: &mut Vec<Vec<u32>>,
+) -> anyhow::Result<Tally> {
+    let client = stack.target_client();
+    client.complete(&work.ask(0, arm)).await?;
+    let before = (stack.counts("target").await?, stack.counts("draft").await?);
+    let mut tally = Tally::default();
+    for index in 0..work.prompts.len() {
+        let answer = client.complete(&work.ask(index, arm)).await?;
+        tally.note(&answer);
+        match reference.get(index) {
+            None => reference.push(answer.ids),
+            Some(wanted) if *wanted == answer.ids => {}
+            Some(_) => bail!("{} changed the tokens of prompt {index}", arm.name()),
+        }
+    }
+    tally.target = stack.counts("target").await?.since(&before.0);
+    tally.draft = stack.counts("draft").await?.since(&before.1);
+    Ok(tally)
+}
+
+impl Tally {
+    /// Adds a request.
+    pub fn note(&mut self, answer: &Answer) {
+        self.answers += 1;
+        self.tokens += answer.ids.len();
+        self.rounds += answer.rounds;
+        self.drafted += answer.drafted;
+        self.accepted += answer.accepted;
+        self.decode += answer.decode;
+    }
+
+    /// Adds another measurement of the same arm.
+    pub fn add(&mut self, other: &Self) {
+        self.answers += other.answers;
+        self.tokens += other.tokens;
+        self.rounds += other.rounds;
+        self.drafted += other.drafted;
+        self.accepted += other.accepted;
+        self.decode += other.decode;
+        self.target.add(&other.target);
+        self.draft.add(&other.draft);
+    }
+
+    /// Tokens per second after the first of each answer.
+    pub fn rate(&self) -> f64 {
+        self.later_tokens() / self.decode.as_secs_f64()
+    }
+
+    /// Tokens of a round, the decided one included.
+    pub fn tokens_per_round(&self) -> f64 {
+        self.later_tokens() / self.rounds()
+    }
+
+    /// Tokens proposed in a round.
+    pub fn drafted_per_round(&self) -> f64 {
+        f64::from(self.drafted) / self.rounds()
+    }
+
+    /// Seconds of a round.
+    pub fn round(&self) -> f64 {
+        self.decode.as_secs_f64() / self.rounds()
+    }
+
+    /// Seconds of a round in which the target waited for a window.
+    pub fn wait(&self) -> f64 {
+        self.target.sum("foretoken_draft_seconds_sum", "") / self.rounds()
+    }
+
+    /// Share of verdicts that a window had been drafted for; without those of first rounds if
+    /// `steady`.
+    pub fn hit_rate(&self, steady: bool) -> f64 {
+        let label = if steady { "round=\"later\"" } else { "" };
+        let hits = self.target.sum("foretoken_hits_total", label);
+        hits / (hits + self.target.sum("foretoken_misses_total", label))
+    }
+
+    /// Share of verdicts after which the endpoint was asked for a window.
+    pub fn asked_rate(&self) -> f64 {
+        let lookups = |label| self.target.sum("foretoken_lookups_total", label);
+        lookups("source=\"remote\"") / lookups("")
+    }
+
+    /// Mean seconds of the rounds whose window came from `source`, and of these the seconds that
+    /// were not spent in the step that verified.
+    pub fn rounds_of(&self, source: &str) -> (f64, f64) {
+        let label = format!("source=\"{source}\"");
+        let mean = |name| self.target.mean(name, &label);
+        (
+            mean("foretoken_round_seconds"),
+            mean("foretoken_round_extra_seconds"),
+        )
+    }
+
+    /// Bytes of a round's messages, both ways.
+    pub fn round_bytes(&self) -> f64 {
+        self.target.mean("foretoken_round_bytes", "")
+    }
+
+    /// Share of the draft's time that no target waited for.
+    pub fn hidden(&self) -> f64 {
+        let spent = |label| self.draft.sum("foretoken_draft_time_seconds_total", label);
+        let ahead = spent("purpose=\"ahead\"");
+        ahead / (ahead + spent("purpose=\"awaited\""))
+    }
+
+    /// Share of the time in which the draft computed.
+    pub fn draft_busy(&self) -> f64 {
+        self.draft.sum("foretoken_step_seconds_sum", "") / self.decode.as_secs_f64()
+    }
+
+    /// Outcomes that a verification was drafted for.
+    pub fn outcomes(&self) -> f64 {
+        self.draft.mean("foretoken_build_outcomes", "")
+    }
+
+    /// Rounds, with those of a warm-up request like the others for each of `measurements`.
+    pub fn all_rounds(&self, measurements: usize) -> f64 {
+        let warm_up = measurements as f64 / self.answers.max(1) as f64;
+        self.rounds() * (1.0 + warm_up)
+    }
+
+    /// Everything that tables may leave out.
+    pub fn json(&self) -> Value {
+        let of = |source| {
+            let (round, extra) = self.rounds_of(source);
+            json!({"round_us": round * 1e6, "extra_us": extra * 1e6})
+        };
+        json!({
+            "tok_s": self.rate(), "tokens_per_round": self.tokens_per_round(), "round_us": self.round() * 1e6,
+            "wait_us": self.wait() * 1e6, "drafted": self.drafted, "accepted": self.accepted,
+            "hit_rate": self.hit_rate(false), "hit_rate_without_first": self.hit_rate(true),
+            "round_bytes": self.round_bytes(), "draft_hidden": self.hidden(), "draft_busy": self.draft_busy(),
+            "outcomes_drafted_for": self.outcomes(),
+            "rounds_of": {"ahead": of("ahead"), "remote": of("remote"), "local": of("local"), "none": of("none")},
+        })
+    }
+
+    fn later_tokens(&self) -> f64 {
+        (self.tokens - self.answers) as f64
+    }
+
+    fn rounds(&self) -> f64 {
+        f64::from(self.rounds.max(1))
+    }
+}

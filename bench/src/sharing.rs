@@ -1,0 +1,248 @@
+//! Several simulated targets on one endpoint, beside as many private endpoints that have the same
+//! compute together.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use futures::future::try_join_all;
+use serde_json::json;
+
+use crate::{
+    distant,
+    prompts::simulated,
+    report::Report,
+    run::{Arm, PLAIN, Work},
+    stack::{Setup, Stack},
+    stats::{Summary, arm_order},
+};
+
+/// What to measure.
+#[derive(Clone, Debug, clap::Args)]
+pub struct SharingArgs {
+    /// Targets.
+    #[arg(long, default_value_t = 4)]
+    pub targets: usize,
+    /// Streams of each target.
+    #[arg(long, default_value_t = 1)]
+    pub streams: usize,
+    /// Policies.
+    #[arg(long, value_delimiter = ',', default_value = "Speculative,SSD")]
+    pub policies: Vec<String>,
+    /// Lookaheads to choose from, for each side the best.
+    #[arg(long, value_delimiter = ',', default_value = "1,2,3,4,5,6")]
+    pub lookaheads: Vec<u32>,
+    /// Fraction of contexts in which the draft agrees with the target.
+    #[arg(long, default_value_t = 0.9)]
+    pub agreement: f64,
+    /// Of the others, the fraction in which the target's choice is among the draft's next three.
+    #[arg(long, default_value_t = 0.85)]
+    pub near: f64,
+    /// Rounds; each measures both sides once.
+    #[arg(long, default_value_t = 5)]
+    pub rounds: usize,
+}
+
+const TOKENS: u32 = 256;
+
+/// Measures and publishes `sharing`.
+pub async fn run(args: &SharingArgs, binary: PathBuf, results: &Path) -> anyhow::Result<()> {
+    let draft = |slower| distant::draft(args.agreement, args.near, slower);
+    let whole = Setup::simulated(binary.clone(), &distant::target(), &draft(1));
+    let part = Setup::simulated(binary, &distant::target(), &draft(args.targets as u64));
+    let first = whole.start().await?;
+    let follower = Setup {
+        endpoint: first.draft().cloned(),
+        ..whole
+    };
+    let (mut shared, mut private) = (vec![first], Vec::new());
+    for number in 0..args.targets {
+        private.push(part.start().await?);
+        if number > 0 {
+            shared.push(follower.start().await?);
+        }
+    }
+    let mut report = report(args);
+    let mut data = Vec::new();
+    for policy in &args.policies {
+        let policy = [PLAIN.policy, "Speculative", "SSD"]
+            .into_iter()
+            .find(|known| known == policy)
+            .with_context(|| format!("no policy is called {policy}"))?;
+        for temperature in [0.0, 1.0] {
+            let mut sides = [Side::new(&shared), Side::new(&private)];
+            let mut reference = Vec::new();
+            side_rates(&private, &PLAIN, temperature, args.streams, &mut reference).await?;
+            for side in &mut sides {
+                side.choose(args, policy, temperature, &mut reference)
+                    .await?;
+            }
+            for round in 0..args.rounds {
+                for place in arm_order(sides.len(), round) {
+                    let side = &mut sides[place];
+                    let arm = Arm::of(policy, side.lookahead);
+                    let rates =
+                        side_rates(side.stacks, &arm, temperature, args.streams, &mut reference)
+                            .await?;
+                    side.note(&rates);
+                }
+            }
+            data.extend(publish(policy, temperature, &sides, &mut report));
+        }
+    }
+    report.data = json!(data);
+    report.publish(results)
+}
+
+fn report(args: &SharingArgs) -> Report {
+    Report::new(
+        "sharing",
+        format!(
+            "{} simulated targets (20 ms a step), {} stream(s) each of {TOKENS} tokens at the same time: all on one \
+             endpoint, and each on an endpoint of its own whose steps take {} times as long. Separate processes, Unix \
+             sockets. Lookaheads are the best of {:?} on each side. Medians of {} interleaved rounds; every stream's \
+             tokens are checked to equal plain decoding's. Tokens/s of a target, mean over targets; Jain's index of \
+             their rates on the shared endpoint.",
+            args.targets, args.streams, args.targets, args.lookaheads, args.rounds
+        ),
+        &[
+            "policy",
+            "T",
+            "private tok/s",
+            "shared tok/s",
+            "shared/private (lowest to highest)",
+            "Jain shared (lowest)",
+            "Jain private",
+        ],
+    )
+}
+
+/// One way to serve the targets.
+struct Side<'a> {
+    stacks: &'a [Stack],
+    lookahead: u32,
+    /// By round: mean rate of a target, and Jain's index.
+    means: Vec<f64>,
+    fairness: Vec<f64>,
+}
+
+impl<'a> Side<'a> {
+    fn new(stacks: &'a [Stack]) -> Self {
+        Self {
+            stacks,
+            lookahead: 0,
+            means: Vec::new(),
+            fairness: Vec::new(),
+        }
+    }
+
+    /// Finds the best lookahead.
+    async fn choose(
+        &mut self,
+        args: &SharingArgs,
+        policy: &'static str,
+        temperature: f32,
+        reference: &mut Vec<Vec<u32>>,
+    ) -> anyhow::Result<()> {
+        let mut best = 0.0;
+        for &lookahead in &args.lookaheads {
+            let arm = Arm::of(policy, lookahead);
+            let rates = side_rates(self.stacks, &arm, temperature, args.streams, reference).await?;
+            let sum: f64 = rates.iter().sum();
+            if sum > best {
+                best = sum;
+                self.lookahead = lookahead;
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, rates: &[f64]) {
+        let sum: f64 = rates.iter().sum();
+        self.means.push(sum / rates.len() as f64);
+        self.fairness.push(jain(rates));
+    }
+}
+
+/// Jain's fairness index: 1 if all are equal, 1/n if one has everything.
+fn jain(rates: &[f64]) -> f64 {
+    let sum: f64 = rates.iter().sum();
+    let squares: f64 = rates.iter().map(|rate| rate * rate).sum();
+    sum * sum / (rates.len() as f64 * squares)
+}
+
+/// Tokens per second of each target, all of them at the same time; of several streams together.
+async fn side_rates(
+    stacks: &[Stack],
+    arm: &Arm,
+    temperature: f32,
+    streams: usize,
+    reference: &mut Vec<Vec<u32>>,
+) -> anyhow::Result<Vec<f64>> {
+    let prompts: Vec<_> = (0..stacks.len() * streams)
+        .map(|i| simulated(i, 32))
+        .collect();
+    let work = Work {
+        prompts: &prompts,
+        tokens: TOKENS,
+        temperature,
+    };
+    let answers = (0..prompts.len()).map(|number| {
+        let client = stacks[number / streams].target_client();
+        let ask = work.ask(number, arm);
+        async move { client.complete(&ask).await }
+    });
+    let answers = try_join_all(answers).await?;
+    for (number, answer) in answers.iter().enumerate() {
+        match reference.get(number) {
+            None => reference.push(answer.ids.clone()),
+            Some(wanted) if *wanted == answer.ids => {}
+            Some(_) => bail!("{} changed the tokens of stream {number}", arm.name()),
+        }
+    }
+    let rates = answers.chunks(streams);
+    Ok(rates
+        .map(|answers| answers.iter().map(crate::client::Answer::decode_rate).sum())
+        .collect())
+}
+
+fn publish(
+    policy: &str,
+    temperature: f32,
+    sides: &[Side<'_>; 2],
+    report: &mut Report,
+) -> Option<serde_json::Value> {
+    let [shared, private] = sides;
+    let rates = [Summary::of(&shared.means)?, Summary::of(&private.means)?];
+    let fairness = [
+        Summary::of(&shared.fairness)?,
+        Summary::of(&private.fairness)?,
+    ];
+    let ratios: Vec<f64> = std::iter::zip(&shared.means, &private.means)
+        .map(|(shared, private)| shared / private)
+        .collect();
+    let ratio = Summary::of(&ratios)?;
+    report.row([
+        policy.to_owned(),
+        format!("{temperature:.0}"),
+        format!("{:.1} K={}", rates[1].median, private.lookahead),
+        format!("{:.1} K={}", rates[0].median, shared.lookahead),
+        format!("{:.2} ({:.2} to {:.2})", ratio.median, ratio.min, ratio.max),
+        format!("{:.4} ({:.4})", fairness[0].median, fairness[0].min),
+        format!("{:.4}", fairness[1].median),
+    ]);
+    Some(json!({"policy": policy, "temperature": temperature,
+        "shared": {"lookahead": shared.lookahead, "tok_s": rates[0], "jain": fairness[0]},
+        "private": {"lookahead": private.lookahead, "tok_s": rates[1], "jain": fairness[1]},
+        "shared_over_private": ratio}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jains_index_is_one_for_equals_and_a_share_for_one_who_has_all() {
+        assert!((jain(&[3.0, 3.0, 3.0, 3.0]) - 1.0).abs() < 1e-12);
+        assert!((jain(&[5.0, 0.0, 0.0, 0.0]) - 0.25).abs() < 1e-12);
+    }
+}

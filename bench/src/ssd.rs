@@ -1,0 +1,304 @@
+//! SSD on the shipped pair, beside `Speculative` and plain decoding: what it gains, how much of
+//! what theory allows, and where the time goes.
+//!
+//! Both speculative arms have a core for the target and one for the draft; the cost-fair control is
+//! plain decoding with both cores for the target. Lookaheads are chosen in a sweep before.
+
+pub mod theory;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use serde_json::{Value, json};
+
+use self::theory::Theory;
+use crate::{
+    prompts::Class,
+    report::Report,
+    run::{self, Arm, PLAIN, Tally, Work},
+    stack::{Setup, Stack},
+    stats::{Summary, arm_order},
+};
+
+/// What to measure.
+#[derive(Clone, Debug, clap::Args)]
+pub struct SsdArgs {
+    /// Where prompts come from.
+    #[arg(long, value_delimiter = ',', default_value = "gsm8k,bible")]
+    pub classes: Vec<Class>,
+    /// Temperatures.
+    #[arg(long, value_delimiter = ',', default_value = "0,1")]
+    pub temperatures: Vec<f32>,
+    /// How weights are kept.
+    #[arg(long, default_value = "bf16")]
+    pub dtype: String,
+    /// Lookaheads to choose from, for each policy the best.
+    #[arg(long, value_delimiter = ',', default_value = "2,3,4,5,6,7")]
+    pub lookaheads: Vec<u32>,
+    /// Outcomes that SSD drafts for in a round, at most.
+    #[arg(long, default_value_t = 24)]
+    pub budget: u32,
+    /// Rounds of the sweep over lookaheads, on a third of the prompts.
+    #[arg(long, default_value_t = 2)]
+    pub sweep: usize,
+    /// Rounds; each measures every arm once on all prompts.
+    #[arg(long, default_value_t = 5)]
+    pub rounds: usize,
+    /// Prompts of each class.
+    #[arg(long, default_value_t = 24)]
+    pub prompts: usize,
+    /// Name of the result's file, and of the report.
+    #[arg(long, default_value = "ssd")]
+    pub name: String,
+}
+
+const TOKENS: u32 = 128;
+
+/// Policies that speculate; each has its best lookahead.
+const POLICIES: [&str; 2] = ["Speculative", "SSD"];
+
+/// Measures and publishes `ssd`.
+pub async fn run(
+    args: &SsdArgs,
+    binary: PathBuf,
+    models: &Path,
+    results: &Path,
+) -> anyhow::Result<()> {
+    let mut apart = Setup::apart(binary, models, &args.dtype);
+    apart.service["ssd"] = json!({"budget": args.budget});
+    let mut both = Setup {
+        cores: "0-1".to_owned(),
+        draft: None,
+        ..apart.clone()
+    };
+    both.target_model["threads"] = json!(2);
+    let stacks = Stacks {
+        apart: apart.start().await?,
+        both: both.start().await?,
+    };
+    let mut report = report(args);
+    let mut data = Vec::new();
+    for &class in &args.classes {
+        let prompts = class.load(&models.join("target"), args.prompts)?;
+        for &temperature in &args.temperatures {
+            let work = Work {
+                prompts: &prompts,
+                tokens: TOKENS,
+                temperature,
+            };
+            let compared = compare(args, &stacks, &work).await?;
+            compared.rows(class, temperature, &mut report);
+            let mut json = compared.json();
+            json["class"] = json!(class.name());
+            json["temperature"] = json!(temperature);
+            data.push(json);
+        }
+    }
+    report.data = json!(data);
+    report.publish(results)
+}
+
+/// Services with target and draft on a core each, and a target with both cores.
+struct Stacks {
+    apart: Stack,
+    both: Stack,
+}
+
+fn report(args: &SsdArgs) -> Report {
+    Report::new(
+        &args.name,
+        format!(
+            "Shipped pair in {}, target and draft processes on a core each, gRPC over a Unix socket between them, asked \
+             without a router; \"plain, both cores\" has a target with two threads on both. {} prompts of each class x \
+             {TOKENS} tokens, one at a time, end of sequence ignored. SSD drafts for up to {} outcomes. Lookaheads are \
+             the best of {:?} in a sweep of {} rounds on a third of the prompts; then {} interleaved rounds, each arm \
+             after a warm-up request. Tokens/s after the first token, medians; ratios are medians of the rounds' own. \
+             Every arm's tokens are checked to equal plain decoding's. \"Bound\" is what Corollary 9 allows with the \
+             times measured for Speculative with SSD's lookahead: every verdict a hit with a whole window behind it; \
+             \"windows\" is the part of a whole window that SSD verified. \"Hit round\" is over a bare verification of \
+             the same rows (the step, and what plain decoding needs besides); \"Theorem 7\" is the predicted over the \
+             measured time of SSD's rounds.",
+            args.dtype, args.prompts, args.budget, args.lookaheads, args.sweep, args.rounds
+        ),
+        &[
+            "prompts",
+            "T",
+            "plain, both cores",
+            "Speculative",
+            "SSD",
+            "SSD/Speculative (lowest to highest)",
+            "bound",
+            "share of it",
+            "SSD/plain, both cores",
+            "hit rate (without first)",
+            "windows",
+            "hit round",
+            "bytes a round",
+            "draft hidden",
+            "Theorem 7",
+        ],
+    )
+}
+
+/// The arms after the sweep, with what came of them.
+struct Compared {
+    arms: Vec<(String, Arm)>,
+    /// By arm, by round.
+    rates: Vec<Vec<f64>>,
+    tallies: Vec<Tally>,
+    sweep: Vec<Value>,
+}
+
+/// Places of the arms; the last is Speculative with the lookahead of SSD.
+const BOTH: usize = 0;
+const ONE: usize = 1;
+const SPECULATIVE: usize = 2;
+const SSD: usize = 3;
+const SAME: usize = 4;
+
+async fn compare(args: &SsdArgs, stacks: &Stacks, work: &Work<'_>) -> anyhow::Result<Compared> {
+    let mut reference = Vec::new();
+    run::measure(&stacks.both, &PLAIN, work, &mut reference).await?;
+    let (best, sweep) = sweep(args, &stacks.apart, work, &mut reference).await?;
+    let [speculative, ssd] = best;
+    let mut arms = vec![
+        ("plain, both cores".to_owned(), PLAIN),
+        ("plain, one core".to_owned(), PLAIN),
+        (speculative.name(), speculative.clone()),
+        (ssd.name(), ssd.clone()),
+    ];
+    if speculative.lookahead != ssd.lookahead {
+        let policy = speculative.policy;
+        let same = Arm { policy, ..ssd };
+        arms.push((same.name(), same));
+    }
+    let mut rates = vec![Vec::new(); arms.len()];
+    let mut tallies = vec![Tally::default(); arms.len()];
+    for round in 0..args.rounds {
+        for arm in arm_order(arms.len(), round) {
+            let stack = if arm == BOTH {
+                &stacks.both
+            } else {
+                &stacks.apart
+            };
+            let tally = run::measure(stack, &arms[arm].1, work, &mut reference).await?;
+            rates[arm].push(tally.rate());
+            tallies[arm].add(&tally);
+        }
+    }
+    Ok(Compared {
+        arms,
+        rates,
+        tallies,
+        sweep,
+    })
+}
+
+/// The best lookahead of each policy, and the rates of all.
+async fn sweep(
+    args: &SsdArgs,
+    stack: &Stack,
+    work: &Work<'_>,
+    reference: &mut Vec<Vec<u32>>,
+) -> anyhow::Result<([Arm; 2], Vec<Value>)> {
+    let work = Work {
+        prompts: &work.prompts[..work.prompts.len().div_ceil(3)],
+        ..*work
+    };
+    let lookaheads = &args.lookaheads;
+    let of = |policy| lookaheads.iter().map(move |&k| Arm::of(policy, k));
+    let arms: Vec<Arm> = POLICIES.into_iter().flat_map(of).collect();
+    let mut rates = vec![Vec::new(); arms.len()];
+    for round in 0..args.sweep.max(1) {
+        for arm in arm_order(arms.len(), round) {
+            let tally = run::measure(stack, &arms[arm], &work, reference).await?;
+            rates[arm].push(tally.rate());
+        }
+    }
+    let medians = rates
+        .iter()
+        .map(|rates| Summary::of(rates).map_or(0.0, |s| s.median));
+    let swept: Vec<(&Arm, f64)> = arms.iter().zip(medians).collect();
+    let best = |policy| {
+        let arms = swept.iter().filter(|(arm, _)| arm.policy == policy);
+        let best = arms.max_by(|a, b| a.1.total_cmp(&b.1));
+        best.map(|(arm, _)| (*arm).clone())
+            .context("no lookahead to choose from")
+    };
+    let json = swept
+        .iter()
+        .map(|(arm, rate)| json!({"arm": arm.name(), "tok_s": rate}));
+    Ok(([best(POLICIES[0])?, best(POLICIES[1])?], json.collect()))
+}
+
+impl Compared {
+    fn rate(&self, arm: usize) -> Option<Summary> {
+        Summary::of(&self.rates[arm])
+    }
+
+    /// Of two arms, round by round.
+    fn ratio(&self, of: usize, to: usize) -> Option<Summary> {
+        let ratios = self.rates[of]
+            .iter()
+            .zip(&self.rates[to])
+            .map(|(a, b)| a / b);
+        Summary::of(&ratios.collect::<Vec<_>>())
+    }
+
+    fn theory(&self) -> Theory {
+        let speculative = &self.tallies[SPECULATIVE];
+        let same = self.tallies.get(SAME).unwrap_or(speculative);
+        let lookahead = self.arms[SSD].1.lookahead.unwrap_or(0);
+        let (plain, ssd) = (&self.tallies[ONE], &self.tallies[SSD]);
+        Theory::of(plain, [speculative, same], ssd, lookahead)
+    }
+
+    fn rows(&self, class: Class, temperature: f32, report: &mut Report) {
+        let (Some(outright), Some(fair)) = (self.ratio(SSD, SPECULATIVE), self.ratio(SSD, BOTH))
+        else {
+            return;
+        };
+        let rate = |arm: usize| {
+            let name = &self.arms[arm].0;
+            let k = name
+                .split_once(' ')
+                .filter(|_| arm > ONE)
+                .map_or("", |(_, k)| k);
+            let rate = self.rate(arm).map_or(0.0, |rate| rate.median);
+            format!("{rate:.0} {k}").trim_end().to_owned()
+        };
+        let (theory, ssd) = (self.theory(), &self.tallies[SSD]);
+        report.row([
+            class.name().to_owned(),
+            format!("{temperature:.0}"),
+            rate(BOTH),
+            rate(SPECULATIVE),
+            rate(SSD),
+            format!(
+                "{:.2} ({:.2} to {:.2})",
+                outright.median, outright.min, outright.max
+            ),
+            format!("{:.2}", theory.bound),
+            format!("{:.0} %", 100.0 * outright.median / theory.bound),
+            format!("{:.2} ({:.2} to {:.2})", fair.median, fair.min, fair.max),
+            format!("{:.3} ({:.3})", ssd.hit_rate(false), ssd.hit_rate(true)),
+            format!("{:.0} %", 100.0 * theory.whole),
+            format!("{:+.1} %", 100.0 * (theory.hit_round - 1.0)),
+            format!("{:.0}", ssd.round_bytes()),
+            format!("{:.0} %", 100.0 * ssd.hidden()),
+            format!("{:.2}", theory.predicted / theory.measured),
+        ]);
+    }
+
+    fn json(&self) -> Value {
+        let arms = self.arms.iter().enumerate().map(|(arm, (name, _))| {
+            json!({"arm": name, "tok_s": self.rate(arm), "means": self.tallies[arm].json()})
+        });
+        json!({
+            "arms": arms.collect::<Vec<_>>(), "sweep": self.sweep, "theory": self.theory(),
+            "ssd_over_speculative": self.ratio(SSD, SPECULATIVE),
+            "ssd_over_plain_one_core": self.ratio(SSD, ONE), "ssd_over_plain_both_cores": self.ratio(SSD, BOTH),
+            "speculative_over_plain_both_cores": self.ratio(SPECULATIVE, BOTH),
+        })
+    }
+}

@@ -1,0 +1,74 @@
+//! What was measured, beside what theory makes of it.
+
+use foretoken_speculation::theory::{Ahead, Speculator, gain_bounds};
+use serde::Serialize;
+
+use crate::run::Tally;
+
+/// Theory of one comparison. Times in seconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Theory {
+    /// A bare verification of the rows of SSD's hit rounds: their steps, and what a round of plain
+    /// decoding needs besides its step.
+    pub verification: f64,
+    /// The wait for a window after a verdict without one, in verifications of whole windows.
+    pub draft: f64,
+    /// What SSD can gain over `Speculative` at most (Corollary 9): every verdict a hit with a whole
+    /// window behind it.
+    pub bound: f64,
+    /// Time of SSD's rounds by Theorem 7.
+    pub predicted: f64,
+    /// As measured.
+    pub measured: f64,
+    /// Time of a hit round over that of a bare verification.
+    pub hit_round: f64,
+    /// Tokens of the windows that SSD verified, over those it was to have.
+    pub whole: f64,
+}
+
+impl Theory {
+    /// `plain` decodes on the target's core; `speculative` has its own best lookahead, `same` that
+    /// of `ssd`, which is `lookahead`.
+    pub fn of(
+        plain: &Tally,
+        [speculative, same]: [&Tally; 2],
+        ssd: &Tally,
+        lookahead: u32,
+    ) -> Self {
+        let (hit_round, extra) = ssd.rounds_of("ahead");
+        let (_, besides) = plain.rounds_of("none");
+        let verification = hit_round - extra + besides;
+        // Of a round of `Speculative` with SSD's windows, less the wait for them.
+        let whole = same.round() - same.wait();
+        let speculator = |tally: &Tally, time, next_hit| Speculator {
+            tokens: tally.tokens_per_round(),
+            time,
+            next_hit,
+        };
+        let hit = ssd.hit_rate(false);
+        // The best lookahead of `Speculative` may be another one: its rounds in the same unit.
+        let draft = speculative.round() / whole - 1.0;
+        let best = speculator(same, 1.0, hit);
+        let (_, bound) = gain_bounds(speculator(speculative, draft, 0.0), best, hit);
+        let misses = (1.0 - hit).max(f64::EPSILON);
+        let ahead = Ahead {
+            // The verdict cuts drafting ahead off, so that it never takes longer than verifying.
+            primary: speculator(ssd, 1.0, hit),
+            // Some misses are verified without asking the endpoint.
+            backup: speculator(
+                ssd,
+                same.wait() / verification * ssd.asked_rate() / misses,
+                hit,
+            ),
+        };
+        Self {
+            verification,
+            draft: same.wait() / whole,
+            bound,
+            predicted: ahead.time() * verification,
+            measured: ssd.round(),
+            hit_round: hit_round / verification,
+            whole: ssd.drafted_per_round() / f64::from(lookahead.max(1)),
+        }
+    }
+}
