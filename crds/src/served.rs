@@ -1,7 +1,7 @@
 //! What is valid and not served yet by this version, on one machine.
 
 use crate::{
-    deployment::{SpecDecodeDeployment, Verification},
+    deployment::SpecDecodeDeployment,
     endpoint::EndpointSpec,
     manifest::{Document, Manifest},
     object::ModelSource,
@@ -55,22 +55,16 @@ fn deployment(document: &Document<SpecDecodeDeployment>, problems: &mut Vec<Prob
             "is not served by this version: it runs on CPU cores",
         );
     }
-    if let Some(speculation) = &spec.speculation {
-        if speculation.policy.policy().is_none() {
-            let name = speculation.policy.kind.name();
-            say(
-                "spec.speculation.policy.type",
-                &format!(
-                    "{name} is not served by this version, which has Autoregressive, Speculative and SSD"
-                ),
-            );
-        }
-        if speculation.verification == Verification::Rejection {
-            say(
-                "spec.speculation.verification",
-                "Rejection is not served by this version, which has Coupled",
-            );
-        }
+    if let Some(speculation) = &spec.speculation
+        && speculation.policy.policy().is_none()
+    {
+        let name = speculation.policy.kind.name();
+        say(
+            "spec.speculation.policy.type",
+            &format!(
+                "{name} is not served by this version, which has Autoregressive, Speculative and SSD"
+            ),
+        );
     }
     model("spec.model", &spec.model, lines, problems);
     let sources = spec

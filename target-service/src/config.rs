@@ -10,6 +10,8 @@ use foretoken_speculation::{
     fanout::FanOut,
     message::Delivery,
     policy::{Lookahead, Policy, SsdOptions, draft::MAX_BRANCHES},
+    proposal::Proposer,
+    verify::Verification,
 };
 use serde::{Deserialize, Serialize};
 
@@ -46,6 +48,8 @@ pub struct TargetConfig {
     pub ssd: SsdConfig,
     /// What requests that want speculation do while no endpoint serves them. Default `Plain`.
     pub on_loss: OnLossName,
+    /// The rule by which proposals are accepted. Default `Coupled`.
+    pub verification: VerificationConfig,
     /// Longest that a request waits for a window, whatever was learned of the endpoint; then it
     /// goes on without. Usually it waits for little more than the slowest of recent answers.
     /// Default 500 ms.
@@ -94,6 +98,7 @@ impl Default for TargetConfig {
             lookahead: LookaheadConfig::Adaptive { max: 12 },
             ssd: SsdConfig::default(),
             on_loss: OnLossName::Plain,
+            verification: VerificationConfig::Coupled,
             patience: Duration::from_millis(500),
             max_running: 64,
             max_waiting: 1024,
@@ -291,6 +296,37 @@ impl From<LookaheadConfig> for Lookahead {
     }
 }
 
+/// The rules by which proposals are accepted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub enum VerificationConfig {
+    /// A proposal is accepted if it is what the target draws with the request's own noise: output
+    /// is that of plain decoding, byte for byte.
+    #[default]
+    Coupled,
+    /// By the ratio of probabilities: output has the target's distribution, if endpoints draw
+    /// their proposals from what they say.
+    Rejection {
+        /// Likeliest tokens that a proposal is drawn among, and that are sent with it. More accept
+        /// better and take more bytes. Default 16.
+        #[serde(default = "default_support")]
+        support: u32,
+    },
+}
+
+fn default_support() -> u32 {
+    Verification::SUPPORT
+}
+
+impl From<VerificationConfig> for Verification {
+    fn from(config: VerificationConfig) -> Self {
+        match config {
+            VerificationConfig::Coupled => Self::Coupled,
+            VerificationConfig::Rejection { support } => Self::Rejection { support },
+        }
+    }
+}
+
 /// Why a configuration cannot be served.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
@@ -318,6 +354,12 @@ impl TargetConfig {
         };
         check_lookahead(k)?;
         check_lookahead(self.ssd.lookahead)?;
+        if let VerificationConfig::Rejection { support } = self.verification
+            && !(1..=Proposer::MAX_SUPPORT).contains(&support)
+        {
+            let allowed = format!("1 to {}", Proposer::MAX_SUPPORT);
+            return Err(OutOfRange::new("verification.support", support, allowed).into());
+        }
         let budget = self.ssd.budget;
         if budget > MAX_BRANCHES {
             let allowed = format!("0 to {MAX_BRANCHES}");

@@ -18,7 +18,7 @@ use foretoken_speculation::{
     local::{Origin, Proposer},
     policy::{Lookahead, Patience, Policy, target},
     sampling::{InvalidSampling, Sampler, Scratch, logprobs},
-    verify::Verdict,
+    verify::{Verdict, Verification},
 };
 
 pub(crate) use self::meter::{Meter, Turnaround};
@@ -39,6 +39,7 @@ pub(crate) struct Setting<'a> {
     pub(crate) prefix_cache: bool,
     pub(crate) patience: Patience,
     pub(crate) reopen_after: Duration,
+    pub(crate) verification: Verification,
 }
 
 /// One request on the engine thread.
@@ -117,6 +118,7 @@ impl Request {
             session: SessionId(id.0),
             policy,
             sampling: request.sampling,
+            verification: setting.verification,
             seed: request.seed,
             prompt_len: prompt_len as u32,
             max_len: limit,

@@ -17,7 +17,7 @@ use foretoken_speculation::{
         target::{Effects, Input, Next, TargetConfig, TargetSession, Verified},
     },
     sampling::{Sampler, SamplingParams, Scratch, logprobs},
-    verify::coupled_chain,
+    verify::{Verification, coupled_chain},
 };
 
 use crate::failure::usage;
@@ -108,6 +108,7 @@ impl Decoding {
             session: SESSION,
             policy: job.policy,
             sampling: job.sampling.clone(),
+            verification: Verification::Coupled,
             seed: job.seed,
             prompt_len: job.prompt.len() as u32,
             max_len,

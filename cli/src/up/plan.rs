@@ -4,7 +4,7 @@ use std::path::Path;
 
 use foretoken_crds::{
     Document, Manifest, Problem, SpecDecodeDeployment, SpeculationEndpoint,
-    deployment::{EndpointSource, OnLoss},
+    deployment::{EndpointSource, OnLoss, Verification},
     endpoint::{EndpointSpec, Quota},
     object::{DataType, ModelSource},
     reference::{self, ReferenceError},
@@ -28,6 +28,8 @@ pub(super) struct Plan {
     pub(super) policy: Policy,
     /// What happens without an endpoint.
     pub(super) on_loss: OnLoss,
+    /// By which rule proposals are accepted.
+    pub(super) verification: Verification,
     /// Where drafts come from, best first.
     pub(super) drafts: Vec<Draft>,
 }
@@ -85,6 +87,7 @@ impl Plan {
             },
             policy: Policy::Autoregressive,
             on_loss: OnLoss::default(),
+            verification: Verification::default(),
             drafts: Vec::new(),
         };
         let Some(speculation) = &spec.speculation else {
@@ -98,6 +101,7 @@ impl Plan {
             return Ok(plan);
         }
         plan.on_loss = speculation.on_loss;
+        plan.verification = speculation.verification;
         for (index, source) in speculation.endpoints.iter().enumerate() {
             let field = format!("spec.speculation.endpoints[{index}]");
             let drafts = drafts(manifest, object, source, folder)

@@ -3,14 +3,18 @@
 use std::fs;
 
 use anyhow::Context as _;
-use foretoken_crds::deployment::OnLoss;
-use foretoken_crds::endpoint::Quota;
+use foretoken_crds::{
+    deployment::{OnLoss, Verification},
+    endpoint::Quota,
+};
 use foretoken_draft::{DraftConfig, QuotaConfig};
 use foretoken_protocol::Address;
 use foretoken_registry::{Directory, EndpointEntry, TargetEntry, write_directory};
 use foretoken_router::RouterConfig;
 use foretoken_speculation::policy::{Lookahead, Policy};
-use foretoken_target::{LookaheadConfig, OnLossName, PolicyName, SsdConfig, TargetConfig};
+use foretoken_target::{
+    LookaheadConfig, OnLossName, PolicyName, SsdConfig, TargetConfig, VerificationConfig,
+};
 use serde::Serialize;
 
 use super::{
@@ -144,6 +148,12 @@ fn target_file(plan: &Plan, name: &str, listen: &Address, tuning: Tuning) -> tar
             service.ssd = SsdConfig::from(options);
         }
     }
+    service.verification = match plan.verification {
+        Verification::Coupled => VerificationConfig::Coupled,
+        Verification::Rejection => VerificationConfig::Rejection {
+            support: foretoken_speculation::verify::Verification::SUPPORT,
+        },
+    };
     target::File {
         model: model(&plan.target, tuning.target_threads),
         service: TargetConfig {

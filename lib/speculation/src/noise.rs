@@ -23,7 +23,8 @@ pub enum Domain {
     Coupled,
     /// Coins of rejection verification by (round, position, draw), private to the target.
     Verify,
-    /// What a draft samples its proposals with in rejection mode.
+    /// What a draft draws its proposals with in rejection mode, by (start of their window, place in
+    /// it).
     Propose,
 }
 

@@ -4,38 +4,114 @@
 //! ([`Saguaro`](crate::saguaro::Saguaro)), draws, and sends what it drew from. Nothing is lost by
 //! cutting: verification by ratio is exact for whatever distribution the proposals really come
 //! from (Leviathan et al. 2023, arXiv 2211.17192, theorem 3.5).
+//!
+//! Proposals are drawn with noise of their own, keyed by where their window starts and by their
+//! place in it: of all windows that start at a place one is verified at most, whatever was lost,
+//! repeated or replayed, so no noise is ever consulted twice. The position alone would not do: what
+//! becomes of a window tells something about all of its tokens, so the noise of those that were
+//! turned down is spent.
 
 use alloc::vec::Vec;
 
-use crate::{TokenId, message::SparseDistribution};
+use crate::{
+    TokenId,
+    message::SparseDistribution,
+    noise::{Domain, Noise},
+    saguaro::Saguaro,
+    sampling::{RankBy, Ranked, Ranking, Sampler, Scratch},
+};
 
 /// Weight of the likeliest token. Others are rounded to whole numbers, which moves at most a
 /// thousandth of the mass and keeps most of them to a byte on the wire.
 const TOP_WEIGHT: f64 = 4095.0;
 
-/// Replaces `q` by the `n` likeliest tokens of `probabilities` (one value per entry of the
-/// vocabulary, in any unit; the lower id among equals). Tokens that are thousands of times less
-/// likely than the likeliest are left out.
-pub fn likeliest(probabilities: &[f64], n: usize, q: &mut SparseDistribution) {
-    q.entries.clear();
-    let top = probabilities.iter().copied().fold(0.0, f64::max);
-    if n == 0 || !(top > 0.0 && top < f64::INFINITY) {
-        return;
+/// Where a proposal stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Position of the first token of its window.
+    pub start: u32,
+    /// Tokens of the window before it.
+    pub index: u32,
+}
+
+/// Draws proposals. Kept by a session, it stops allocating but for what it gives.
+#[derive(Clone, Debug, Default)]
+pub struct Proposer {
+    ranked: Vec<Ranked>,
+    lowered: SparseDistribution,
+}
+
+impl Proposer {
+    /// Most tokens that are ever drawn among.
+    pub const MAX_SUPPORT: u32 = 256;
+
+    /// Draws the token at `sampler`'s position, given the logits there, among the `support`
+    /// likeliest by the request's own distribution, lowered by `saguaro`. Gives what it was drawn
+    /// from before that, too.
+    pub fn draw(
+        &mut self,
+        sampler: &Sampler,
+        scratch: &mut Scratch,
+        logits: &[f32],
+        place: Place,
+        (support, saguaro): (u32, Saguaro),
+    ) -> (TokenId, SparseDistribution) {
+        let ranking = Ranking {
+            by: RankBy::Likelihood,
+            n: support.clamp(1, Self::MAX_SUPPORT) as usize,
+            without: None,
+        };
+        sampler.rank(ranking, logits, scratch, &mut self.ranked);
+        let q = law(&self.ranked);
+        self.lowered.clone_from(&q);
+        saguaro.apply(&mut self.lowered);
+        let noise = Noise::new(sampler.seed(), Domain::Propose, place.start);
+        let token = draw(&self.lowered, noise.uniform(place.index)).unwrap_or_default();
+        (token, q)
     }
-    let least = 0.5 / TOP_WEIGHT * top;
-    let mut best: Vec<(TokenId, f64)> = Vec::with_capacity(n.min(64) + 1);
-    for (index, &probability) in probabilities.iter().enumerate() {
-        let worst = best.last().map_or(0.0, |entry| entry.1);
-        if probability >= least && (best.len() < n || probability > worst) {
-            let place = best.partition_point(|entry| entry.1 >= probability);
-            best.truncate(n - 1);
-            best.insert(place, (TokenId(index as u32), probability));
+}
+
+/// The distribution over tokens in proportion to `e^score`. Tokens that are thousands of times less
+/// likely than the first are left out. Without any, all mass is on token 0, which is what a sampler
+/// chooses then.
+pub fn law(ranked: &[Ranked]) -> SparseDistribution {
+    let top = ranked.first().map_or(0.0, |best| best.score);
+    let weigh = |ranked: &Ranked| {
+        let weight = libm::round(libm::exp(ranked.score - top) * TOP_WEIGHT) as u32;
+        (weight > 0).then_some((ranked.token, weight))
+    };
+    let mut entries: Vec<_> = ranked.iter().filter_map(weigh).collect();
+    entries.sort_unstable_by_key(|entry| entry.0);
+    if entries.is_empty() {
+        entries.push((TokenId(0), 1));
+    }
+    SparseDistribution { entries }
+}
+
+/// What the tokens of a chain were drawn from, as it came with them; none for certain tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Laws {
+    /// Of each token, before it was lowered.
+    pub q: Vec<SparseDistribution>,
+    /// How it was lowered.
+    pub saguaro: Saguaro,
+}
+
+impl Laws {
+    /// What the tokens really were drawn from.
+    pub fn lowered(&self) -> Vec<SparseDistribution> {
+        let mut lowered = self.q.clone();
+        for q in &mut lowered {
+            self.saguaro.apply(q);
         }
+        lowered
     }
-    best.sort_unstable_by_key(|entry| entry.0);
-    let weight = |probability: f64| libm::round(probability / top * TOP_WEIGHT) as u32;
-    let entries = best.iter().map(|&(token, p)| (token, weight(p).max(1)));
-    q.entries.extend(entries);
+
+    /// Whether each of `tokens` can have been drawn from what is said of it.
+    pub fn explain(&self, tokens: &[TokenId]) -> bool {
+        let mut drawn = tokens.iter().zip(self.lowered());
+        self.q.len() == tokens.len() && drawn.all(|(&token, q)| q.weight(token) > 0)
+    }
 }
 
 /// The token that a uniform number in (0, 1) stands for, by ascending token; `None` if `q` is empty.
@@ -60,43 +136,82 @@ mod tests {
     use std::{vec, vec::Vec};
 
     use super::*;
-    use crate::noise::philox;
+    use crate::{Seed, noise::philox, sampling::SamplingParams};
+
+    fn sampler(params: SamplingParams) -> Sampler {
+        Sampler::new(params, Seed(3), &[TokenId(1); 5], 5).unwrap()
+    }
 
     #[test]
-    fn the_likeliest_are_those_of_sorting_everything() {
-        let mut q = SparseDistribution::default();
-        for i in 0..200 {
-            let word = |j| f64::from(philox([i, j, 0, 0], [2, 6])[0] % 50);
-            let weights: Vec<f64> = (0..40).map(word).collect();
-            let mut order: Vec<usize> = (0..40).filter(|&t| weights[t] > 0.0).collect();
-            order.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]).then(a.cmp(&b)));
-            order.truncate(i as usize % 12);
-            let kept: f64 = order.iter().map(|&t| weights[t]).sum();
-            order.sort_unstable();
-            likeliest(&weights, i as usize % 12, &mut q);
-            let tokens: Vec<usize> = q.entries.iter().map(|entry| entry.0.index()).collect();
-            assert_eq!(tokens, order);
-            for &token in &order {
-                let expected = weights[token] / kept;
-                let found = q.probability(TokenId(token as u32));
+    fn proposals_are_drawn_among_the_likeliest_in_proportion() {
+        let params = SamplingParams {
+            temperature: 0.7,
+            top_k: 9,
+            repetition_penalty: 1.3,
+            ..SamplingParams::default()
+        };
+        let sampler = sampler(params);
+        let mut scratch = Scratch::new();
+        for i in 0..100 {
+            let word = |j| philox([i, j, 0, 0], [2, 6])[0] as f32 / u32::MAX as f32;
+            let logits: Vec<f32> = (0..40).map(|j| 6.0 * word(j)).collect();
+            let support = 1 + i % 12;
+            let (token, q) = Proposer::default().draw(
+                &sampler,
+                &mut scratch,
+                &logits,
+                Place { start: 5, index: i },
+                (support, Saguaro::default()),
+            );
+            assert!(q.weight(token) > 0 && q.entries.is_sorted_by_key(|entry| entry.0));
+            let mut p = Vec::new();
+            sampler.distribution(&logits, &mut scratch, &mut p);
+            let mut order: Vec<usize> = (0..40).filter(|&t| p[t] > 0.0).collect();
+            order.sort_by(|&a, &b| p[b].total_cmp(&p[a]).then(a.cmp(&b)));
+            order.truncate(support as usize);
+            let kept: f64 = order.iter().map(|&t| p[t]).sum();
+            for (t, p) in p.iter().enumerate() {
+                let expected = if order.contains(&t) { p / kept } else { 0.0 };
+                let found = q.probability(TokenId(t as u32));
                 assert!((found - expected).abs() < 1e-3, "{found} {expected}");
             }
-            assert!(q.entries.iter().all(|entry| entry.1 <= 4095));
         }
     }
 
     #[test]
     fn what_nearly_never_comes_is_left_out() {
-        let mut q = SparseDistribution::default();
-        likeliest(&[1e-9, 0.6, 0.4, 0.0, 0.6 / 8000.0], 9, &mut q);
-        assert_eq!(
-            q.entries,
-            [(TokenId(1), 4095), (TokenId(2), 2730), (TokenId(4), 1)]
-        );
-        for nothing in [&[0.0, 0.0][..], &[], &[f64::INFINITY, 1.0]] {
-            likeliest(nothing, 9, &mut q);
-            assert!(q.entries.is_empty());
-        }
+        let ranked = |token, score| Ranked {
+            token: TokenId(token),
+            score,
+        };
+        let q = law(&[
+            ranked(7, 0.0),
+            ranked(2, -core::f64::consts::LN_2),
+            ranked(9, -9.5),
+            ranked(1, f64::NEG_INFINITY),
+        ]);
+        assert_eq!(q.entries, [(TokenId(2), 2048), (TokenId(7), 4095)]);
+        assert_eq!(law(&[]).entries, [(TokenId(0), 1)]);
+    }
+
+    #[test]
+    fn laws_explain_what_they_give_a_chance_to_and_nothing_else() {
+        let entries = vec![(TokenId(3), 9), (TokenId(5), 1)];
+        let laws = |saguaro| Laws {
+            q: vec![
+                SparseDistribution {
+                    entries: entries.clone()
+                };
+                2
+            ],
+            saguaro,
+        };
+        let off = laws(Saguaro::default());
+        assert!(off.explain(&[TokenId(3), TokenId(5)]));
+        assert!(!off.explain(&[TokenId(3)]) && !off.explain(&[TokenId(3), TokenId(4)]));
+        let lowered = laws(Saguaro::new(1, 20));
+        assert!(lowered.explain(&[TokenId(5); 2]) && !lowered.explain(&[TokenId(3), TokenId(5)]));
+        assert!(Laws::default().explain(&[]) && !Laws::default().explain(&[TokenId(0)]));
     }
 
     #[test]

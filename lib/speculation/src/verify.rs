@@ -26,7 +26,7 @@ pub use self::{
 use crate::{
     TokenId,
     message::SparseDistribution,
-    sampling::{Sampler, Scratch},
+    sampling::{Sampler, SamplingParams, Scratch},
 };
 
 /// Outcome of verifying a window.
@@ -78,6 +78,17 @@ impl Verification {
     /// Tokens that proposals are drawn among unless somebody says otherwise.
     pub const SUPPORT: u32 = 16;
 
+    /// The rule as it is for requests that sample like this: without noise both accept what the
+    /// target would choose, and the one needs nothing but tokens.
+    #[must_use]
+    pub fn of_request(self, sampling: &SamplingParams) -> Self {
+        if sampling.is_greedy() {
+            Self::Coupled
+        } else {
+            self
+        }
+    }
+
     /// The name used in manifests, requests and usage.
     pub fn name(self) -> &'static str {
         match self {
@@ -96,24 +107,53 @@ pub enum RatioRule {
     Block,
 }
 
-/// Verification of a chain by [`rejection`] or [`block`], with the target's distributions made from
-/// its logits: `row(i)` are those after `window[..i]`. The accepted tokens and the decided one are
+/// A chain of proposals and what they were drawn from; see [`rejection`].
+#[derive(Clone, Copy, Debug)]
+pub struct Drawn<'a> {
+    /// The proposals.
+    pub window: &'a [TokenId],
+    /// What each was drawn from; none for certain ones.
+    pub q: &'a [SparseDistribution],
+}
+
+/// Decides on a chain by ratio, as the `verification`-th verification of its request: [`block`],
+/// which is never worse than [`rejection`], with [`RoundCoins`]. Without proposals it is what plain
+/// decoding decides.
+///
+/// `row(i)` are the logits after the first i proposals. The accepted tokens and the decided one are
 /// pushed to `sampler`.
+pub fn drawn_chain<'a>(
+    sampler: &mut Sampler,
+    scratch: &mut Scratch,
+    drawn: Drawn<'_>,
+    verification: u32,
+    row: impl Fn(usize) -> &'a [f32],
+) -> Verdict {
+    if drawn.window.is_empty() {
+        return coupled_chain(sampler, scratch, &[], row);
+    }
+    let mut coins = RoundCoins::new(sampler.seed(), sampler.position(), verification);
+    ratio_chain(RatioRule::Block, sampler, scratch, drawn, row, &mut coins)
+}
+
+/// Verification of a chain by [`rejection`] or [`block`], with the target's distributions made from
+/// its logits: `row(i)` are those after the first i proposals. The accepted tokens and the decided
+/// one are pushed to `sampler`.
 pub fn ratio_chain<'a>(
     rule: RatioRule,
     sampler: &mut Sampler,
-    window: &[TokenId],
-    q: &[SparseDistribution],
+    scratch: &mut Scratch,
+    drawn: Drawn<'_>,
     row: impl Fn(usize) -> &'a [f32],
     coins: &mut impl Coins,
 ) -> Verdict {
-    let mut scratch = Scratch::new();
+    let Drawn { window, q } = drawn;
     let base = sampler.history().len();
     let target = |i: usize, p: &mut Vec<f64>| {
         if let Some(last) = i.checked_sub(1) {
             sampler.push(window[last]);
         }
-        sampler.distribution(row(i), &mut scratch, p);
+        sampler.distribution(row(i), scratch, p);
     };
     let verdict = match rule {
         RatioRule::Token => rejection(window, q, target, coins),
@@ -179,4 +219,4 @@ fn probability(p: &[f64], token: TokenId) -> f64 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

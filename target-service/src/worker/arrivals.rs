@@ -26,6 +26,7 @@ impl Worker {
             prefix_cache: self.config.prefix_cache,
             patience: self.endpoints.patience(self.config.patience),
             reopen_after: REOPEN_AFTER,
+            verification: self.config.verification.into(),
         };
         let mut request = match Request::new(id, arrival, &setting) {
             Ok(request) => request,

@@ -16,7 +16,7 @@ use foretoken_speculation::{
         target::{Effects, Input, Lookup, Source, Verified},
     },
     sampling::Scratch,
-    verify,
+    verify::{self, Drawn, Verification},
 };
 
 use super::{Endpoints, Worker, cohort::Cohort, plan::Kind, stopgap::Step};
@@ -355,7 +355,20 @@ impl Pass<'_> {
         }
         let first = self.logits.rows(self.feed) - self.window.len() - 1;
         let row = |i| self.logits.row(self.feed, first + i);
-        let verdict = verify::coupled_chain(&mut request.sampler, scratch, self.window, row);
+        let sampler = &mut request.sampler;
+        let verdict = match request.session.verification() {
+            Verification::Coupled => verify::coupled_chain(sampler, scratch, self.window, row),
+            Verification::Rejection { .. } => {
+                let q = request.session.laws().lowered();
+                let drawn = Drawn {
+                    window: self.window,
+                    // Not all of the window may have found room.
+                    q: q.get(..self.window.len()).unwrap_or_default(),
+                };
+                let count = request.session.stats().rounds;
+                verify::drawn_chain(sampler, scratch, drawn, count, row)
+            }
+        };
         request.emit(self.window, verdict, row, emitted, scratch)
     }
 }

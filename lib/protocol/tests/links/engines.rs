@@ -19,7 +19,7 @@ use foretoken_speculation::{
         target::{Input, Next, TargetConfig, TargetSession, TargetStats, Verified},
     },
     sampling::{Sampler, SamplingParams, Scratch},
-    verify::coupled_chain,
+    verify::{Verification, coupled_chain},
 };
 
 use crate::carrier::LONG;
@@ -169,6 +169,7 @@ impl Row {
             session: SessionId(session),
             policy: policy(session),
             sampling: sampling(session),
+            verification: Verification::Coupled,
             seed: Seed(session),
             prompt_len: tokens.len() as u32,
             max_len: MAX_LEN,

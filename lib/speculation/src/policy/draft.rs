@@ -28,14 +28,17 @@ use alloc::{string::ToString, vec::Vec};
 use self::{build::Build, work::Flight};
 pub use self::{
     build::{BranchWork, BuildId, ForkFeed, MAX_TAIL},
-    planners::Planners,
+    planners::{Planners, Scores},
     work::{Purpose, Ticket, Wants, Work},
 };
 use crate::{
     Epoch, Round, SessionId, TokenId,
     fanout::FanOut,
-    message::{Branching, Resync, ToDraft, ToTarget},
+    message::{Branching, Resync, SparseDistribution, ToDraft, ToTarget},
+    proposal::Proposer,
+    saguaro::Saguaro,
     sampling::Sampler,
+    verify::Verification,
 };
 
 /// Most outcomes that a session drafts for unless its driver says otherwise, whatever a target
@@ -78,6 +81,18 @@ struct Job {
     round: Round,
     lookahead: usize,
     branches: u32,
+    saguaro: Saguaro,
+    /// What the proposals were drawn from, if they are drawn.
+    q: Vec<SparseDistribution>,
+}
+
+/// What a target asks for ahead of a verdict.
+#[derive(Clone, Copy, Debug)]
+struct Ahead {
+    round: Round,
+    lookahead: u32,
+    branches: u32,
+    saguaro: Saguaro,
 }
 
 #[derive(Debug)]
@@ -89,6 +104,7 @@ struct Binding {
     broken: bool,
     /// At some token of the sequence; brought to where it is needed.
     sampler: Sampler,
+    verification: Verification,
     branching: Option<Branching>,
     job: Option<Job>,
 }
@@ -111,6 +127,7 @@ pub struct DraftSession {
     flight: Option<Flight>,
     tickets: u64,
     build: Build,
+    proposer: Proposer,
     stats: DraftStats,
 }
 
@@ -130,6 +147,7 @@ impl DraftSession {
             flight: None,
             tickets: 0,
             build: Build::new(),
+            proposer: Proposer::default(),
             stats: DraftStats::default(),
         }
     }
@@ -181,11 +199,15 @@ impl DraftSession {
         self.stats
     }
 
-    /// How the session's budgets are spent, and whether it is greedy.
-    pub fn learns_as(&self) -> Option<(FanOut, bool)> {
+    /// How the session's budgets are spent, and what it ranks outcomes by.
+    pub fn learns_as(&self) -> Option<(FanOut, Scores)> {
         let binding = self.binding.as_ref()?;
-        let branching = binding.branching?;
-        Some((branching.fan_out, binding.sampler.params().is_greedy()))
+        let scores = match binding.verification {
+            _ if binding.sampler.params().is_greedy() => Scores::Greedy,
+            Verification::Coupled => Scores::Noisy,
+            Verification::Rejection { .. } => Scores::Likely,
+        };
+        Some((binding.branching?.fan_out, scores))
     }
 
     /// Name of the session.

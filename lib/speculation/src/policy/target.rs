@@ -17,6 +17,7 @@ use crate::{
     Epoch, Proposals, Round, Seed, SessionId, TokenId,
     fallback::Fallback,
     message::{Entries, Open, Outcome, ToDraft, ToTarget, Window},
+    proposal::Laws,
     saguaro::Saguaro,
     sampling::SamplingParams,
     verify::Verification,
@@ -36,6 +37,8 @@ pub struct TargetConfig {
     pub policy: Policy,
     /// How the request samples; told to the endpoint.
     pub sampling: SamplingParams,
+    /// How its tokens are verified, if any noise is in them; told to the endpoint.
+    pub verification: Verification,
     /// Seed of the request's noise; told to the endpoint.
     pub seed: Seed,
     /// How many of the tokens at start are the prompt.
@@ -137,6 +140,8 @@ pub struct TargetStats {
     pub emitted: u32,
     /// Windows that did not come in time.
     pub missed: u32,
+    /// Windows, or parts of entries, that did not say what they were drawn from.
+    pub unexplained: u32,
     /// Bindings after the first.
     pub reopened: u32,
     /// What was drafted ahead of verdicts.
@@ -174,8 +179,11 @@ pub struct TargetSession {
     round: Round,
     phase: Phase,
     window: Proposals,
+    /// What its tokens were drawn from.
+    laws: Laws,
     /// A window for the round under verification that came too late for it.
     late: Proposals,
+    late_laws: Laws,
     /// Continuations for outcomes of the round under verification.
     cache: Cache,
     /// Round of the last window asked for, when, and how many tokens, until it is answered.
@@ -190,7 +198,8 @@ pub struct TargetSession {
 impl TargetSession {
     /// A session whose sequence so far is `tokens` (the prompt, and output that another target
     /// already emitted). Nothing is sent before [`Input::LinkUp`].
-    pub fn new(config: TargetConfig, tokens: Vec<TokenId>) -> Self {
+    pub fn new(mut config: TargetConfig, tokens: Vec<TokenId>) -> Self {
+        config.verification = config.verification.of_request(&config.sampling);
         Self {
             config,
             tokens,
@@ -199,7 +208,9 @@ impl TargetSession {
             round: Round(0),
             phase: Phase::Collecting { deadline: None },
             window: Proposals::new(),
+            laws: Laws::default(),
             late: Proposals::new(),
+            late_laws: Laws::default(),
             cache: Cache::default(),
             asked: None,
             unanswered: 0,
@@ -265,6 +276,17 @@ impl TargetSession {
         &self.config.patience
     }
 
+    /// How the window is to be verified.
+    pub fn verification(&self) -> Verification {
+        self.config.verification
+    }
+
+    /// What the tokens of the window were drawn from, with [`Verification::Rejection`]; none for
+    /// certain ones.
+    pub fn laws(&self) -> &Laws {
+        &self.laws
+    }
+
     /// Name of the session.
     pub fn id(&self) -> SessionId {
         self.config.session
@@ -307,7 +329,7 @@ impl TargetSession {
             session: self.config.session,
             epoch: self.epoch,
             sampling: self.config.sampling.clone(),
-            verification: Verification::Coupled,
+            verification: self.config.verification,
             seed: self.config.seed,
             prompt_len: self.config.prompt_len,
             tokens: self.tokens.clone(),
@@ -325,6 +347,7 @@ impl TargetSession {
         if let Phase::Collecting { deadline } = &mut self.phase {
             *deadline = None;
             self.window = Proposals::new();
+            self.laws = Laws::default();
         }
     }
 
@@ -361,14 +384,36 @@ impl TargetSession {
     ) -> bool {
         let known = tokens.all(|token| token.0 < self.config.vocab_size);
         if !known {
-            self.unbind(Link::Down);
-            effects.messages.push(self.close());
+            self.let_go(effects);
         }
         known
     }
 
+    /// Whether `laws` say of all tokens what they were drawn from, if that has to be known. If not,
+    /// nothing of the kind can be verified, and the endpoint is let go.
+    fn explained(&mut self, laws: &Laws, tokens: &[TokenId], effects: &mut Effects) -> bool {
+        let explained = self.config.verification == Verification::Coupled || laws.explain(tokens);
+        if !explained {
+            self.stats.unexplained += 1;
+            self.let_go(effects);
+        }
+        explained
+    }
+
+    fn let_go(&mut self, effects: &mut Effects) {
+        self.unbind(Link::Down);
+        effects.messages.push(self.close());
+    }
+
     fn arrived(&mut self, now: Duration, window: &Window, effects: &mut Effects) {
-        if !self.understands(window.proposals.tokens().iter().copied(), effects) {
+        let mut laws = Laws {
+            q: window.q.clone(),
+            saguaro: window.saguaro,
+        };
+        let tokens = window.proposals.tokens();
+        if !self.understands(tokens.iter().copied(), effects)
+            || !self.explained(&laws, tokens, effects)
+        {
             return;
         }
         let Some((round, since, wanted)) = self.asked.filter(|asked| asked.0 == window.round)
@@ -393,11 +438,15 @@ impl TargetSession {
             proposals.clone_from(&window.proposals);
             proposals.truncate(wanted as usize);
         }
+        // How many are kept does not depend on which they are, or they would not have their law.
+        laws.q.truncate(proposals.len());
         if fits && waiting {
             self.window = proposals;
+            self.laws = laws;
             self.phase = Phase::Collecting { deadline: None };
         } else if fits && matches!(self.config.policy, Policy::Ssd(_)) {
             self.late = proposals;
+            self.late_laws = laws;
         }
     }
 
@@ -420,6 +469,7 @@ impl TargetSession {
         self.stats.accepted += verified.accepted;
         self.stats.emitted += verified.tokens.len() as u32;
         self.window = Proposals::new();
+        self.laws = Laws::default();
         self.late = Proposals::new();
         self.cache.expect(0, 0);
         self.phase = Phase::Collecting { deadline: None };

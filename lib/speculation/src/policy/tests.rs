@@ -8,6 +8,7 @@ mod engine;
 mod entries;
 mod junk;
 mod pair;
+mod rejection;
 mod target;
 mod world;
 

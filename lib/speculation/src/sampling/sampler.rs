@@ -96,8 +96,7 @@ impl Sampler {
         self.choose_with(Domain::Coupled, logits, scratch)
     }
 
-    /// As [`Self::choose`], with noise of another stream: what a draft in rejection mode samples
-    /// its proposals with.
+    /// As [`Self::choose`], with noise of another stream.
     pub fn choose_with(&self, domain: Domain, logits: &[f32], scratch: &mut Scratch) -> TokenId {
         let Scratch {
             logits: adjusted,

@@ -16,7 +16,7 @@ const V: usize = 3;
 
 /// Decisions along one branch of the tree of all possible ones.
 #[derive(Default)]
-struct Enumerator {
+pub(crate) struct Enumerator {
     /// Option taken at each decision, and the probabilities of all its options.
     taken: Vec<(usize, Vec<f64>)>,
     cursor: usize,
@@ -35,7 +35,7 @@ impl Enumerator {
         self.taken[self.cursor - 1].0
     }
 
-    fn probability(&self) -> f64 {
+    pub(crate) fn probability(&self) -> f64 {
         self.taken
             .iter()
             .map(|(taken, options)| options[*taken])
@@ -43,7 +43,7 @@ impl Enumerator {
     }
 
     /// Goes to the next branch; false after the last one.
-    fn advance(&mut self) -> bool {
+    pub(crate) fn advance(&mut self) -> bool {
         self.cursor = 0;
         while let Some((taken, options)) = self.taken.pop() {
             if let Some(next) = (taken + 1..options.len()).find(|&i| options[i] > 0.0) {
@@ -410,7 +410,14 @@ fn ratio_verification_pushes_what_it_emits() {
             let window = [TokenId(2), TokenId(4)];
             let rows: Vec<_> = (0..3).map(|i| logits(&window[..i])).collect();
             let mut coins = RoundCoins::new(Seed(seed), 1, 0);
-            let verdict = ratio_chain(rule, &mut sampler, &window, &[], |i| &rows[i], &mut coins);
+            let verdict = {
+                let drawn = Drawn {
+                    window: &window,
+                    q: &[],
+                };
+                let (scratch, row) = (&mut Scratch::new(), |i: usize| &rows[i][..]);
+                ratio_chain(rule, &mut sampler, scratch, drawn, row, &mut coins)
+            };
             let mut emitted = window[..verdict.accepted].to_vec();
             emitted.push(verdict.decided);
             assert_eq!(sampler.history().output(), &emitted[..]);

@@ -8,9 +8,12 @@ use crate::{
     branch::{BranchPlan, Fork},
     fanout::{Guess, Planner},
     guess::{Candidates, OutcomeKey},
-    message::{Delivery, Entries},
+    message::{Delivery, Entries, SparseDistribution},
     noise::Domain,
+    proposal::{Place, Proposer},
+    saguaro::Saguaro,
     sampling::{RankBy, Sampler, Scratch},
+    verify::Verification,
 };
 
 /// Most nodes of the tail of a fork.
@@ -81,6 +84,8 @@ pub(super) struct Order {
     pub(super) steps: usize,
     pub(super) budget: usize,
     pub(super) delivery: Delivery,
+    pub(super) verification: Verification,
+    pub(super) saguaro: Saguaro,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,6 +110,7 @@ pub(super) struct Build {
     /// What may be decided, and how many of each row are listed.
     candidates: Candidates,
     listed: usize,
+    by: RankBy,
     /// Candidates of an earlier round, and its verdict, that nobody learned from yet.
     judged: Candidates,
     verdict: Option<OutcomeKey>,
@@ -115,6 +121,9 @@ pub(super) struct Build {
     places: Vec<usize>,
     /// What the branches fed and drew, step by step: their outcomes' tokens, then a column a step.
     columns: Vec<TokenId>,
+    /// What those that were drawn were drawn from, if that is to be told.
+    q: Vec<SparseDistribution>,
+    proposer: Proposer,
     parents: Vec<Option<u32>>,
 }
 
@@ -124,15 +133,18 @@ impl Build {
             id: BuildId::default(),
             order: None,
             stage: Stage::Ended,
-            candidates: no_candidates(0),
+            candidates: Candidates::new(COUPLED, 0),
             listed: 0,
-            judged: no_candidates(0),
+            by: COUPLED,
+            judged: Candidates::new(COUPLED, 0),
             verdict: None,
             guesses: Vec::new(),
             plan: BranchPlan::new(),
             forks: Vec::new(),
             places: Vec::new(),
             columns: Vec::new(),
+            q: Vec::new(),
+            proposer: Proposer::default(),
             parents: Vec::new(),
         }
     }
@@ -145,9 +157,13 @@ impl Build {
     pub(super) fn begin(&mut self, order: Order) {
         self.clear();
         let wanted = order.budget.clamp(FEWEST_CANDIDATES, MOST_CANDIDATES);
-        if self.listed != wanted {
-            self.candidates = no_candidates(wanted);
-            self.listed = wanted;
+        let by = match order.verification {
+            Verification::Coupled => COUPLED,
+            Verification::Rejection { .. } => RankBy::Likelihood,
+        };
+        if (self.listed, self.by) != (wanted, by) {
+            self.candidates = Candidates::new(by, wanted);
+            (self.listed, self.by) = (wanted, by);
         }
         self.order = Some(order);
         self.stage = Stage::Glue;
@@ -166,6 +182,7 @@ impl Build {
         self.candidates.clear();
         self.guesses.clear();
         self.columns.clear();
+        self.q.clear();
         self.forks.clear();
         self.places.clear();
     }
@@ -206,14 +223,38 @@ impl Build {
         round: Round,
         key: OutcomeKey,
     ) -> impl Iterator<Item = TokenId> + use<'_> {
-        let known = self.order.is_some_and(|order| order.round == round);
-        let keys = if known { self.plan.branches() } else { &[] };
-        let keys = if self.columns.is_empty() { &[] } else { keys };
-        let count = keys.len();
-        let place = keys.iter().position(|&branch| branch == key);
+        let (place, count) = self.place_of(round, key);
         let columns = place.and_then(|place| self.columns.get(count + place..));
         let columns = columns.unwrap_or_default();
         columns.iter().step_by(count.max(1)).copied()
+    }
+
+    /// What its tokens were drawn from.
+    pub(super) fn find_laws(
+        &self,
+        round: Round,
+        key: OutcomeKey,
+    ) -> impl Iterator<Item = SparseDistribution> + use<'_> {
+        let (place, count) = self.place_of(round, key);
+        let q = place.and_then(|place| self.q.get(place..));
+        q.unwrap_or_default().iter().step_by(count.max(1)).cloned()
+    }
+
+    /// The branch of an outcome, and how many there are.
+    fn place_of(&self, round: Round, key: OutcomeKey) -> (Option<usize>, usize) {
+        let known = self.order.is_some_and(|order| order.round == round);
+        let keys = if known && !self.columns.is_empty() {
+            self.plan.branches()
+        } else {
+            &[]
+        };
+        let place = keys.iter().position(|&branch| branch == key);
+        (place, keys.len())
+    }
+
+    /// How what was drafted was lowered.
+    pub(super) fn saguaro(&self) -> Option<Saguaro> {
+        self.order.map(|order| order.saguaro)
     }
 
     /// Learns from the last verdict, and counts the rank of its token if that is listed.
@@ -323,7 +364,20 @@ impl Build {
             depth = accepted;
             let own = self.columns[branch..].iter().step_by(count);
             own.for_each(|&token| sampler.push(token));
-            let token = sampler.choose(row, scratch);
+            let token = match order.verification {
+                Verification::Coupled => sampler.choose(row, scratch),
+                Verification::Rejection { support } => {
+                    // The window that follows this outcome starts after its decided token.
+                    let place = Place {
+                        start: (order.base_len + accepted + 1) as u32,
+                        index: step,
+                    };
+                    let among = (support, order.saguaro);
+                    let (token, q) = self.proposer.draw(sampler, scratch, row, place, among);
+                    self.q.push(q);
+                    token
+                }
+            };
             sampler.truncate(base + depth);
             self.columns.push(token);
         }
@@ -338,6 +392,8 @@ impl Build {
     fn part(&self, order: Order, step: u32) -> Entries {
         let count = self.places.len();
         let column = &self.columns[(step as usize + 1) * count..];
+        let q = self.q.get(step as usize * count..).unwrap_or_default();
+        let law_at = |&place: &usize| q.get(place).cloned();
         let keys = if step == 0 {
             self.guesses.iter().map(|guess| guess.key).collect()
         } else {
@@ -351,6 +407,8 @@ impl Build {
             before: step,
             keys,
             tokens: self.places.iter().map(|&place| column[place]).collect(),
+            q: self.places.iter().filter_map(law_at).collect(),
+            saguaro: order.saguaro,
             ..Entries::default()
         }
     }
@@ -373,6 +431,7 @@ impl Build {
         }
         self.stage = Stage::Branching;
         let branches = self.plan.branches();
+        self.q.clear();
         self.columns.clear();
         self.columns.extend(branches.iter().map(|key| key.token));
         // Places of the guesses: within a depth the plan keeps their order.
@@ -402,6 +461,5 @@ impl Build {
     }
 }
 
-fn no_candidates(n: usize) -> Candidates {
-    Candidates::new(RankBy::Noise(Domain::Coupled), n)
-}
+/// What outcomes are ranked by if both sides share the noise.
+const COUPLED: RankBy = RankBy::Noise(Domain::Coupled);

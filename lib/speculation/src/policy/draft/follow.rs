@@ -7,14 +7,16 @@ use alloc::{
 };
 
 use super::{
-    Binding, DraftSession, Job,
+    Ahead, Binding, DraftSession, Job,
     build::{MAX_TAIL, Order},
 };
 use crate::{
     Epoch, Proposals, Round, TokenId,
     guess::OutcomeKey,
-    message::{Delivery, Open, Outcome, Resync, ToTarget, Window},
+    message::{Delivery, Open, Outcome, Resync, SparseDistribution, ToTarget, Window},
+    saguaro::Saguaro,
     sampling::Sampler,
+    verify::Verification,
 };
 
 impl DraftSession {
@@ -48,11 +50,17 @@ impl DraftSession {
             round: Round(0),
             broken: false,
             sampler,
+            verification: open.verification.of_request(&open.sampling),
             branching: open.branching,
             job: None,
         });
         if let Some(branching) = open.branching {
-            self.begin_build(Round(0), branching.lookahead, branching.branches);
+            self.begin_build(Ahead {
+                round: Round(0),
+                lookahead: branching.lookahead,
+                branches: branching.branches,
+                saguaro: Saguaro::default(),
+            });
         }
         Some(ToTarget::Opened {
             session: self.session,
@@ -117,22 +125,27 @@ impl DraftSession {
                 }));
             }
         }
-        self.judged(outcome);
+        let q = self.judged(outcome);
         match &outcome.verifying {
             Some(window) => {
                 self.set_window(window.tokens());
-                let round = outcome.round.next();
-                self.begin_build(round, outcome.lookahead, outcome.branches);
+                self.begin_build(Ahead {
+                    round: outcome.round.next(),
+                    lookahead: outcome.lookahead,
+                    branches: outcome.branches,
+                    saguaro: outcome.saguaro,
+                });
                 None
             }
-            None => self.start_job(outcome),
+            None => self.start_job(outcome, q),
         }
     }
 
-    /// Follows a verdict; what was drafted for it becomes proposals.
-    fn judged(&mut self, outcome: &Outcome) {
+    /// Follows a verdict; what was drafted for it becomes proposals. Gives what they were drawn
+    /// from, if they are drawn.
+    fn judged(&mut self, outcome: &Outcome) -> Vec<SparseDistribution> {
         let asked = outcome.asks().unwrap_or(0) as usize;
-        let mut drafted = Vec::new();
+        let (mut drafted, mut q) = (Vec::new(), Vec::new());
         // The target may have verified something else, if it lost patience with a window.
         let accepted = outcome
             .tokens
@@ -140,7 +153,11 @@ impl DraftSession {
             .map_or(&[][..], |(_, some)| some);
         let ours = self.tokens[self.decided..].starts_with(accepted);
         if let Some(key) = outcome.key().filter(|_| ours) {
-            drafted.extend(self.build.find(outcome.round, key).take(asked));
+            // All of a window is lowered alike.
+            if !self.draws() || self.build.saguaro() == Some(outcome.saguaro) {
+                drafted.extend(self.build.find(outcome.round, key).take(asked));
+                q.extend(self.build.find_laws(outcome.round, key).take(asked));
+            }
             self.stats.late += self.late(outcome, key);
             self.build.judge(outcome.round, key);
         }
@@ -148,11 +165,24 @@ impl DraftSession {
             self.stats.cut += 1;
         }
         self.follow(&outcome.tokens);
+        if self.draws() && self.tokens.len() > self.decided {
+            // What is left of another window has laws that were sent already, and the target may
+            // have seen it: the next one is drawn anew.
+            self.set_tail(self.decided, &[]);
+        }
         // Nothing of the window is left then: its next token is never drafted for as decided.
         if !drafted.is_empty() && self.tokens.len() + drafted.len() <= self.max_len {
             self.tokens.extend_from_slice(&drafted);
             self.stats.prepared += 1;
+            return q;
         }
+        Vec::new()
+    }
+
+    /// Whether proposals are drawn, and come with what they were drawn from.
+    fn draws(&self) -> bool {
+        let binding = self.binding.as_ref();
+        binding.is_some_and(|binding| binding.verification != Verification::Coupled)
     }
 
     /// Tokens that were pushed for this verdict and that the target cannot have had in time.
@@ -172,7 +202,7 @@ impl DraftSession {
     }
 
     /// Begins the window for the round after `outcome`.
-    fn start_job(&mut self, outcome: &Outcome) -> Option<ToTarget> {
+    fn start_job(&mut self, outcome: &Outcome, q: Vec<SparseDistribution>) -> Option<ToTarget> {
         let lookahead = outcome.asks()? as usize;
         // A draft shorter than the target answers with what it can, at worst nothing: the target
         // then does not wait in vain.
@@ -181,6 +211,8 @@ impl DraftSession {
             round: outcome.round.next(),
             lookahead: room.min(lookahead),
             branches: outcome.branches,
+            saguaro: outcome.saguaro,
+            q,
         });
         self.complete()
     }
@@ -189,15 +221,21 @@ impl DraftSession {
     pub(super) fn complete(&mut self) -> Option<ToTarget> {
         let binding = self.binding.as_mut()?;
         let proposals = &self.tokens[self.decided..];
-        let job = binding
+        let mut job = binding
             .job
             .take_if(|job| proposals.len() >= job.lookahead)?;
         let epoch = binding.epoch;
         let tokens = proposals[..job.lookahead].to_vec();
         self.stats.windows += 1;
+        job.q.truncate(tokens.len());
         if binding.branching.is_some() {
             self.set_window(&tokens);
-            self.begin_build(job.round, job.lookahead as u32, job.branches);
+            self.begin_build(Ahead {
+                round: job.round,
+                lookahead: job.lookahead as u32,
+                branches: job.branches,
+                saguaro: job.saguaro,
+            });
         }
         Some(ToTarget::Window(Window {
             session: self.session,
@@ -205,16 +243,23 @@ impl DraftSession {
             round: job.round,
             base_len: self.decided as u32,
             proposals: tokens.into(),
-            ..Window::default()
+            q: job.q,
+            saguaro: job.saguaro,
         }))
     }
 
-    /// Begins to draft for the outcomes of `round`, which verifies what follows the decided tokens.
-    fn begin_build(&mut self, round: Round, lookahead: u32, branches: u32) {
-        let Some((epoch, branching)) = self
+    /// Begins to draft for the outcomes of a round, which verifies what follows the decided tokens.
+    fn begin_build(&mut self, ahead: Ahead) {
+        let Ahead {
+            round,
+            lookahead,
+            branches,
+            saguaro,
+        } = ahead;
+        let Some((epoch, verification, branching)) = self
             .binding
             .as_ref()
-            .and_then(|binding| Some((binding.epoch, binding.branching?)))
+            .and_then(|binding| Some((binding.epoch, binding.verification, binding.branching?)))
         else {
             return;
         };
@@ -237,6 +282,8 @@ impl DraftSession {
             steps,
             budget,
             delivery: branching.delivery,
+            verification,
+            saguaro,
         });
     }
 

@@ -9,7 +9,9 @@ use crate::{
     TokenId,
     fanout::Guess,
     message::ToTarget,
+    proposal::Place,
     sampling::{Sampler, Scratch},
+    verify::Verification,
 };
 
 /// Feeding the engine: what a session wants next.
@@ -140,9 +142,23 @@ impl DraftSession {
         match flight.aim {
             Aim::Nothing | Aim::Branches(_) => {}
             Aim::Token => {
-                binding.job.as_ref()?;
+                let job = binding.job.as_mut()?;
                 align(&mut binding.sampler, &self.tokens, self.tokens.len());
-                let token = binding.sampler.choose(logits.first()?, scratch);
+                let row = logits.first()?;
+                let token = match binding.verification {
+                    Verification::Coupled => binding.sampler.choose(row, scratch),
+                    Verification::Rejection { support } => {
+                        let place = Place {
+                            start: self.decided as u32,
+                            index: (self.tokens.len() - self.decided) as u32,
+                        };
+                        let among = (support, job.saguaro);
+                        let sampler = &binding.sampler;
+                        let (token, q) = self.proposer.draw(sampler, scratch, row, place, among);
+                        job.q.push(q);
+                        token
+                    }
+                };
                 self.tokens.push(token);
                 return self.complete();
             }

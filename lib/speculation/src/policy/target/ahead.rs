@@ -3,6 +3,7 @@
 use super::{Effects, Entries, Policy, TargetSession, Verified, cache::Hit};
 use crate::{
     Round, TokenId, fallback::Fallback, guess::OutcomeKey, message::Delivery, policy::SsdOptions,
+    proposal::Laws,
 };
 
 /// Where the window after a verdict comes from.
@@ -70,7 +71,13 @@ impl TargetSession {
     /// Takes in a part of the continuations.
     pub(super) fn receive_entries(&mut self, part: &Entries, effects: &mut Effects) {
         let keys = part.keys.iter().map(|key| key.token);
-        if !self.understands(keys.chain(part.tokens.iter().copied()), effects) {
+        let laws = Laws {
+            q: part.q.clone(),
+            saguaro: part.saguaro,
+        };
+        if !self.understands(keys.chain(part.tokens.iter().copied()), effects)
+            || !self.explained(&laws, &part.tokens, effects)
+        {
             return;
         }
         let current = part.round == self.round && part.base_len as usize == self.tokens.len();
@@ -105,13 +112,19 @@ impl TargetSession {
             return None;
         }
         // The driver may have verified less than it was told to, or lost patience with a window.
-        for proposed in [&self.window, &self.late] {
+        for (proposed, laws) in [(&self.window, &self.laws), (&self.late, &self.late_laws)] {
             if let Some(rest) = proposed.tokens().strip_prefix(verified.tokens)
                 && !rest.is_empty()
             {
+                // What was not verified is as good as new.
+                let q = laws.q.get(verified.tokens.len()..).unwrap_or_default();
                 return Some(Hit {
                     place: None,
                     tokens: rest.to_vec(),
+                    laws: Laws {
+                        q: q.to_vec(),
+                        saguaro: laws.saguaro,
+                    },
                 });
             }
         }
@@ -163,6 +176,8 @@ impl TargetSession {
         let mut asked = 0;
         let source = if let Some(hit) = hit {
             self.propose(&hit.tokens, most);
+            self.laws = hit.laws;
+            self.laws.q.truncate(self.window.len());
             Source::Ahead { place: hit.place }
         } else {
             let (fallback, tokens) = self.fall_back(options, verified, most);
@@ -231,6 +246,7 @@ impl TargetSession {
     fn propose(&mut self, tokens: &[TokenId], most: u32) {
         let len = tokens.len().min(most as usize);
         self.window = tokens[..len].into();
+        self.laws = Laws::default();
     }
 }
 

@@ -2,7 +2,13 @@
 
 use alloc::vec::Vec;
 
-use crate::{TokenId, guess::OutcomeKey, message::Entries};
+use crate::{
+    TokenId,
+    guess::OutcomeKey,
+    message::{Entries, SparseDistribution},
+    proposal::Laws,
+    saguaro::Saguaro,
+};
 
 /// Continuations by outcome, at most so many and so long as were asked for, whatever comes.
 /// Memory is kept from round to round.
@@ -18,6 +24,9 @@ pub(super) struct Cache {
     before: usize,
     /// The kept ones, one after the other.
     columns: Vec<TokenId>,
+    /// What each of them was drawn from, if that was said.
+    q: Vec<SparseDistribution>,
+    saguaro: Saguaro,
 }
 
 /// What was drafted for an outcome.
@@ -26,6 +35,7 @@ pub(super) struct Hit {
     /// Place of the outcome among those that were sent; none if it is the rest of a window.
     pub(super) place: Option<u32>,
     pub(super) tokens: Vec<TokenId>,
+    pub(super) laws: Laws,
 }
 
 impl Cache {
@@ -37,6 +47,7 @@ impl Cache {
         self.keys.clear();
         self.before = 0;
         self.columns.clear();
+        self.q.clear();
     }
 
     /// Whether any are expected.
@@ -49,7 +60,14 @@ impl Cache {
         if !self.is_open() || part.before as usize != self.before {
             return false;
         }
+        let explains = part.q.len() == part.tokens.len();
+        let alike =
+            part.saguaro == self.saguaro && explains == (self.q.len() == self.columns.len());
+        if self.before > 0 && !alike {
+            return false;
+        }
         if self.before == 0 {
+            self.saguaro = part.saguaro;
             self.sent = part.keys.len();
         } else if !part.keys.is_empty() {
             return false;
@@ -63,9 +81,12 @@ impl Cache {
             let kept = self.sent.min(self.most_keys);
             self.keys.extend_from_slice(&part.keys[..kept]);
         }
-        for column in part.tokens.chunks_exact(self.sent) {
+        for (number, column) in part.tokens.chunks_exact(self.sent).enumerate() {
             if self.before < self.most_tokens {
                 self.columns.extend_from_slice(&column[..self.keys.len()]);
+                let q = part.q.get(number * self.sent..).filter(|_| explains);
+                let q = q.and_then(|q| q.get(..self.keys.len()));
+                self.q.extend_from_slice(q.unwrap_or_default());
             }
             self.before += 1;
         }
@@ -76,9 +97,14 @@ impl Cache {
     pub(super) fn find(&self, key: OutcomeKey) -> Option<Hit> {
         let place = self.keys.iter().position(|&known| known == key)?;
         let columns = self.columns[place..].iter().step_by(self.keys.len());
+        let q = self.q.get(place..).unwrap_or_default();
         Some(Hit {
             place: Some(place as u32),
             tokens: columns.copied().collect(),
+            laws: Laws {
+                q: q.iter().step_by(self.keys.len()).cloned().collect(),
+                saguaro: self.saguaro,
+            },
         })
     }
 

@@ -3,7 +3,7 @@
 use alloc::collections::BTreeMap;
 
 use super::{engine::ToyEngine, *};
-use crate::verify::coupled_chain;
+use crate::verify::{Drawn, Verdict, Verification, coupled_chain, drawn_chain};
 
 /// What the link does to messages, in thousandths.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,6 +22,20 @@ pub(super) struct Faults {
     pub(super) pages: u32,
     /// The target's host makes a proposal.
     pub(super) local: u32,
+}
+
+/// How proposals that were drawn are decided on, as which verification, given all rows.
+pub(super) type Decide = fn(&mut Sampler, &mut Scratch, Drawn<'_>, u32, &[Vec<f32>]) -> Verdict;
+
+/// As it should be.
+fn decide(
+    sampler: &mut Sampler,
+    scratch: &mut Scratch,
+    drawn: Drawn<'_>,
+    verification: u32,
+    rows: &[Vec<f32>],
+) -> Verdict {
+    drawn_chain(sampler, scratch, drawn, verification, |i| &rows[i])
 }
 
 /// Things that happen, by time; ties in order of scheduling.
@@ -61,10 +75,25 @@ pub(super) struct World {
     up: bool,
     blur: f32,
     scratch: Scratch,
+    pub(super) decide: Decide,
 }
 
 impl World {
     pub(super) fn new(
+        policy: Policy,
+        params: SamplingParams,
+        seed: u64,
+        faults: Faults,
+        blur: f32,
+        max_len: usize,
+    ) -> Self {
+        let coupled = Verification::Coupled;
+        Self::verifying(coupled, policy, params, seed, faults, blur, max_len)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "those of a world, and one more")]
+    pub(super) fn verifying(
+        verification: Verification,
         policy: Policy,
         params: SamplingParams,
         seed: u64,
@@ -78,6 +107,7 @@ impl World {
             session: SessionId(3),
             policy,
             sampling: params.clone(),
+            verification,
             seed: Seed(seed),
             prompt_len: tokens.len() as u32,
             max_len,
@@ -106,6 +136,7 @@ impl World {
             up: false,
             blur,
             scratch: Scratch::new(),
+            decide,
         }
     }
 
@@ -173,7 +204,19 @@ impl World {
         let rows: Vec<Vec<f32>> = (0..=window.len())
             .map(|i| logits(&[&base[..], &window[..i]].concat(), 0.0))
             .collect();
-        let verdict = coupled_chain(&mut self.sampler, &mut self.scratch, &window, |i| &rows[i]);
+        let (sampler, scratch) = (&mut self.sampler, &mut self.scratch);
+        let verdict = match self.target.verification() {
+            Verification::Coupled => coupled_chain(sampler, scratch, &window, |i| &rows[i]),
+            Verification::Rejection { .. } => {
+                let q = self.target.laws().lowered();
+                let drawn = Drawn {
+                    window: &window,
+                    q: &q[..q.len().min(window.len())],
+                };
+                let round = self.target.stats().rounds;
+                (self.decide)(sampler, scratch, drawn, round, &rows)
+            }
+        };
         let mut tokens = window[..verdict.accepted].to_vec();
         tokens.push(verdict.decided);
         let offers = self.roll() < self.faults.local;
@@ -303,8 +346,10 @@ impl World {
                 prompt().len(),
             );
             let row = logits(&context, self.blur);
-            let expected = sampler.unwrap().choose(&row, &mut self.scratch);
-            assert_eq!(token, expected, "{key:?} after {continuation:?}");
+            if self.target.verification() == Verification::Coupled {
+                let expected = sampler.unwrap().choose(&row, &mut self.scratch);
+                assert_eq!(token, expected, "{key:?} after {continuation:?}");
+            }
             continuation.push(token);
             self.checked += 1;
         }
