@@ -47,7 +47,7 @@ pub async fn run(
         "decode",
         format!(
             "Shipped pair over HTTP: router, target and draft are separate processes that share the cores named; Unix \
-             sockets between them. {} GSM8K prompts x {TOKENS} tokens, one client, end of sequence ignored, no prefix \
+             sockets between them. The draft's weights are int8, its default. {} GSM8K prompts x {TOKENS} tokens, one client, end of sequence ignored, no prefix \
              reuse. Tokens/s after the first token, median of {} interleaved rounds (after a warm-up request per arm); \
              every arm's tokens are checked to equal plain decoding's.",
             prompts.len(),

@@ -58,7 +58,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// The shipped pair in `dtype`, the target with `threads` threads and the draft with one, all
+    /// The shipped pair, the target in `dtype` and the draft in its default, the target with `threads` threads and the draft with one, all
     /// on the first `threads` cores.
     pub fn shipped(binary: PathBuf, models: &Path, dtype: &str, threads: usize) -> Self {
         let cores = format!("0-{}", threads.max(1) - 1);
@@ -67,7 +67,7 @@ impl Setup {
             target: models.join("target"),
             draft: Some(models.join("draft")),
             target_model: json!({"dtype": dtype, "threads": threads, "kv_mib": 64}),
-            draft_model: json!({"dtype": dtype, "threads": 1, "kv_mib": 64}),
+            draft_model: json!({"threads": 1, "kv_mib": 64}),
             service: json!({"policy": "Speculative", "prefix_cache": false}),
             draft_service: json!({}),
             draft_cores: cores.clone(),

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     failure::usage,
+    model::Dtype,
     report::Reporter,
     service::{self, Fields, Service},
 };
@@ -38,6 +39,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 
 impl Service for DraftService {
     type Config = DraftConfig;
+
+    const DTYPE: Dtype = Dtype::OF_DRAFTS;
 
     fn fields(config: &mut DraftConfig) -> Fields<'_> {
         Fields {

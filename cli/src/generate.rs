@@ -26,7 +26,7 @@ use self::decode::{Decoding, Finish, Job};
 use crate::{
     child,
     failure::usage,
-    model::{Loaded, ModelConfig},
+    model::{Dtype, Loaded, ModelConfig},
     report::Reporter,
 };
 
@@ -144,6 +144,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         (Some(uri), Policy::Speculative(_) | Policy::Ssd(_)) => {
             let config = ModelConfig {
                 model: Some(uri.clone()),
+                dtype: args.model.dtype.or(Some(Dtype::OF_DRAFTS)),
                 ..args.model.clone()
             };
             Some(Engine::new(config.load(&runtime, Reporter::Person)?.runner))

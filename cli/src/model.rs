@@ -26,7 +26,7 @@ pub(crate) struct ModelConfig {
     /// Model: a folder, file:///path, hf://owner/name or hf://owner/name@revision
     #[arg(long, value_name = "URI")]
     pub(crate) model: Option<String>,
-    /// How weights are kept [default: bf16]
+    /// How weights are kept [default: bf16; of a draft: int8]
     #[arg(long)]
     pub(crate) dtype: Option<Dtype>,
     /// How keys and values are kept [default: f32 with f32 weights, else bf16]
@@ -53,6 +53,12 @@ pub(crate) enum Dtype {
     F32,
     Bf16,
     Int8,
+}
+
+impl Dtype {
+    /// What drafts take unless somebody says otherwise. Rounding costs a draft a few guesses, never an
+    /// output, and a step is as short as its weights are small.
+    pub(crate) const OF_DRAFTS: Self = Self::Int8;
 }
 
 /// How keys and values are kept.

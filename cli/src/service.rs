@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     child::{self, ServiceArgs},
-    model::{Loaded, ModelConfig},
+    model::{Dtype, Loaded, ModelConfig},
     report::Reporter,
 };
 
@@ -64,6 +64,9 @@ pub(crate) trait Service: Sized {
     /// What it is told.
     type Config: Default + DeserializeOwned;
 
+    /// How weights are kept unless somebody says otherwise.
+    const DTYPE: Dtype;
+
     /// The fields of `config` that both have.
     fn fields(config: &mut Self::Config) -> Fields<'_>;
 
@@ -89,9 +92,10 @@ pub(crate) fn run<S: Service>(
     let reporter = args.process.reporter();
     let stop = args.process.stop_token()?;
     let File {
-        model,
+        mut model,
         service: mut config,
     } = args.into_file::<S>()?;
+    model.dtype.get_or_insert(S::DTYPE);
     adjust(&mut config);
     let runtime = child::small_runtime()?;
     let Loaded {

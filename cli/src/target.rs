@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     failure::usage,
+    model::Dtype,
     report::Reporter,
     service::{self, Fields, Service},
 };
@@ -57,6 +58,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 
 impl Service for TargetService {
     type Config = TargetConfig;
+
+    const DTYPE: Dtype = Dtype::Bf16;
 
     fn fields(config: &mut TargetConfig) -> Fields<'_> {
         Fields {

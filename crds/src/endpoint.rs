@@ -60,9 +60,10 @@ pub struct EndpointSpec {
     /// What it runs on; absent: CPU cores.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accelerator: Option<Accelerator>,
-    /// How weights are kept.
-    #[serde(default)]
-    pub dtype: DataType,
+    /// How weights are kept; absent: int8, since what rounding costs a draft is a few guesses and
+    /// never an output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dtype: Option<DataType>,
     /// Sessions one replica serves at a time; absent: the service's own default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slots_per_replica: Option<u32>,

@@ -43,6 +43,10 @@ use timing::Timing;
 /// Longest sleep: how often leases are looked at.
 const NAP: Duration = Duration::from_millis(500);
 
+/// How long links may wait between the steps of a window: a look at them (4 us) after each step
+/// of a small model would be a tenth of its time.
+const LINK_PAUSE: Duration = Duration::from_micros(100);
+
 /// First guess of what steps take, by rows; the real times are learned within some tens of steps.
 const FIRST_COSTS: [(u32, Duration); 4] = [
     (1, Duration::from_micros(50)),
@@ -189,9 +193,10 @@ impl<O: Outlet> Worker<O> {
     pub(crate) fn run(mut self, inbox: &Mailbox<Message>) {
         self.report();
         let mut leases_due = Instant::now() + NAP;
+        let mut pause = Duration::ZERO;
         loop {
             // The last, empty look also sends what the step before had to say.
-            while let Some(message) = inbox.try_recv() {
+            while let Some(message) = inbox.try_recv_after(pause) {
                 if self.hear(message).is_break() {
                     return;
                 }
@@ -202,7 +207,12 @@ impl<O: Outlet> Worker<O> {
                 self.expire();
             }
             let worked = self.step();
-            self.flush();
+            // A verdict that ends a build is worth hearing at once.
+            pause = if self.flush() || self.builds() {
+                Duration::ZERO
+            } else {
+                LINK_PAUSE
+            };
             self.report();
             if self.may_leave() {
                 return;
@@ -216,6 +226,12 @@ impl<O: Outlet> Worker<O> {
                 return;
             }
         }
+    }
+
+    /// Whether branches are drafted for any session.
+    fn builds(&self) -> bool {
+        let building = |session: &Session| session.draft.build().is_some();
+        self.sessions.iter().any(building)
     }
 
     /// Takes in one message; a break ends the thread.
@@ -285,13 +301,15 @@ impl<O: Outlet> Worker<O> {
         }
     }
 
-    /// Sends what has piled up, one frame a link.
-    pub(crate) fn flush(&mut self) {
+    /// Sends what has piled up, one frame a link; says whether there was anything.
+    pub(crate) fn flush(&mut self) -> bool {
+        let any = !self.outgoing.is_empty();
         for (link, messages) in self.outgoing.drain(..) {
             if let Some(&listener) = self.links.get(&link) {
                 self.outlet.send(listener, link, messages);
             }
         }
+        any
     }
 
     /// Tells the targets how busy this endpoint is, if that changed.

@@ -54,6 +54,8 @@ use stopgap::Stopgap;
 
 /// How often requests that wait are looked at for clients that have gone.
 const SWEEP: Duration = Duration::from_millis(20);
+/// How fresh a look at the links is good enough before a pass that follows a message.
+const LINK_PAUSE: Duration = Duration::from_micros(20);
 /// Longest sleep of a target without requests.
 const NAP: Duration = Duration::from_secs(1);
 
@@ -177,11 +179,13 @@ impl Worker {
 
     /// Works until told to stop, or told to drain and done.
     pub(crate) fn run(mut self, inbox: &Mailbox<Message>) {
+        let mut pause = Duration::ZERO;
         loop {
             // The last, empty look also sends what the step before had to say.
-            if self.hear(inbox) == Flow::End {
+            if self.hear(inbox, pause) == Flow::End {
                 return;
             }
+            pause = Duration::ZERO;
             let draining = self.gauges.draining.load(Ordering::Relaxed);
             if draining && self.requests.is_empty() {
                 return;
@@ -193,10 +197,12 @@ impl Worker {
             };
             let patience =
                 until.map_or(NAP, |until| until.saturating_duration_since(Instant::now()));
-            if let Some(message) = inbox.recv_timeout(patience)
-                && self.take(message) == Flow::End
-            {
-                return;
+            if let Some(message) = inbox.recv_timeout(patience) {
+                if self.take(message) == Flow::End {
+                    return;
+                }
+                // The links have just been looked at.
+                pause = LINK_PAUSE;
             }
         }
     }
@@ -219,9 +225,9 @@ impl Worker {
         }
     }
 
-    /// Takes in what has come.
-    fn hear(&mut self, inbox: &Mailbox<Message>) -> Flow {
-        while let Some(message) = inbox.try_recv() {
+    /// Takes in what has come, from links too unless that was done within `pause`.
+    fn hear(&mut self, inbox: &Mailbox<Message>, pause: Duration) -> Flow {
+        while let Some(message) = inbox.try_recv_after(pause) {
             if self.take(message) == Flow::End {
                 return Flow::End;
             }

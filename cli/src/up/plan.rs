@@ -175,7 +175,7 @@ fn draft(name: String, spec: &EndpointSpec, weight: u32, folder: &Path) -> Draft
         name,
         replicas: Replicas {
             uri: uri(&spec.model, folder),
-            dtype: dtype(spec.dtype),
+            dtype: spec.dtype.map_or(Dtype::OF_DRAFTS, dtype),
             count: spec.replicas.unwrap_or(1),
         },
         slots: spec.slots_per_replica,
@@ -259,7 +259,8 @@ spec:
         assert_eq!(plan.target, target);
         let replicas = Replicas {
             uri: "hf://a/b@v1".into(),
-            dtype: Dtype::Bf16,
+            // What a draft has if nobody says otherwise.
+            dtype: Dtype::Int8,
             count: 3,
         };
         let tiny = Draft {

@@ -147,7 +147,7 @@ impl Worker {
         if self.looks_up()
             && let Some(inbox) = inbox
         {
-            if self.hear(inbox) == Flow::End {
+            if self.hear(inbox, Duration::ZERO) == Flow::End {
                 return Turn::Ended;
             }
             self.now = Instant::now();

@@ -22,6 +22,8 @@ pub(super) struct Assembly {
 }
 
 impl Assembly {
+    /// Forgets the latest step. Its logits stay where they are: nobody can name their rows, and the
+    /// next step overwrites them without filling the buffer with zeros first.
     pub(super) fn clear(&mut self) {
         let StepPlan {
             tokens,
@@ -37,7 +39,6 @@ impl Assembly {
         sequences.clear();
         pages.clear();
         ancestors.clear();
-        self.logits.values.clear();
         self.starts.clear();
         self.starts.push(0);
         self.copies.clear();

@@ -108,6 +108,17 @@ impl<T> Mailbox<T> {
         })
     }
 
+    /// The same for a thread that has work to do: looks at links only if nobody did for `pause`,
+    /// and what links have to send waits as long.
+    pub fn try_recv_after(&self, pause: Duration) -> Option<T> {
+        self.take().or_else(|| {
+            if self.driver.since_driven() < pause {
+                return None;
+            }
+            self.try_recv()
+        })
+    }
+
     /// The next item, or none if there is none within `patience`.
     pub fn recv_timeout(&self, patience: Duration) -> Option<T> {
         self.take().or_else(|| {

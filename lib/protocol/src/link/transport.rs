@@ -234,7 +234,8 @@ impl Driver {
         self.mailboxes.fetch_sub(1, Ordering::AcqRel);
     }
 
-    fn since_driven(&self) -> Duration {
+    /// How long ago an engine last moved the links' bytes.
+    pub(super) fn since_driven(&self) -> Duration {
         let driven = Duration::from_micros(self.driven.load(Ordering::Acquire));
         self.begun.elapsed().saturating_sub(driven)
     }

@@ -415,6 +415,12 @@ fn an_engine_that_waits_at_its_mailbox_carries_the_link_itself() {
             .expect("is up");
         let answer = mailbox.recv_timeout(LONG);
         assert_eq!(answer, Some(Some(LinkEvent::Messages(vec![window(1, 1)]))));
+        // Whoever has work to do may leave the links alone for a while, but not what was posted.
+        postbox.post(None).expect("the mailbox is there");
+        assert_eq!(mailbox.try_recv_after(LONG), Some(None));
+        link.send(vec![outcome(1, 1)]).expect("is up");
+        assert_eq!(mailbox.try_recv_after(Duration::ZERO), None);
+        assert_eq!(received(&endpoint, 1), [outcome(1, 1)]);
         // Others can post, too, while the engine waits.
         let poster = std::thread::spawn(move || other.post(None));
         assert_eq!(mailbox.recv_timeout(LONG), Some(None));
