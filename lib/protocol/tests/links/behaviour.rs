@@ -416,7 +416,7 @@ fn an_engine_that_waits_at_its_mailbox_carries_the_link_itself() {
         let answer = mailbox.recv_timeout(LONG);
         assert_eq!(answer, Some(Some(LinkEvent::Messages(vec![window(1, 1)]))));
         // Whoever has work to do may leave the links alone for a while, but not what was posted.
-        postbox.post(None).expect("the mailbox is there");
+        other.post(None).expect("the mailbox is there");
         assert_eq!(mailbox.try_recv_after(LONG), Some(None));
         link.send(vec![outcome(1, 1)]).expect("is up");
         assert_eq!(mailbox.try_recv_after(Duration::ZERO), None);
