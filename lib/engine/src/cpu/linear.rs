@@ -33,7 +33,7 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use super::memory::Buffer;
-use super::simd::dispatch;
+use super::simd::{LANES, dispatch};
 use super::{Activations, Cpu};
 use crate::isa::Isa;
 
@@ -234,6 +234,16 @@ impl PackedLinear {
     fn panels(&self) -> usize {
         self.outputs.div_ceil(self.panel)
     }
+
+    /// Panels that a task has at least: narrow ones, and those of the tile unit, are taken in pairs.
+    /// A layer of few panels is not divided evenly by more than it needs.
+    fn task_panels(&self) -> usize {
+        if self.panel > LANES && self.format != Format::Amx {
+            1
+        } else {
+            tile::GROUP
+        }
+    }
 }
 
 /// One multiplication, as the kernels see it.
@@ -300,18 +310,18 @@ impl Cpu {
         let shared = x.rows() * w.inputs * w.outputs >= WORTH_SHARING;
         // Several tasks a thread, so that a thread that lost its core delays little.
         let tasks = if shared && self.pool.threads() > 1 {
-            (4 * self.pool.threads()).min(panels.div_ceil(tile::GROUP))
+            (4 * self.pool.threads()).min(panels.div_ceil(w.task_panels()))
         } else {
             1
         };
-        let groups = panels.div_ceil(tile::GROUP);
+        let groups = panels.div_ceil(w.task_panels());
         let job = Job {
             w,
             x,
             y: y.as_mut_ptr(),
         };
         self.pool.run(tasks, &|task| {
-            let edge = |task: usize| (groups * task / tasks * tile::GROUP).min(panels);
+            let edge = |task: usize| (groups * task / tasks * w.task_panels()).min(panels);
             let job = &job;
             // SAFETY: `y` has all rows (checked above), tasks have disjoint panels, and
             // `Cpu::new` made sure of the path.

@@ -14,7 +14,7 @@ use std::ops::Range;
 use super::super::simd::{Kernel, LANES, Simd};
 use super::Job;
 
-/// Most panels taken at once; tasks are cut at multiples of it.
+/// Most panels taken at once; tasks of layers that do so are cut at multiples of it.
 pub(super) const GROUP: usize = 2;
 
 /// Most rows that leave the weights to the hardware's prefetch: so few keep up with memory, and hints
