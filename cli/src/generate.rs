@@ -14,7 +14,8 @@ use foretoken_artifacts::{IncrementalDecoder, Tokenizer};
 use foretoken_engine::batch::Engine;
 use foretoken_speculation::{
     Seed, TokenId,
-    policy::{Lookahead, Policy},
+    fallback::OnMiss,
+    policy::{Lookahead, Policy, SsdOptions},
     sampling::SamplingParams,
 };
 use foretoken_target::MAX_LOOKAHEAD;
@@ -41,7 +42,7 @@ pub(crate) struct Args {
     /// Draft model: a folder, file:///path or hf://owner/name; kept like the target
     #[arg(long, value_name = "URI")]
     draft: Option<String>,
-    /// Autoregressive or Speculative [default: Speculative with a draft]
+    /// Autoregressive, Speculative or SSD [default: Speculative with a draft]
     #[arg(long)]
     policy: Option<PolicyName>,
     /// Tokens the draft proposes per round
@@ -111,6 +112,18 @@ pub(crate) struct Args {
 enum PolicyName {
     Autoregressive,
     Speculative,
+    #[value(name = "SSD")]
+    Ssd,
+}
+
+impl PolicyName {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Autoregressive => "Autoregressive",
+            Self::Speculative => "Speculative",
+            Self::Ssd => "SSD",
+        }
+    }
 }
 
 /// What `--json` prints.
@@ -126,6 +139,11 @@ struct Output {
     rounds: u32,
     drafted: u32,
     accepted: u32,
+    /// Verdicts that a window had been drafted for, and those that none had; of `SSD` only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hits: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    misses: Option<u32>,
     seed: u64,
     policy: &'static str,
 }
@@ -200,9 +218,13 @@ impl Args {
         match (self.policy, &self.draft) {
             (Some(PolicyName::Autoregressive), _) | (None, None) => Ok(Policy::Autoregressive),
             (Some(PolicyName::Speculative) | None, Some(_)) => Ok(speculative),
-            (Some(PolicyName::Speculative), None) => {
-                Err(usage("--policy Speculative needs --draft"))
-            }
+            (Some(PolicyName::Ssd), Some(_)) => Ok(Policy::Ssd(SsdOptions {
+                lookahead: Lookahead::Fixed(self.lookahead),
+                // Here a draft just in time keeps nobody waiting.
+                fallback: OnMiss::Remote,
+                ..SsdOptions::default()
+            })),
+            (Some(name), None) => Err(usage(format!("--policy {} needs --draft", name.name()))),
         }
     }
 
@@ -235,6 +257,7 @@ fn load_tokenizer(folder: Option<&Path>) -> anyhow::Result<Option<Arc<Tokenizer>
 
 fn output(decoding: &Decoding, tokenizer: Option<&Tokenizer>) -> Output {
     let stats = decoding.stats();
+    let ahead = matches!(decoding.job().policy, Policy::Ssd(_));
     Output {
         ids: decoding.tokens().iter().map(|token| token.0).collect(),
         logprobs: decoding.logprobs().to_vec(),
@@ -246,6 +269,8 @@ fn output(decoding: &Decoding, tokenizer: Option<&Tokenizer>) -> Output {
         rounds: stats.rounds,
         drafted: stats.drafted,
         accepted: stats.accepted,
+        hits: ahead.then_some(stats.hits),
+        misses: ahead.then_some(stats.misses),
         seed: decoding.job().seed.0,
         policy: decoding.job().policy.name(),
     }

@@ -13,6 +13,7 @@
 //! pages and slot are free as soon as it is closed, its link is lost or its lease runs out.
 
 pub mod config;
+mod in_process;
 mod inbox;
 mod metrics;
 mod service;
@@ -20,4 +21,5 @@ mod warmup;
 mod worker;
 
 pub use config::{DraftConfig, QuotaConfig};
+pub use in_process::InProcess;
 pub use service::{BindError, DraftService, RunError};

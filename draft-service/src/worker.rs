@@ -128,6 +128,8 @@ pub(crate) struct Worker<O> {
     /// Sessions opened so far.
     opened: u64,
     reported: Option<LoadReport>,
+    /// It drafts for all outcomes that are asked for, however long that takes.
+    unhurried: bool,
     /// When it ends whatever is open, once it was told to drain.
     leaves_at: Option<Instant>,
     now: Instant,
@@ -177,6 +179,7 @@ impl<O: Outlet> Worker<O> {
             turn: 0,
             opened: 0,
             reported: None,
+            unhurried: false,
             leaves_at: None,
             now: Instant::now(),
         }
@@ -186,6 +189,13 @@ impl<O: Outlet> Worker<O> {
     #[must_use]
     pub(crate) fn telling(mut self, feed: Feed) -> Self {
         self.feed = feed;
+        self
+    }
+
+    /// The same for a target that waits until everything is drafted.
+    #[must_use]
+    pub(crate) fn unhurried(mut self) -> Self {
+        self.unhurried = true;
         self
     }
 

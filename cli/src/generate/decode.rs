@@ -1,19 +1,23 @@
-//! Target and draft in one process: the state machines of both sides exchange their messages by
-//! hand.
+//! Target and draft in one process: the target's state machine and the draft's own engine thread,
+//! here without a thread, exchange their messages by hand.
+//!
+//! Nothing runs beside anything else, so each side does all it has to do before the other one goes
+//! on: what is drafted ahead of a verdict is always ready, and outputs and counts are the same from
+//! run to run.
 
 use std::time::Duration;
 
 use anyhow::Context as _;
+use foretoken_draft::InProcess;
 use foretoken_engine::{
     batch::{Engine, Feed, Reuse, SeqId, Wants},
     runner::RunnerInfo,
 };
 use foretoken_speculation::{
     Seed, SessionId, TokenId,
-    message::{ToDraft, ToTarget},
+    message::ToTarget,
     policy::{
         Patience, Policy,
-        draft::{self, DraftSession},
         target::{Effects, Input, Next, TargetConfig, TargetSession, Verified},
     },
     sampling::{Sampler, SamplingParams, Scratch, logprobs},
@@ -60,6 +64,10 @@ pub(super) struct Stats {
     pub(super) drafted: u32,
     /// Of these, emitted.
     pub(super) accepted: u32,
+    /// Verdicts that a window had been drafted for.
+    pub(super) hits: u32,
+    /// Verdicts that none had been drafted for, though one was to.
+    pub(super) misses: u32,
 }
 
 /// A completion being decoded.
@@ -69,7 +77,7 @@ pub(super) struct Decoding {
     sampler: Sampler,
     scratch: Scratch,
     session: TargetSession,
-    draft: Option<Draft>,
+    draft: Option<InProcess>,
     /// Most tokens of prompt and output together.
     max_len: usize,
     logprobs: Vec<f32>,
@@ -82,11 +90,6 @@ pub(super) struct Decoding {
 struct Side {
     engine: Engine,
     seq: SeqId,
-}
-
-struct Draft {
-    side: Side,
-    session: DraftSession,
 }
 
 impl Decoding {
@@ -122,7 +125,7 @@ impl Decoding {
             sampler,
             scratch: foretoken_engine::sampling::scratch(),
             session,
-            draft: draft.map(Draft::new),
+            draft: draft.map(InProcess::new),
             max_len,
             logprobs: Vec::new(),
             finish: Finish::Length,
@@ -149,6 +152,7 @@ impl Decoding {
                 Next::Finished => return Ok(None),
                 Next::Verify(window) => {
                     let window = window.tokens().to_vec();
+                    self.draft_ahead()?;
                     self.verify(&window)?;
                     return Ok(Some(&self.session.tokens()[before..]));
                 }
@@ -188,6 +192,8 @@ impl Decoding {
             rounds: stats.rounds.saturating_sub(1),
             drafted: stats.drafted,
             accepted: stats.accepted,
+            hits: stats.ahead.hits,
+            misses: stats.ahead.misses,
         }
     }
 
@@ -250,32 +256,35 @@ impl Decoding {
     /// Carries messages back and forth until nobody has any left.
     fn deliver(&mut self, effects: Effects) -> anyhow::Result<()> {
         let mut to_draft = effects.messages;
-        while !to_draft.is_empty() {
-            let mut to_target = Vec::new();
-            for message in to_draft.drain(..) {
-                if let Some(draft) = &mut self.draft {
-                    to_target.extend(draft.handle(&message)?);
+        let Some(draft) = &mut self.draft else {
+            return Ok(());
+        };
+        loop {
+            draft.tell(std::mem::take(&mut to_draft));
+            for message in draft.answers() {
+                if let ToTarget::Refused { reason, .. } = &message {
+                    return Err(usage(format!("the draft refuses: {reason}")));
                 }
-            }
-            for message in to_target {
                 let effects = self.session.handle(self.now, Input::Received(&message));
                 to_draft.extend(effects.messages);
             }
+            if to_draft.is_empty() {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
-    /// Lets the draft work until it has something to say. False if it has nothing to do.
+    /// Lets the draft make a step. False if it has nothing to do.
     fn draft_on(&mut self) -> anyhow::Result<bool> {
-        let Some(draft) = &mut self.draft else {
-            return Ok(false);
-        };
-        let Some(message) = draft.work(&mut self.scratch).context("the draft failed")? else {
-            return Ok(false);
-        };
-        let effects = self.session.handle(self.now, Input::Received(&message));
-        self.deliver(effects)?;
-        Ok(true)
+        let worked = self.draft.as_mut().is_some_and(InProcess::step);
+        self.deliver(Effects::default())?;
+        Ok(worked)
+    }
+
+    /// Lets the draft do all that it does while the target verifies.
+    fn draft_ahead(&mut self) -> anyhow::Result<()> {
+        while self.draft_on()? {}
+        Ok(())
     }
 }
 
@@ -293,49 +302,6 @@ impl Side {
             logits,
         }])?;
         Ok(())
-    }
-}
-
-impl Draft {
-    fn new(engine: Engine) -> Self {
-        let RunnerInfo {
-            vocab_size,
-            max_positions,
-            ..
-        } = *engine.info();
-        let session = DraftSession::new(SESSION, vocab_size as u32, max_positions);
-        Self {
-            side: Side::new(engine),
-            session,
-        }
-    }
-
-    fn handle(&mut self, message: &ToDraft) -> anyhow::Result<Option<ToTarget>> {
-        let answer = self.session.handle(message);
-        if let Some(ToTarget::Refused { reason, .. }) = &answer {
-            return Err(usage(format!("the draft refuses: {reason}")));
-        }
-        Ok(answer)
-    }
-
-    /// Runs steps until a window is complete; none if there is nothing left to do.
-    fn work(&mut self, scratch: &mut Scratch) -> anyhow::Result<Option<ToTarget>> {
-        let max_rows = self.side.engine.info().max_rows;
-        while let Some(work) = self.session.work() {
-            let (ticket, wanted) = (work.ticket, work.wants != draft::Wants::None);
-            let tokens = work.tokens[..work.tokens.len().min(max_rows)].to_vec();
-            self.side.engine.truncate(self.side.seq, work.keep)?;
-            self.side
-                .feed(&tokens, if wanted { Wants::Last } else { Wants::None })?;
-            let logits = self.side.engine.logits();
-            let window =
-                self.session
-                    .stepped(ticket, tokens.len(), logits.last(0).as_slice(), scratch);
-            if window.is_some() {
-                return Ok(window);
-            }
-        }
-        Ok(None)
     }
 }
 

@@ -212,7 +212,7 @@ impl<O: Outlet> Worker<O> {
                 }
             }
         }
-        if !fresh.is_empty() {
+        if !fresh.is_empty() && !self.unhurried {
             self.divide(&fresh);
         }
     }

@@ -1,5 +1,8 @@
 use foretoken_engine::sim::{End, Role, SimOptions, SimRunner};
-use foretoken_speculation::policy::Lookahead;
+use foretoken_speculation::{
+    fallback::OnMiss,
+    policy::{Lookahead, SsdOptions},
+};
 
 use super::*;
 
@@ -40,6 +43,43 @@ fn decode(job: Job, agreement: Option<f64>) -> Decoding {
 
 const SPECULATIVE: Policy = Policy::Speculative(Lookahead::Fixed(5));
 
+fn ahead(fallback: OnMiss) -> Policy {
+    Policy::Ssd(SsdOptions {
+        lookahead: Lookahead::Fixed(5),
+        fallback,
+        ..SsdOptions::default()
+    })
+}
+
+#[test]
+fn drafting_ahead_changes_no_token_and_hits_more_often_the_better_the_draft() {
+    for temperature in [0.0, 1.0] {
+        let plain = decode(job(Policy::Autoregressive, temperature), None);
+        for fallback in [OnMiss::Remote, OnMiss::Nothing] {
+            let mut rates = Vec::new();
+            for agreement in [0.3, 1.0] {
+                let drafted = decode(job(ahead(fallback), temperature), Some(agreement));
+                assert_eq!(drafted.tokens(), plain.tokens());
+                assert_eq!(drafted.logprobs(), plain.logprobs());
+                let stats = drafted.stats();
+                assert_eq!(50, stats.accepted + stats.rounds + 1);
+                // The last verdict leads to no further window.
+                assert!(stats.hits + stats.misses + 1 >= stats.rounds, "{stats:?}");
+                rates.push(f64::from(stats.hits) / f64::from(stats.hits + stats.misses));
+            }
+            assert!(rates[1] > 0.9 && rates[0] < rates[1], "{rates:?}");
+        }
+    }
+}
+
+#[test]
+fn the_same_job_comes_to_the_same_counts_every_time() {
+    let run = || decode(job(ahead(OnMiss::Remote), 1.0), Some(0.6)).stats();
+    let first = run();
+    assert!(first.hits > 0 && first.misses > 0, "{first:?}");
+    assert_eq!(run(), first);
+}
+
 #[test]
 fn a_draft_changes_no_token_and_no_log_probability() {
     for temperature in [0.0, 1.0] {
@@ -69,8 +109,7 @@ fn every_emitted_token_is_accepted_or_decided_by_a_round() {
         plain,
         Stats {
             rounds: 49,
-            drafted: 0,
-            accepted: 0
+            ..Stats::default()
         }
     );
 }
