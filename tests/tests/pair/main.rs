@@ -4,6 +4,7 @@
 mod alone;
 mod metrics;
 mod refusal;
+mod rejection;
 mod rig;
 mod rounds;
 mod ssd;
