@@ -472,4 +472,5 @@ fn prompts_seen_before_come_from_the_cache() {
 }
 
 mod branches;
+mod isolation;
 mod sharing;

@@ -12,7 +12,7 @@ use super::*;
 const K: u32 = 4;
 const BUDGET: u32 = 12;
 
-fn open_ahead(session: u64, tokens: Vec<TokenId>) -> ToDraft {
+pub(super) fn open_ahead(session: u64, tokens: Vec<TokenId>) -> ToDraft {
     let ToDraft::Open(open) = open(session, tokens) else {
         panic!("it opens")
     };
