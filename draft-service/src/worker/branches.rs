@@ -21,7 +21,8 @@ use foretoken_speculation::{
 
 use super::{Learned, Outlet, Worker, sessions::Session, tenants::TenantId, timing::Timing};
 
-/// Outcomes that a session which is alone drafts for, even if there seems to be no time.
+/// Outcomes that a session which is alone drafts for, even if there seems to be no time: that is not
+/// sure. Beside others it drafts for the likeliest one.
 const FEWEST_BRANCHES: usize = 2;
 
 /// The forks of one session.
@@ -244,7 +245,7 @@ impl<O: Outlet> Worker<O> {
         let least = if grants.len() == 1 {
             FEWEST_BRANCHES
         } else {
-            0
+            1
         };
         let rows = grants.iter().map(|grant| grant.branches).sum();
         let step = self.steps.seconds(rows);

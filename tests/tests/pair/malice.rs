@@ -1,0 +1,260 @@
+//! Targets that do what they want: they harm themselves, and nobody else notices.
+
+use std::{
+    sync::mpsc::{Receiver, channel},
+    time::Duration,
+};
+
+use foretoken_draft::DraftConfig;
+use foretoken_engine::sim::Role;
+use foretoken_protocol::{
+    Address,
+    link::{Consumer, Hello, Link, LinkEvent, LinkOptions, SendError, Transport, TransportOptions},
+};
+use foretoken_speculation::{
+    Epoch, Round, Seed, SessionId, TokenId,
+    fanout::FanOut,
+    message::{Branching, Delivery, Entries, Open, Outcome, ToDraft, ToTarget},
+    sampling::SamplingParams,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::rig::*;
+
+const K: u32 = 3;
+const SLOTS: usize = 8;
+
+/// A target's end of a link, moved by hand.
+struct ByHand {
+    link: Link,
+    events: Receiver<LinkEvent>,
+    _transport: Transport,
+}
+
+impl ByHand {
+    fn dial(address: &Address, deployment: &str) -> Self {
+        let transport = Transport::start(TransportOptions::default()).expect("a thread");
+        let hello = Hello {
+            vocab_size: 128,
+            consumer: Consumer {
+                namespace: "test".into(),
+                deployment: deployment.into(),
+            },
+            ..Hello::default()
+        };
+        let (sender, events) = channel();
+        let on_event = move |event| drop(sender.send(event));
+        let stop = CancellationToken::new();
+        let options = LinkOptions::default();
+        let link = transport.dial(address.clone(), hello, options, &stop, on_event);
+        let dialled = Self {
+            link,
+            events,
+            _transport: transport,
+        };
+        dialled.wait("Up", |event| {
+            matches!(event, LinkEvent::Up(_)).then_some(())
+        });
+        dialled
+    }
+
+    fn wait<T>(&self, what: &str, mut pick: impl FnMut(LinkEvent) -> Option<T>) -> T {
+        loop {
+            let event = self.events.recv_timeout(PATIENT).ok();
+            let event = event.unwrap_or_else(|| panic!("waited in vain: {what}"));
+            if let Some(picked) = pick(event) {
+                return picked;
+            }
+        }
+    }
+
+    /// Sends; a link that carries no more is as good.
+    fn send(&self, message: ToDraft) -> Result<(), SendError> {
+        self.link.send(vec![message])
+    }
+
+    /// The continuations of a round, all of them, as (outcome, tokens).
+    fn entries(&self, session: u64, round: u32) -> Vec<((u32, TokenId), Vec<TokenId>)> {
+        let mut parts: Vec<Entries> = Vec::new();
+        self.wait("entries", |event| {
+            let LinkEvent::Messages(messages) = event else {
+                return None;
+            };
+            for message in messages {
+                match message {
+                    ToTarget::Entries(part)
+                        if part.session.0 == session && part.round.0 == round =>
+                    {
+                        parts.push(part);
+                    }
+                    ToTarget::Refused { reason, .. } => panic!("an honest session: {reason}"),
+                    ToTarget::Resync(_) => panic!("nothing was lost"),
+                    _ => {}
+                }
+            }
+            (parts.len() == K as usize).then_some(())
+        });
+        let keys = parts[0].keys.iter().enumerate();
+        keys.map(|(place, key)| {
+            let tokens = parts.iter().map(|part| part.tokens[place]);
+            ((key.accepted, key.token), tokens.collect())
+        })
+        .collect()
+    }
+}
+
+fn open(session: u64, tokens: Vec<TokenId>, branches: u32, lookahead: u32) -> ToDraft {
+    ToDraft::Open(Open {
+        session: SessionId(session),
+        epoch: Epoch(1),
+        sampling: SamplingParams::default(),
+        seed: Seed(session),
+        prompt_len: tokens.len() as u32,
+        tokens,
+        branching: Some(Branching {
+            lookahead,
+            branches,
+            fan_out: FanOut::Learned,
+            delivery: Delivery::Push,
+        }),
+        ..Open::default()
+    })
+}
+
+fn prompt(len: u32, start: u32) -> Vec<TokenId> {
+    (0..len).map(|i| TokenId((start + 5 * i) % 128)).collect()
+}
+
+/// An honest target: rounds of a session, each verdict the likeliest outcome. All it was sent.
+fn serve_honestly(
+    target: &ByHand,
+    between: &mut dyn FnMut(u32),
+) -> Vec<((u32, TokenId), Vec<TokenId>)> {
+    let mut tokens = prompt(20, 3);
+    target
+        .send(open(1, tokens.clone(), 2, K))
+        .expect("it is up");
+    let mut best = Vec::new();
+    for round in 0..12 {
+        between(round);
+        let entries = target.entries(1, round);
+        // How many outcomes there is time for may differ; the likeliest is always among them.
+        let ((accepted, token), window) = entries[0].clone();
+        best.push(entries[0].clone());
+        let before: Vec<TokenId> = best
+            .len()
+            .checked_sub(2)
+            .map_or_else(Vec::new, |last| best[last].1.clone());
+        let mut emitted = before[..accepted as usize].to_vec();
+        emitted.push(token);
+        let verdict = Outcome {
+            session: SessionId(1),
+            epoch: Epoch(1),
+            round: Round(round),
+            base_len: tokens.len() as u32,
+            tokens: emitted.clone(),
+            lookahead: K,
+            verifying: Some(window.into()),
+            branches: 2,
+            ..Outcome::default()
+        };
+        tokens.extend(emitted);
+        target.send(ToDraft::Outcome(verdict)).expect("it is up");
+    }
+    let (session, epoch) = (SessionId(1), Epoch(1));
+    target
+        .send(ToDraft::Close { session, epoch })
+        .expect("it is up");
+    best
+}
+
+/// One of the things that a target should not do.
+fn harm(attacker: &ByHand, round: u32) {
+    for i in 0..40 {
+        let id = u64::from(1000 * round + i);
+        // Floods of opens, never closed, with enormous budgets.
+        let _ = attacker.send(open(id, prompt(60 + i, i), u32::MAX, u32::MAX));
+        // Verdicts of wrong epochs and rounds, on sessions that are there and on others.
+        for (epoch, at, window) in [(9, 0, 0), (1, 77, 3), (1, 0, 4000), (0, u32::MAX, 1)] {
+            let _ = attacker.send(ToDraft::Outcome(Outcome {
+                session: SessionId(id - u64::from(i % 3)),
+                epoch: Epoch(epoch),
+                round: Round(at),
+                base_len: 60 + i,
+                tokens: prompt(1, i),
+                lookahead: u32::MAX,
+                verifying: Some(prompt(window, 1).into()),
+                branches: u32::MAX,
+                ..Outcome::default()
+            }));
+        }
+    }
+}
+
+fn config(address: &Address, lease: Duration) -> DraftConfig {
+    DraftConfig {
+        listen: vec![address.clone()],
+        max_sessions: SLOTS,
+        lease,
+        ..DraftConfig::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_honest_target_gets_is_the_same_beside_one_that_does_all_it_should_not() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut served = Vec::new();
+    for name in ["quiet", "loud"] {
+        let address = socket(&folder, name);
+        let endpoint = draft_of(
+            config(&address, Duration::from_secs(3600)),
+            runner(sim(Role::Draft { agreement: 0.9 })),
+        );
+        let got = tokio::task::spawn_blocking(move || {
+            let attacker = ByHand::dial(&address, "attacker");
+            if name == "loud" {
+                // All slots are taken before the honest one comes.
+                harm(&attacker, 0);
+            }
+            let honest = ByHand::dial(&address, "honest");
+            let attack = &mut |round| {
+                if name == "loud" {
+                    harm(&attacker, round + 1);
+                }
+            };
+            serve_honestly(&honest, attack)
+        });
+        served.push(got.await.expect("every round had its entries"));
+        endpoint.end().await;
+    }
+    assert_eq!(served[0], served[1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_that_are_never_closed_end_with_their_lease_and_leave_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let address = socket(&folder, "draft");
+    let endpoint = draft_of(
+        config(&address, Duration::from_millis(200)),
+        runner(sim(Role::Draft { agreement: 0.9 })),
+    );
+    let ended = tokio::task::spawn_blocking(move || {
+        let attacker = ByHand::dial(&address, "attacker");
+        harm(&attacker, 0);
+        let mut most = 0;
+        // The slots are taken, never more than there are, and all free at last.
+        attacker.wait("free slots", |event| match event {
+            LinkEvent::Load(load) => {
+                most = most.max(load.used);
+                (load.used == 0 && most > 0).then_some(())
+            }
+            _ => None,
+        });
+        assert!(most as usize <= SLOTS, "{most} sessions at once");
+        let honest = ByHand::dial(&address, "honest");
+        honest.send(open(1, prompt(20, 3), 2, K)).expect("it is up");
+        honest.entries(1, 0).len()
+    });
+    assert_eq!(ended.await.expect("the slots are free again"), 2);
+    endpoint.end().await;
+}
