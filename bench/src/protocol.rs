@@ -256,7 +256,9 @@ fn draft_engine(server: &LinkServer, incoming: &mut Inbox<ServerEvent>) {
                 }
             }
             ServerEvent::Down { .. } => return,
-            ServerEvent::Up { .. } | ServerEvent::Malformed { .. } => {}
+            ServerEvent::Up { .. }
+            | ServerEvent::Malformed { .. }
+            | ServerEvent::Refused { .. } => {}
         }
     }
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{chat, check, child, draft, failure, generate, logging, router, target, up};
+use crate::{chat, check, child, draft, failure, generate, logging, router, target, top, up};
 
 /// Speculative decoding whose draft and target are separate services.
 #[derive(Debug, Parser)]
@@ -22,6 +22,8 @@ enum Command {
     Check(check::Args),
     /// Talk to a server in the terminal
     Chat(chat::Args),
+    /// Watch what runs: rounds as they happen, hit rates, what was in the way of more
+    Top(top::Args),
     /// Complete one prompt in this process, without services
     Generate(Box<generate::Args>),
     /// Run a target: the model that decides every token
@@ -67,6 +69,7 @@ impl Cli {
                 draft::run(*args)
             }
             Command::Chat(args) => chat::run(&args),
+            Command::Top(args) => top::run(&args),
             Command::Bench(args) => child::small_runtime()?.block_on(foretoken_bench::run(&args)),
             Command::Generate(args) => {
                 logging::init("warn");

@@ -18,6 +18,7 @@ mod router;
 mod service;
 mod stop;
 mod target;
+mod top;
 mod up;
 
 use std::process::ExitCode;

@@ -24,7 +24,7 @@ mod links;
 mod plan;
 mod process;
 mod render;
-mod state;
+pub(crate) mod state;
 mod supervise;
 
 pub(crate) use self::plan::uri;
@@ -99,6 +99,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     runtime.block_on(supervise::supervise(
         &plan, &address, programs, &state, &console,
     ))
+}
+
+/// Where the `up` of a file keeps its state, unless it was told another place.
+pub(crate) fn folder_for(file: &Path, name: Option<&str>) -> anyhow::Result<PathBuf> {
+    let manifest =
+        Manifest::parse(&read(file)?).map_err(|invalid| explain(file, &invalid.problems))?;
+    let chosen = plan::choose(&manifest, name).map_err(|problem| explain(file, &[problem]))?;
+    Ok(state::default_folder(&chosen.object.metadata.name))
 }
 
 /// Reads the file; problems are printed with their lines.

@@ -21,6 +21,7 @@ pub(crate) struct Metrics {
     pub(crate) prefix_hits: Counter,
     pub(crate) sessions: Gauge,
     pub(crate) links: Gauge,
+    pub(crate) targets_refused: Counter,
     pub(crate) drafted: Counter,
     pub(crate) windows: Counter,
     pub(crate) abandoned: Counter,
@@ -95,6 +96,10 @@ impl Metrics {
             prefix_hits: to.counter("vllm:prefix_cache_hits", "Of these, found in the cache"),
             sessions: to.gauge("foretoken_sessions", "Sessions that hold a slot"),
             links: to.gauge("foretoken_links", "Targets connected"),
+            targets_refused: to.counter(
+                "foretoken_targets_refused",
+                "Attempts of targets that do not match this endpoint",
+            ),
             drafted: to.counter("foretoken_drafted_tokens", "Tokens of windows"),
             windows: to.counter("foretoken_windows", "Windows sent"),
             abandoned: to.counter(

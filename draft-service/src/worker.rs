@@ -40,6 +40,9 @@ use sessions::Session;
 use tenants::Tenants;
 use timing::Timing;
 
+/// Most refused targets whose reasons are remembered, so that each is logged once.
+const MOST_REFUSED: usize = 256;
+
 /// Longest sleep: how often leases are looked at.
 const NAP: Duration = Duration::from_millis(500);
 
@@ -119,6 +122,8 @@ pub(crate) struct Worker<O> {
     budgets: Budgets,
     /// What steps take, with all that follows from their logits.
     steps: StepCost,
+    /// Targets that were refused, and why, as far as that was logged.
+    refused: HashMap<String, String>,
     /// On which listener a link came in.
     links: HashMap<LinkId, usize>,
     outgoing: Vec<(LinkId, Vec<ToTarget>)>,
@@ -173,6 +178,7 @@ impl<O: Outlet> Worker<O> {
             learned: HashMap::new(),
             budgets: Budgets::default(),
             steps: StepCost::new(FIRST_COSTS.to_vec()),
+            refused: HashMap::new(),
             links: HashMap::new(),
             outgoing: Vec::new(),
             scratch: foretoken_engine::sampling::scratch(),
@@ -277,6 +283,7 @@ impl<O: Outlet> Worker<O> {
         match event {
             ServerEvent::Up { link, hello } => {
                 tracing::info!(?link, target = %hello.instance, "target connected");
+                self.refused.remove(&hello.instance);
                 self.links.insert(link, listener);
                 self.tenants.join(link, hello.consumer);
                 self.metrics.links.set(self.links.len() as i64);
@@ -290,6 +297,7 @@ impl<O: Outlet> Worker<O> {
                 self.learned.remove(&link);
                 self.tenants.leave(link);
             }
+            ServerEvent::Refused { instance, reason } => self.refuse_target(instance, reason),
             ServerEvent::Malformed { link, malformed } => {
                 tracing::warn!(?link, reason = %malformed.reason, "malformed message");
                 self.metrics.malformed.inc();
@@ -309,6 +317,20 @@ impl<O: Outlet> Worker<O> {
                 }
             }
         }
+    }
+
+    /// Counts a target that does not match, which comes every second or two; the log has a line
+    /// for each reason.
+    fn refuse_target(&mut self, instance: String, reason: String) {
+        self.metrics.targets_refused.inc();
+        if self.refused.get(&instance) == Some(&reason) {
+            return;
+        }
+        tracing::warn!(target = instance, reason, "refused a target");
+        if self.refused.len() >= MOST_REFUSED {
+            self.refused.clear();
+        }
+        self.refused.insert(instance, reason);
     }
 
     /// Sends what has piled up, one frame a link; says whether there was anything.

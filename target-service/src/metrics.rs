@@ -220,6 +220,13 @@ impl Metrics {
         self.local_proposed.get_or_create_owned(&labels)
     }
 
+    /// How often links failed like this.
+    #[cfg(test)]
+    pub(crate) fn link_failures(&self, kind: &'static str) -> u64 {
+        let label = [("kind", kind)];
+        self.link_failures.get_or_create_owned(&label).get()
+    }
+
     /// The counter of lookahead choices in which `limit` was what bound.
     pub(crate) fn lookahead_limit(&self, limit: &'static str) -> Counter {
         self.lookahead_limit

@@ -122,7 +122,8 @@ impl Plan {
     }
 }
 
-fn choose<'a>(
+/// The deployment called `name`, or the only one.
+pub(super) fn choose<'a>(
     manifest: &'a Manifest,
     name: Option<&str>,
 ) -> Result<&'a Document<SpecDecodeDeployment>, Problem> {

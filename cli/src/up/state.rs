@@ -24,7 +24,7 @@ pub(super) struct StateFolder {
 
 /// Who is running, for people and scripts: `state.json` in the folder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct State {
+pub(crate) struct State {
     /// Process id of `up`.
     pub(super) pid: u32,
     /// Address of the HTTP API.
@@ -36,21 +36,21 @@ pub(super) struct State {
     /// The policy that requests get, and why it is not the one asked for.
     pub(super) policy: String,
     /// The services.
-    pub(super) services: Vec<ServiceState>,
+    pub(crate) services: Vec<ServiceState>,
 }
 
 /// One service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct ServiceState {
+pub(crate) struct ServiceState {
     /// Name of the process.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// Its id; none while it does not run.
     pub(super) pid: Option<u32>,
     /// Whether it serves.
     pub(super) ready: bool,
     /// URL of its metrics and rounds; none while it does not serve.
     #[serde(default)]
-    pub(super) metrics: Option<String>,
+    pub(crate) metrics: Option<String>,
     /// How often it was started again.
     pub(super) restarts: u32,
 }
@@ -121,10 +121,7 @@ impl StateFolder {
 }
 
 fn in_use(path: &Path) -> anyhow::Error {
-    let state = fs::read_to_string(path.join("state.json"))
-        .ok()
-        .and_then(|text| serde_json::from_str::<State>(&text).ok());
-    let who = match state {
+    let who = match read(path) {
         Some(State { pid, url, .. }) => format!("process {pid}, {url}"),
         None => "it is starting".to_owned(),
     };
@@ -134,14 +131,42 @@ fn in_use(path: &Path) -> anyhow::Error {
     )
 }
 
-/// By the rules for a user's state on Linux; a folder of its own for each deployment.
-fn default_folder(name: &str) -> PathBuf {
+/// What the `up` that uses a folder says of itself; none while it is starting, or if there is none.
+pub(crate) fn read(folder: &Path) -> Option<State> {
+    let text = fs::read_to_string(folder.join("state.json")).ok()?;
+    serde_json::from_str(&text).ok()
+}
+
+/// Whether an `up` runs that uses this folder.
+pub(crate) fn is_in_use(folder: &Path) -> bool {
+    let held = |lock: File| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock));
+    File::open(folder.join("lock")).is_ok_and(held)
+}
+
+/// The default folders that are in use.
+pub(crate) fn folders_in_use() -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(default_root()) else {
+        return Vec::new();
+    };
+    let folders = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut folders: Vec<PathBuf> = folders.filter(|folder| is_in_use(folder)).collect();
+    folders.sort();
+    folders
+}
+
+/// A folder of its own for each deployment.
+pub(crate) fn default_folder(name: &str) -> PathBuf {
+    default_root().join(name)
+}
+
+/// By the rules for a user's state on Linux.
+fn default_root() -> PathBuf {
     let state = match (env::var_os("XDG_STATE_HOME"), env::var_os("HOME")) {
         (Some(state), _) if !state.is_empty() => PathBuf::from(state),
         (_, Some(home)) if !home.is_empty() => PathBuf::from(home).join(".local/state"),
         _ => env::temp_dir(),
     };
-    state.join("foretoken").join(name)
+    state.join("foretoken")
 }
 
 #[cfg(test)]
@@ -175,7 +200,10 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(error.contains("process 1, http://h:1"), "{error}");
+        assert!(is_in_use(folder.path()));
         drop(first);
+        assert!(!is_in_use(folder.path()), "what a dead one left is no use");
+        assert!(!is_in_use(&folder.path().join("nothing")));
         assert!(StateFolder::open(Some(folder.path()), "a").is_ok());
     }
 
@@ -193,8 +221,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let dir = StateFolder::open(Some(folder.path()), "a").unwrap();
         dir.save(&state()).unwrap();
-        let text = fs::read_to_string(dir.file("state.json")).unwrap();
-        assert_eq!(serde_json::from_str::<State>(&text).unwrap(), state());
+        assert_eq!(read(folder.path()), Some(state()));
         dir.clear();
         assert!(!dir.file("state.json").exists());
     }

@@ -474,3 +474,32 @@ fn prompts_seen_before_come_from_the_cache() {
 mod branches;
 mod isolation;
 mod sharing;
+
+#[test]
+fn a_target_that_is_refused_again_and_again_is_counted_each_time_and_remembered_once() {
+    let mut rig = Rig::new(&DraftConfig::default(), language());
+    let refused = |instance: &str, reason: &str| ServerEvent::Refused {
+        instance: instance.into(),
+        reason: reason.into(),
+    };
+    for _ in 0..3 {
+        rig.worker.take(0, refused("t-0", "other words"));
+    }
+    assert_eq!(rig.worker.metrics.targets_refused.get(), 3);
+    assert_eq!(rig.worker.refused.len(), 1);
+    for target in 0..2000 {
+        rig.worker
+            .take(0, refused(&format!("t-{target}"), "other words"));
+    }
+    assert!(rig.worker.refused.len() <= super::MOST_REFUSED);
+    let hello = Hello {
+        instance: "t-1999".into(),
+        ..Hello::default()
+    };
+    let link = LinkId(9);
+    rig.worker.take(0, ServerEvent::Up { link, hello });
+    assert!(
+        !rig.worker.refused.contains_key("t-1999"),
+        "it is news if it fails again"
+    );
+}

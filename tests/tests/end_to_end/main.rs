@@ -11,4 +11,5 @@ mod fixture;
 mod losslessness;
 mod mirror;
 mod terminal;
+mod top;
 mod usage;

@@ -122,6 +122,31 @@ fn a_port_in_use_is_said_before_anything_starts() {
 }
 
 #[test]
+fn every_service_whose_port_is_in_use_names_it() {
+    let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = holder.local_addr().unwrap().to_string();
+    let url = format!("http://{address}");
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models");
+    let model = models.join("draft");
+    let model = model.to_str().unwrap();
+    let (listen, shows) = (["--listen", &url], ["--metrics-listen", &address]);
+    let serves = ["--listen", &address, "--target", "http://127.0.0.1:1"];
+    for (service, flags) in [
+        ("target", &listen[..]),
+        ("target", &shows),
+        ("draft", &listen),
+        ("draft", &shows),
+        ("router", &serves),
+    ] {
+        let output = foretoken(&[&[service, "--model", model], flags].concat());
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{service} {flags:?}: {text}");
+        let says = text.contains(&address) && text.contains("in use");
+        assert!(says, "{service} {flags:?}: {text}");
+    }
+}
+
+#[test]
 fn a_model_that_cannot_be_loaded_ends_up_with_a_message() {
     let folder = tempfile::tempdir().unwrap();
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/target");

@@ -141,6 +141,14 @@ pub enum ServerEvent {
         /// What is known of it.
         malformed: Malformed,
     },
+    /// A target that dialled does not go together with this endpoint. It will come again, and
+    /// again.
+    Refused {
+        /// Name of the target's replica.
+        instance: String,
+        /// Why.
+        reason: String,
+    },
     /// The link is gone: the leases of all its sessions have expired.
     Down {
         /// Which.

@@ -176,7 +176,10 @@ impl Speculation for Acceptor {
         };
         let ours = Identity::of_endpoint(VERSION, &shared.welcome);
         if let Some(reason) = mismatch(&Identity::of_target(version, &hello), &ours) {
-            tracing::warn!(target = hello.instance, reason, "refused a target");
+            shared.tell(ServerEvent::Refused {
+                instance: hello.instance,
+                reason: reason.clone(),
+            });
             return Err(Status::failed_precondition(reason));
         }
         let link = LinkId(NEXT_LINK.fetch_add(1, Ordering::Relaxed));

@@ -344,7 +344,8 @@ pub(crate) fn run_draft(
                 }
             }
             Ok(ServerEvent::Down { link, .. }) => sessions.retain(|(of, _), _| *of != link),
-            Ok(ServerEvent::Up { .. }) | Err(RecvTimeoutError::Timeout) => {}
+            Ok(ServerEvent::Up { .. } | ServerEvent::Refused { .. })
+            | Err(RecvTimeoutError::Timeout) => {}
             // Its session has lost its thread, and no other.
             Ok(ServerEvent::Malformed { link, malformed }) => {
                 let session = malformed

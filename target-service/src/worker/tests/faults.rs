@@ -224,3 +224,23 @@ fn what_is_learned_of_sampled_requests_does_not_decide_for_greedy_ones() {
     );
     rig.assert_idle();
 }
+
+#[test]
+fn an_endpoint_that_fails_again_and_again_is_counted_each_time_and_logged_once() {
+    let mut rig = Rig::new(config(LookaheadConfig::Fixed(4)), language(), 1.0);
+    rig.connect();
+    let trouble = |rig: &Rig| rig.worker.endpoints.list[0].trouble.clone();
+    assert_eq!(trouble(&rig), None);
+    let reason = "the vocabularies differ";
+    for _ in 0..3 {
+        rig.link(LinkEvent::Incompatible(reason.into()));
+        // What is known already is not logged.
+        assert_eq!(trouble(&rig).as_deref(), Some(reason));
+    }
+    assert_eq!(rig.worker.metrics.link_failures("refused"), 3);
+    assert_eq!(rig.worker.metrics.link_failures("lost"), 0);
+    rig.connect();
+    assert_eq!(trouble(&rig), None, "it is news if it fails again");
+    rig.link(LinkEvent::Down("killed".into()));
+    assert_eq!(rig.worker.metrics.link_failures("lost"), 1);
+}

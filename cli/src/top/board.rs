@@ -1,0 +1,405 @@
+//! What is known of all services and of the requests they serve.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::{Duration, Instant},
+};
+
+use foretoken_service::rounds::{Line, Round};
+use serde::Serialize;
+
+use super::{figures::Figures, places::Place, scrape::Totals, watch::News};
+
+/// Rounds of a session that are kept.
+pub(super) const RECENT: usize = 32;
+/// How long a session that has ended is shown.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// How long a session may be silent before it is not shown any more.
+const SILENCE: Duration = Duration::from_secs(15);
+/// Most sessions that are kept; the silent ones go first.
+const MOST_SESSIONS: usize = 512;
+
+/// Everything that is shown.
+#[derive(Debug)]
+pub(super) struct Board {
+    services: BTreeMap<String, Service>,
+    sessions: BTreeMap<(String, u64), Session>,
+    missed: u64,
+    began: Instant,
+}
+
+#[derive(Debug, Default)]
+struct Service {
+    name: String,
+    trouble: Option<String>,
+    kind: Option<String>,
+    /// The first look, the one before the latest, and the latest.
+    first: Option<(Totals, Instant)>,
+    before: Option<(Totals, Instant)>,
+    latest: Option<(Totals, Instant)>,
+}
+
+#[derive(Debug)]
+struct Session {
+    policy: String,
+    rounds: u32,
+    tokens: u64,
+    hits: u32,
+    windows: u32,
+    recent: VecDeque<Bar>,
+    took: Option<Duration>,
+    heard: Instant,
+    ended: Option<String>,
+}
+
+/// One round, as it is drawn.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Bar {
+    /// Tokens accepted.
+    pub(super) accepted: u32,
+    /// Tokens of the window.
+    pub(super) window: u32,
+    /// Where it came from.
+    pub(super) source: String,
+}
+
+/// The board at one moment.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Snapshot {
+    /// Over the latest interval.
+    pub(super) now: Figures,
+    /// Since the services began.
+    pub(super) all: Figures,
+    pub(super) requests: Requests,
+    pub(super) services: Vec<ServiceView>,
+    pub(super) sessions: Vec<SessionView>,
+    /// Events that came too fast to be shown.
+    pub(super) missed_events: u64,
+}
+
+/// Requests on all targets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Requests {
+    pub(super) running: u64,
+    pub(super) waiting: u64,
+    pub(super) parked: u64,
+}
+
+/// A service.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct ServiceView {
+    pub(super) name: String,
+    pub(super) url: String,
+    /// `target`, `draft` or `router`; none while that is not known.
+    pub(super) kind: Option<String>,
+    /// Why it cannot be asked, if it cannot.
+    pub(super) trouble: Option<String>,
+    /// Tokens emitted (targets, routers) or drafted (drafts) a second.
+    pub(super) tokens_per_second: f64,
+    /// Share of its KV pages in use.
+    pub(super) kv_usage: Option<f64>,
+    /// Requests running, or sessions open.
+    pub(super) sessions: u64,
+    /// Links to endpoints, or targets, that are up.
+    pub(super) links: Option<u64>,
+}
+
+/// A request that runs.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct SessionView {
+    /// Name of its target.
+    pub(super) target: String,
+    pub(super) session: u64,
+    pub(super) policy: String,
+    pub(super) rounds: u32,
+    pub(super) tokens: u64,
+    /// Share of its windows that had been drafted ahead.
+    pub(super) ahead_share: Option<f64>,
+    /// Milliseconds of the latest round.
+    pub(super) round_ms: Option<f64>,
+    /// Why it ended, if it has.
+    pub(super) ended: Option<String>,
+    /// The latest rounds, the last one last.
+    pub(super) recent: Vec<Bar>,
+}
+
+impl Board {
+    pub(super) fn new() -> Self {
+        Self {
+            services: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            missed: 0,
+            began: Instant::now(),
+        }
+    }
+
+    /// Takes in what became known.
+    pub(super) fn note(&mut self, news: News) {
+        match news {
+            News::Places(places) => self.set_places(places),
+            News::Scraped(url, totals, at) => {
+                if let Some(service) = self.services.get_mut(&url) {
+                    service.scraped(totals, at);
+                }
+            }
+            News::Failed(url, why) => {
+                if let Some(service) = self.services.get_mut(&url) {
+                    service.trouble = Some(why);
+                    service.before = None;
+                    service.latest = None;
+                }
+            }
+            News::Told(url, Line::Hello(hello)) => {
+                if let Some(service) = self.services.get_mut(&url) {
+                    service.kind = Some(hello.service.into_owned());
+                }
+            }
+            News::Told(url, Line::Round(round)) => self.note_round(url, round),
+            News::Told(_, Line::Missed { events }) => self.missed += events,
+            News::Told(_, Line::Build(_)) | News::Stop => {}
+        }
+    }
+
+    fn set_places(&mut self, places: Vec<Place>) {
+        let mut old = std::mem::take(&mut self.services);
+        for Place { name, url } in places {
+            let known = old.remove(&url).unwrap_or_default();
+            self.services.insert(url, Service { name, ..known });
+        }
+        let services = &self.services;
+        self.sessions
+            .retain(|(url, _), _| services.contains_key(url));
+    }
+
+    fn note_round(&mut self, url: String, round: Round) {
+        let now = Instant::now();
+        let key = (url, round.session);
+        let session = self.sessions.entry(key).or_insert_with(|| Session {
+            policy: round.policy.clone().into_owned(),
+            rounds: 0,
+            tokens: 0,
+            hits: 0,
+            windows: 0,
+            recent: VecDeque::with_capacity(RECENT),
+            took: None,
+            heard: now,
+            ended: None,
+        });
+        session.heard = now;
+        session.rounds = round.round;
+        session.tokens += u64::from(round.emitted);
+        session.took = round.took_us.map(Duration::from_micros);
+        session.ended = round.ended.map(std::borrow::Cow::into_owned);
+        // The verdict on a prompt has no window.
+        if round.took_us.is_some() {
+            session.windows += 1;
+            session.hits += u32::from(round.source == "ahead");
+            if session.recent.len() == RECENT {
+                session.recent.pop_front();
+            }
+            session.recent.push_back(Bar {
+                accepted: round.accepted,
+                window: round.window,
+                source: round.source.into_owned(),
+            });
+        }
+        if self.sessions.len() > MOST_SESSIONS {
+            let silent = self
+                .sessions
+                .iter()
+                .min_by_key(|(_, session)| session.heard);
+            if let Some(key) = silent.map(|(key, _)| key.clone()) {
+                self.sessions.remove(&key);
+            }
+        }
+    }
+
+    /// Whether every service that answers has been asked twice.
+    pub(super) fn has_rates(&self) -> bool {
+        let mut up = self
+            .services
+            .values()
+            .filter(|s| s.trouble.is_none())
+            .peekable();
+        up.peek().is_some() && up.all(|service| service.before.is_some())
+    }
+
+    /// All of it, as it is now. Forgets sessions that are over.
+    pub(super) fn snapshot(&mut self) -> Snapshot {
+        let now = Instant::now();
+        self.sessions.retain(|_, session| {
+            let silent = now.saturating_duration_since(session.heard);
+            silent
+                < if session.ended.is_some() {
+                    FAREWELL
+                } else {
+                    SILENCE
+                }
+        });
+        Snapshot {
+            now: self.figures(|service| service.before.as_ref()),
+            all: self.lifetime(),
+            requests: self.requests(),
+            services: self.services.iter().map(Service::view).collect(),
+            sessions: self.views(),
+            missed_events: self.missed,
+        }
+    }
+
+    /// What was counted between two looks.
+    fn figures(&self, before: impl Fn(&Service) -> Option<&(Totals, Instant)>) -> Figures {
+        let (mut targets, mut drafts) = (Totals::default(), Totals::default());
+        let mut seconds: f64 = 0.0;
+        for service in self.services.values() {
+            let (Some((then, at)), Some((now, since))) = (before(service), &service.latest) else {
+                continue;
+            };
+            let counted = now.since(then);
+            match service.kind() {
+                Some("target") => {
+                    targets.join(&counted);
+                    seconds = seconds.max(since.saturating_duration_since(*at).as_secs_f64());
+                }
+                Some("draft") => drafts.join(&counted),
+                _ => {}
+            }
+        }
+        Figures::of(&targets, &drafts, seconds)
+    }
+
+    /// What was counted since the services began; tokens a second since this program did.
+    fn lifetime(&self) -> Figures {
+        let (mut targets, mut drafts) = (Totals::default(), Totals::default());
+        for service in self.services.values() {
+            if let Some((now, _)) = &service.latest {
+                match service.kind() {
+                    Some("target") => targets.join(now),
+                    Some("draft") => drafts.join(now),
+                    _ => {}
+                }
+            }
+        }
+        let watched = self.figures(|service| service.first.as_ref());
+        Figures {
+            tokens_per_second: watched.tokens_per_second,
+            ..Figures::of(&targets, &drafts, self.began.elapsed().as_secs_f64())
+        }
+    }
+
+    fn requests(&self) -> Requests {
+        let targets = self
+            .services
+            .values()
+            .filter(|s| s.kind() == Some("target"));
+        let latest: Vec<&Totals> = targets
+            .filter_map(|s| s.latest.as_ref().map(|l| &l.0))
+            .collect();
+        let sum = |name: &str| latest.iter().map(|totals| totals.sum(name)).sum::<f64>() as u64;
+        Requests {
+            running: sum("vllm:num_requests_running"),
+            waiting: sum("vllm:num_requests_waiting"),
+            parked: sum("foretoken_requests_parked"),
+        }
+    }
+
+    fn views(&self) -> Vec<SessionView> {
+        let view = |((url, number), session): (&(String, u64), &Session)| {
+            let windows = f64::from(session.windows);
+            SessionView {
+                target: self
+                    .services
+                    .get(url)
+                    .map_or_else(|| url.clone(), |s| s.name.clone()),
+                session: *number,
+                policy: session.policy.clone(),
+                rounds: session.rounds,
+                tokens: session.tokens,
+                ahead_share: (windows > 0.0).then(|| f64::from(session.hits) / windows),
+                round_ms: session.took.map(|took| took.as_secs_f64() * 1e3),
+                ended: session.ended.clone(),
+                recent: session.recent.iter().cloned().collect(),
+            }
+        };
+        self.sessions.iter().map(view).collect()
+    }
+}
+
+impl Snapshot {
+    /// Whether any service answers.
+    pub(super) fn is_anything_up(&self) -> bool {
+        let mut services = self.services.iter();
+        services.any(|service| service.trouble.is_none() && service.kind.is_some())
+    }
+}
+
+impl Service {
+    fn scraped(&mut self, totals: Totals, at: Instant) {
+        self.trouble = None;
+        self.before = self.latest.take();
+        self.first.get_or_insert_with(|| (totals.clone(), at));
+        self.latest = Some((totals, at));
+    }
+
+    /// What it says it is, or what its metrics show it to be.
+    fn kind(&self) -> Option<&str> {
+        if let Some(kind) = &self.kind {
+            return Some(kind);
+        }
+        let (totals, _) = self.latest.as_ref()?;
+        if totals.has("foretoken_targets_ready") {
+            Some("router")
+        } else if totals.has("foretoken_builds_total") {
+            Some("draft")
+        } else if totals.has("foretoken_links_up") {
+            Some("target")
+        } else {
+            None
+        }
+    }
+
+    fn view((url, service): (&String, &Self)) -> ServiceView {
+        let kind = service.kind().map(str::to_owned);
+        let latest = service.latest.as_ref().map(|(totals, _)| totals);
+        let rate = |name: &str| {
+            let (then, at) = service.before.as_ref()?;
+            let (now, since) = service.latest.as_ref()?;
+            let seconds = since.saturating_duration_since(*at).as_secs_f64();
+            (seconds > 0.0).then(|| now.since(then).sum(name) / seconds)
+        };
+        let drafted = || {
+            let windows = rate("foretoken_drafted_tokens_total")?;
+            Some(windows + rate("foretoken_branch_tokens_total")?)
+        };
+        let (tokens, sessions, links) = match kind.as_deref() {
+            Some("draft") => (drafted(), "foretoken_sessions", Some("foretoken_links")),
+            Some("router") => (
+                rate("vllm:generation_tokens_total"),
+                "vllm:num_requests_running",
+                Some("foretoken_targets_ready"),
+            ),
+            _ => (
+                rate("vllm:generation_tokens_total"),
+                "vllm:num_requests_running",
+                Some("foretoken_links_up"),
+            ),
+        };
+        let gauge = |name: &str| {
+            latest
+                .filter(|totals| totals.has(name))
+                .map(|t| t.sum(name))
+        };
+        ServiceView {
+            name: service.name.clone(),
+            url: url.clone(),
+            kind,
+            trouble: service.trouble.clone(),
+            tokens_per_second: tokens.unwrap_or(0.0),
+            kv_usage: gauge("vllm:kv_cache_usage_perc"),
+            sessions: gauge(sessions).unwrap_or(0.0) as u64,
+            links: links.and_then(gauge).map(|links| links as u64),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

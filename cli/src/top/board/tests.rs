@@ -1,0 +1,163 @@
+use foretoken_service::rounds::Hello;
+
+use super::*;
+
+const TARGET: &str = "http://t:1";
+const DRAFT: &str = "http://d:1";
+const ROUTER: &str = "http://r:1";
+
+fn place(name: &str, url: &str) -> Place {
+    Place {
+        name: name.into(),
+        url: url.into(),
+    }
+}
+
+fn scraped(url: &str, text: &str, at: Instant) -> News {
+    News::Scraped(url.into(), Totals::parse(text), at)
+}
+
+fn told(session: u64, round: u32, accepted: u32, window: u32) -> News {
+    let round = Round {
+        session,
+        round,
+        policy: "SSD".into(),
+        source: if window > 0 { "ahead" } else { "none" }.into(),
+        window,
+        accepted,
+        emitted: accepted + 1,
+        took_us: (round > 1).then_some(650),
+        ..Round::default()
+    };
+    News::Told(TARGET.into(), Line::Round(round))
+}
+
+fn board() -> Board {
+    let mut board = Board::new();
+    let places = [("target-0", TARGET), ("draft-0", DRAFT), ("router", ROUTER)];
+    let places = places.map(|(name, url)| place(name, url));
+    board.note(News::Places(places.to_vec()));
+    board
+}
+
+/// Two looks at a target, two at a draft, and a router that does not answer.
+fn filled() -> Board {
+    let mut board = board();
+    let hello = Hello {
+        service: "target".into(),
+        instance: "target-0".into(),
+        tokens: false,
+    };
+    board.note(News::Told(TARGET.into(), Line::Hello(hello)));
+    let (then, now) = (Instant::now(), Instant::now() + Duration::from_secs(2));
+    let target = |tokens: u32, hits: u32, misses: u32| {
+        format!(
+            "vllm:num_requests_running 2
+vllm:generation_tokens_total {tokens}
+foretoken_links_up 1
+foretoken_hits_total{{round=\"later\"}} {hits}
+foretoken_misses_total{{round=\"later\"}} {misses}"
+        )
+    };
+    board.note(scraped(TARGET, &target(1000, 10, 10), then));
+    board.note(scraped(TARGET, &target(1500, 19, 11), now));
+    for at in [then, now] {
+        board.note(scraped(
+            DRAFT,
+            "foretoken_builds_total 5\nforetoken_links 1",
+            at,
+        ));
+    }
+    board.note(News::Failed(ROUTER.into(), "no answer in time".into()));
+    board
+}
+
+/// What is drawn by other tests.
+pub(crate) fn example() -> Snapshot {
+    let mut board = filled();
+    for (round, accepted, window) in [(1, 0, 0), (2, 5, 5), (3, 2, 4), (4, 0, 0)] {
+        board.note(told(7, round, accepted, window));
+    }
+    board.snapshot()
+}
+
+#[test]
+fn figures_are_those_of_the_interval_and_of_all_the_time() {
+    let snapshot = filled().snapshot();
+    let rate = snapshot.now.tokens_per_second;
+    assert!((rate - 250.0).abs() < 1.0, "{rate}");
+    assert_eq!(snapshot.now.hit_rate, Some(0.9));
+    assert_eq!(snapshot.all.hit_rate, Some(19.0 / 30.0));
+    assert_eq!(snapshot.requests.running, 2);
+    assert!(snapshot.is_anything_up());
+}
+
+#[test]
+fn services_are_told_by_what_they_say_or_show_and_one_that_fails_by_why() {
+    let snapshot = filled().snapshot();
+    let service = |name: &str| {
+        let mut services = snapshot.services.iter();
+        services.find(|service| service.name == name).unwrap()
+    };
+    assert_eq!(service("target-0").kind.as_deref(), Some("target"));
+    assert_eq!(service("draft-0").kind.as_deref(), Some("draft"));
+    assert_eq!(service("draft-0").links, Some(1));
+    assert_eq!(
+        service("router").trouble.as_deref(),
+        Some("no answer in time")
+    );
+    let mut nothing = board();
+    nothing.note(News::Failed(TARGET.into(), "refused".into()));
+    assert!(!nothing.has_rates() && !nothing.snapshot().is_anything_up());
+}
+
+#[test]
+fn rates_are_there_once_everybody_who_answers_was_asked_twice() {
+    let mut board = board();
+    board.note(News::Failed(ROUTER.into(), "refused".into()));
+    let now = Instant::now();
+    for (url, expected) in [
+        (TARGET, false),
+        (DRAFT, false),
+        (TARGET, false),
+        (DRAFT, true),
+    ] {
+        board.note(scraped(url, "a 1", now));
+        assert_eq!(board.has_rates(), expected, "{url}");
+    }
+}
+
+#[test]
+fn a_session_has_its_latest_rounds_and_leaves_after_its_end() {
+    let mut board = filled();
+    for round in 1..=50 {
+        board.note(told(7, round, round % 5, 5));
+    }
+    let snapshot = board.snapshot();
+    let [session] = snapshot.sessions.as_slice() else {
+        panic!("{:?}", snapshot.sessions)
+    };
+    assert_eq!((session.session, session.rounds), (7, 50));
+    assert_eq!(session.target, "target-0");
+    assert_eq!(session.recent.len(), RECENT);
+    assert_eq!(session.recent[RECENT - 1].accepted, 0);
+    assert_eq!(session.ahead_share, Some(1.0));
+    assert_eq!(session.round_ms, Some(0.65));
+    let key = (TARGET.to_owned(), 7);
+    let known = board.sessions.get_mut(&key).unwrap();
+    known.heard = Instant::now().checked_sub(2 * FAREWELL).unwrap();
+    assert_eq!(board.snapshot().sessions.len(), 1, "it may go on");
+    board.sessions.get_mut(&key).unwrap().ended = Some("length".into());
+    assert!(board.snapshot().sessions.is_empty());
+}
+
+#[test]
+fn sessions_are_bounded_and_go_with_their_target() {
+    let mut board = filled();
+    for session in 0..2 * MOST_SESSIONS as u64 {
+        board.note(told(session, 2, 1, 5));
+    }
+    assert_eq!(board.sessions.len(), MOST_SESSIONS);
+    board.note(News::Places(vec![place("draft-0", DRAFT)]));
+    assert!(board.snapshot().sessions.is_empty());
+}

@@ -1,0 +1,129 @@
+//! `foretoken top` beside a running `foretoken up`.
+
+use std::{
+    path::Path,
+    process::{Command, Output},
+};
+
+use serde_json::{Value, json};
+
+use crate::fixture::{Up, executable, run};
+
+fn top(arguments: &[&str]) -> Output {
+    let output = Command::new(executable())
+        .arg("top")
+        .args(arguments)
+        .output();
+    output.unwrap()
+}
+
+/// Keeps the services busy with drafting ahead until `done`.
+async fn busy<T>(up: &Up, done: impl Future<Output = T>) -> T {
+    let request = json!({
+        "model": "story", "prompt": "Question: Tom has 3 apples.", "max_tokens": 400,
+        "ignore_eos": true, "foretoken": {"policy": "SSD", "lookahead": 4},
+    });
+    let ask = async {
+        loop {
+            up.complete(&request).await;
+        }
+    };
+    tokio::select! {
+        () = ask => unreachable!("it asks for ever"),
+        done = done => done,
+    }
+}
+
+#[test]
+fn what_runs_is_told_once_in_json_and_in_words() {
+    let up = Up::start(1);
+    let folder = up.state_folder().to_str().unwrap().to_owned();
+    let watch = |json: bool| {
+        let folder = folder.clone();
+        tokio::task::spawn_blocking(move || {
+            let mut arguments = vec!["--once", "--interval", "0.5", "--state-dir", &folder];
+            if json {
+                arguments.push("--json");
+            }
+            top(&arguments)
+        })
+    };
+    run(async {
+        let output = busy(&up, async { watch(true).await.unwrap() }).await;
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{log}");
+        let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(
+            told["now"]["tokens_per_second"].as_f64() > Some(0.0),
+            "{told}"
+        );
+        assert!(
+            told["now"]["acceptance_length"].as_f64() >= Some(1.0),
+            "{told}"
+        );
+        assert!(told["all"]["hit_rate"].as_f64() > Some(0.0), "{told}");
+        assert!(
+            told["now"]["bytes_per_round"].as_f64() > Some(0.0),
+            "{told}"
+        );
+        let kinds: Vec<&str> = told["services"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|service| {
+                assert!(service["trouble"].is_null(), "{service}");
+                service["kind"].as_str().unwrap()
+            })
+            .collect();
+        for kind in ["target", "draft", "router"] {
+            assert_eq!(kinds.iter().filter(|found| **found == kind).count(), 1);
+        }
+        let session = &told["sessions"][0];
+        assert_eq!(
+            (&session["policy"], &session["target"]),
+            (&"SSD".into(), &"target-0".into())
+        );
+        assert!(!session["recent"].as_array().unwrap().is_empty());
+
+        let output = busy(&up, async { watch(false).await.unwrap() }).await;
+        let text = String::from_utf8_lossy(&output.stdout);
+        for word in ["1 running", "hit rate", "draft-tiny-0", "accepted by round"] {
+            assert!(text.contains(word), "{word} in\n{text}");
+        }
+    });
+}
+
+#[test]
+fn a_terminal_is_a_screen_and_afterwards_what_it_was() {
+    let up = Up::start(1);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/end_to_end/top.py");
+    let output = Command::new("python3")
+        .arg(script)
+        .arg(executable())
+        .arg(up.state_folder())
+        .arg(&up.url)
+        .output()
+        .unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{log}");
+}
+
+#[test]
+fn what_cannot_be_watched_is_named_with_its_reason() {
+    let output = top(&["--once", "--interval", "0.1", "--address", "127.0.0.1:1"]);
+    assert_eq!(output.status.code(), Some(1));
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    let expected = "cannot watch 127.0.0.1:1 at http://127.0.0.1:1: Connection refused";
+    assert!(log.contains(expected), "{log}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let output = top(&["--once", "--state-dir", folder.path().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        log.contains("no `foretoken up` uses") && log.contains("--address"),
+        "{log}"
+    );
+    let bad = top(&["--interval", "0"]);
+    assert_eq!(bad.status.code(), Some(64));
+}
