@@ -14,7 +14,7 @@ PEERS ?= $(CARGO_TARGET_DIR)/peers
 THREADS ?= 1
 
 .NOTPARALLEL:
-.PHONY: up test format lint doc rust-build rust-test client-test fuzz bench bench-peers
+.PHONY: up test format lint doc rust-build rust-test client-test fuzz bench plots bench-peers
 
 up:
 	cargo build --release --locked -p foretoken
@@ -54,9 +54,14 @@ fuzz:
 
 bench:
 	cargo build --release --locked -p foretoken
-	for what in verify protocol decode ssd distant sharing batch router; do \
+	for what in verify protocol decode ssd distant sharing batch router sim plots; do \
 		$(CARGO_TARGET_DIR)/release/foretoken bench $$what || exit 1; \
 	done
+
+# Draws what is in bench/results.
+plots:
+	cargo build --release --locked -p foretoken
+	$(CARGO_TARGET_DIR)/release/foretoken bench plots
 
 # See bench/peers/README.md; THREADS=2 measures on two cores.
 bench-peers:

@@ -10,6 +10,7 @@ pub mod decode;
 pub mod distant;
 pub mod machine;
 pub mod metrics;
+pub mod plots;
 pub mod prompts;
 pub mod protocol;
 pub mod random_model;
@@ -18,6 +19,7 @@ pub mod report;
 pub mod router;
 pub mod run;
 pub mod sharing;
+pub mod sim;
 pub mod ssd;
 pub mod stack;
 pub mod stats;
@@ -58,6 +60,10 @@ enum What {
     Protocol(protocol::ProtocolArgs),
     /// Time the router adds to a token
     Router(router::RouterArgs),
+    /// The papers' machines, simulated: published beside predicted, and what ours would do there
+    Sim(sim::SimArgs),
+    /// Draws the results
+    Plots(plots::PlotsArgs),
 }
 
 /// Runs the benchmark asked for, with services from the running executable.
@@ -77,5 +83,7 @@ pub async fn run(args: &BenchArgs) -> anyhow::Result<()> {
             tokio::task::spawn_blocking(move || protocol::run(protocol, &results)).await?
         }
         What::Router(router) => router::run(router, binary, models, results).await,
+        What::Sim(sim) => sim::run(*sim, results),
+        What::Plots(plots) => plots::run(plots, results),
     }
 }

@@ -14,8 +14,9 @@ pub struct Report {
     pub name: String,
     /// What was measured, how, and what was left out (warm-up rounds, for example).
     pub method: String,
-    /// Where.
-    pub machine: Machine,
+    /// Where; none for results that do not depend on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine: Option<Machine>,
     /// Column names.
     pub columns: Vec<String>,
     /// Rows of cells, as printed.
@@ -30,10 +31,18 @@ impl Report {
         Self {
             name: name.to_owned(),
             method: method.into(),
-            machine: machine::describe(),
+            machine: Some(machine::describe()),
             columns: columns.iter().map(|c| (*c).to_owned()).collect(),
             rows: Vec::new(),
             data: serde_json::Value::Null,
+        }
+    }
+
+    /// An empty report of what is the same on every machine.
+    pub fn computed(name: &'static str, method: impl Into<String>, columns: &[&str]) -> Self {
+        Self {
+            machine: None,
+            ..Self::new(name, method, columns)
         }
     }
 

@@ -95,6 +95,13 @@ impl TargetSession {
         self.cache.len()
     }
 
+    /// Tokens that have been drafted for this verdict on the round under verification, and came. A
+    /// driver that knows the verdict may wait for another one before it hands it over: nothing is
+    /// drafted for a verdict that the endpoint knows.
+    pub fn drafted_for(&self, verdict: OutcomeKey) -> usize {
+        self.cache.find(verdict).map_or(0, |hit| hit.tokens.len())
+    }
+
     /// Looks a verdict up. To be called before it changes anything.
     pub(super) fn look_up(&self, verified: &Verified<'_>) -> Looked {
         Looked {

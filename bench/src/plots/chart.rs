@@ -1,0 +1,164 @@
+//! Lines over numbers, with the legend beside them.
+
+use std::path::Path;
+
+use plotters::{
+    coord::Shift,
+    prelude::*,
+    style::{FontFamily, TextStyle},
+};
+
+use super::{COLOURS, named::NamedAxis};
+
+/// Size of a plot, and where its legend begins, in pixels.
+const SIZE: (u32, u32) = (840, 400);
+const LEGEND: u32 = 610;
+const FONT: &str = "sans-serif";
+
+/// Lines in a plane.
+#[derive(Default)]
+pub(super) struct Chart {
+    pub(super) title: String,
+    pub(super) across: &'static str,
+    pub(super) up: &'static str,
+    /// Marks on the axis across. Evenly spaced if `even`, else where they are.
+    pub(super) marks: Vec<f64>,
+    pub(super) even: bool,
+    /// Where the axis up begins; at 0 unless said otherwise.
+    pub(super) from: f64,
+    pub(super) lines: Vec<Line>,
+}
+
+/// One line.
+#[derive(Default)]
+pub(super) struct Line {
+    pub(super) name: String,
+    pub(super) points: Vec<(f64, f64)>,
+    /// Lowest and highest of what was measured, by point; may be empty.
+    pub(super) ranges: Vec<(f64, f64)>,
+    /// Points only, for what was published.
+    pub(super) bare: bool,
+}
+
+impl Chart {
+    pub(super) fn draw(&self, path: &Path) -> anyhow::Result<()> {
+        let root = SVGBackend::new(path, SIZE).into_drawing_area();
+        let failed = |error: &dyn std::fmt::Display| anyhow::anyhow!("{error}");
+        self.draw_on(&root).map_err(|error| failed(&error))?;
+        root.present().map_err(|error| failed(&error))
+    }
+
+    fn draw_on<DB: DrawingBackend>(
+        &self,
+        root: &DrawingArea<DB, Shift>,
+    ) -> Result<(), DrawingAreaErrorKind<DB::ErrorType>> {
+        root.fill(&WHITE)?;
+        let (plane, legend) = root.split_horizontally(LEGEND);
+        let names: Vec<_> = self
+            .marks
+            .iter()
+            .map(|&x| (self.place(x), x.to_string()))
+            .collect();
+        let (first, last) = match &names[..] {
+            [first, .., last] => (first.0, last.0),
+            _ => (0.0, 1.0),
+        };
+        let margin = (last - first) * 0.05;
+        let across = NamedAxis {
+            range: first - margin..last + margin,
+            names,
+        };
+        let top = self.lines.iter().flat_map(Line::tops).fold(0.0, f64::max);
+        let mut chart = ChartBuilder::on(&plane)
+            .caption(&self.title, (FONT, 16))
+            .margin(10)
+            .x_label_area_size(42)
+            .y_label_area_size(58)
+            .build_cartesian_2d(across, self.from..top + (top - self.from) * 0.06)?;
+        chart
+            .configure_mesh()
+            .x_desc(self.across)
+            .y_desc(self.up)
+            .y_label_formatter(&f64::to_string)
+            .label_style((FONT, 13))
+            .axis_desc_style((FONT, 14))
+            .light_line_style(TRANSPARENT)
+            .draw()?;
+        for (line, colour) in self.lines.iter().zip(COLOURS) {
+            let points: Vec<_> = line
+                .points
+                .iter()
+                .map(|&(x, y)| (self.place(x), y))
+                .collect();
+            if !line.bare {
+                let path = LineSeries::new(points.iter().copied(), colour.stroke_width(2));
+                chart.draw_series(path)?;
+            }
+            let spans = points.iter().zip(&line.ranges);
+            chart.draw_series(spans.map(|(&(x, _), &(low, high))| {
+                PathElement::new(vec![(x, low), (x, high)], colour.stroke_width(1))
+            }))?;
+            let marks = points.into_iter().map(|point| {
+                let style = if line.bare {
+                    colour.stroke_width(2)
+                } else {
+                    colour.filled()
+                };
+                Circle::new(point, if line.bare { 6 } else { 3 }, style)
+            });
+            chart.draw_series(marks)?;
+        }
+        let kind = |line: &Line| if line.bare { Key::Ring } else { Key::Line };
+        let names = self.lines.iter().map(|line| (&line.name[..], kind(line)));
+        draw_legend(&legend, names)
+    }
+
+    /// Where a number is on the axis across.
+    fn place(&self, x: f64) -> f64 {
+        let mark = self.marks.iter().position(|&mark| (mark - x).abs() < 1e-9);
+        match mark {
+            Some(mark) if self.even => mark as f64,
+            _ => x,
+        }
+    }
+}
+
+impl Line {
+    fn tops(&self) -> impl Iterator<Item = f64> {
+        let points = self.points.iter().map(|point| point.1);
+        points.chain(self.ranges.iter().map(|range| range.1))
+    }
+}
+
+/// What stands for an arm.
+#[derive(Clone, Copy)]
+pub(super) enum Key {
+    /// A line with dots.
+    Line,
+    /// A dot.
+    Dot,
+    /// A ring.
+    Ring,
+}
+
+/// Names of the arms, below each other.
+pub(super) fn draw_legend<'a, DB: DrawingBackend>(
+    area: &DrawingArea<DB, Shift>,
+    names: impl Iterator<Item = (&'a str, Key)>,
+) -> Result<(), DrawingAreaErrorKind<DB::ErrorType>> {
+    let text = TextStyle::from((FontFamily::SansSerif, 13).into_font());
+    for (i, ((name, key), colour)) in names.zip(COLOURS).enumerate() {
+        let y = 56 + 24 * i as i32;
+        let stroke = colour.stroke_width(2);
+        match key {
+            Key::Ring => area.draw(&Circle::new((19, y), 6, stroke))?,
+            Key::Dot => area.draw(&Circle::new((19, y), 4, colour.filled()))?,
+            Key::Line => {
+                area.draw(&PathElement::new(vec![(8, y), (30, y)], stroke))?;
+                area.draw(&Circle::new((19, y), 3, colour.filled()))?;
+            }
+        }
+        area.draw(&Text::new(name.to_owned(), (38, y - 7), text.clone()))?;
+    }
+    Ok(())
+}

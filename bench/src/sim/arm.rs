@@ -1,0 +1,16 @@
+//! Names of who decodes how.
+
+/// One token a pass.
+pub(crate) const PLAIN: &str = "plain";
+/// Draft, then verify.
+pub(crate) const SPECULATIVE: &str = "Speculative";
+/// As the paper's reference.
+pub(crate) const PAPER: &str = "SSD, paper's";
+/// The same, not with the published lookahead but with the best.
+pub(crate) const PAPER_BEST: &str = "SSD, paper's at its best K";
+/// As here.
+pub(crate) const OURS: &str = "SSD, ours";
+/// The same, but asked for after verdicts.
+pub(crate) const PULL: &str = "SSD, ours, pull";
+/// What is fastest, each target with an endpoint of its own.
+pub(crate) const OWN: &str = "best with an own endpoint";

@@ -1,0 +1,238 @@
+//! What is simulated.
+
+use std::time::Duration;
+
+use super::{
+    arm,
+    arms::Lab,
+    lines::{Label, Line},
+    published::{
+        self, LLAMA, LOG, LOG_BATCHES, LOG_SINGLE, QWEN, REPRODUCTION, REPRODUCTION_SPECULATIVE,
+        REPRODUCTION_SPEEDS, Setting,
+    },
+    world::Scenario,
+};
+
+/// A case of which several arms are simulated.
+struct Bench {
+    experiment: &'static str,
+    case: String,
+    axis: &'static str,
+    lines: Vec<Line>,
+}
+
+impl Bench {
+    fn new(experiment: &'static str, case: impl Into<String>, axis: &'static str) -> Self {
+        Self {
+            experiment,
+            case: case.into(),
+            axis,
+            lines: Vec::new(),
+        }
+    }
+
+    fn add(
+        &mut self,
+        arm: &'static str,
+        (x, lookahead): (f64, u32),
+        published: Published,
+        scenario: &Scenario,
+    ) -> anyhow::Result<()> {
+        let label = Label {
+            experiment: self.experiment,
+            case: self.case.clone(),
+            axis: self.axis,
+            x,
+            arm,
+            lookahead,
+            published: published.figure,
+            given: published.given,
+        };
+        self.lines.push(label.line(&scenario.run()?));
+        Ok(())
+    }
+}
+
+/// What was published of an arm.
+#[derive(Clone, Copy, Default)]
+struct Published {
+    figure: Option<f64>,
+    given: bool,
+}
+
+const NOTHING: Published = Published {
+    figure: None,
+    given: false,
+};
+
+fn shown(figure: f64) -> Published {
+    Published {
+        figure: Some(figure),
+        given: false,
+    }
+}
+
+fn given(figure: f64) -> Published {
+    Published {
+        figure: Some(figure),
+        given: true,
+    }
+}
+
+/// The paper's table: one request at a time, four datasets, two pairs.
+pub(super) fn published(lab: &Lab) -> anyhow::Result<Vec<Line>> {
+    let mut lines = Vec::new();
+    for (setting, datasets) in [LLAMA, QWEN] {
+        for set in datasets {
+            let case = lab.case(setting, setting.agreement(set.speculative));
+            let name = format!("{}: {}", setting.name, set.name);
+            let mut bench = Bench::new("published", name, "streams");
+            bench.add(arm::PLAIN, (1.0, 0), given(setting.plain), &case.plain())?;
+            let k = setting.speculative_k;
+            let speculative = case.speculative(k);
+            bench.add(
+                arm::SPECULATIVE,
+                (1.0, k),
+                given(set.speculative),
+                &speculative,
+            )?;
+            let reference = case.reference(setting.k);
+            bench.add(arm::PAPER, (1.0, setting.k), shown(set.ssd), &reference)?;
+            let (k, reference) = case.best_reference()?;
+            bench.add(arm::PAPER_BEST, (1.0, k), NOTHING, &reference)?;
+            let (k, ours) = case.ours_for(1, Duration::ZERO);
+            bench.add(arm::OURS, (1.0, k), NOTHING, &ours)?;
+            lines.extend(bench.lines);
+        }
+    }
+    Ok(lines)
+}
+
+/// The independent reproduction: what the lookahead does.
+pub(super) fn reproduction(lab: &Lab) -> anyhow::Result<Vec<Line>> {
+    let setting = REPRODUCTION;
+    let case = lab.case(setting, setting.agreement(REPRODUCTION_SPECULATIVE));
+    let mut bench = Bench::new("lookahead", setting.name, "K");
+    bench.add(arm::PLAIN, (0.0, 0), given(setting.plain), &case.plain())?;
+    for k in 1..=8 {
+        let x = f64::from(k);
+        let speculative = if k == setting.speculative_k {
+            given(REPRODUCTION_SPECULATIVE)
+        } else {
+            NOTHING
+        };
+        bench.add(arm::SPECULATIVE, (x, k), speculative, &case.speculative(k))?;
+        let published = REPRODUCTION_SPEEDS.iter().find(|(known, _)| *known == k);
+        let published = published.map_or(NOTHING, |(_, speed)| shown(*speed));
+        bench.add(arm::PAPER, (x, k), published, &case.reference(k))?;
+        bench.add(arm::OURS, (x, k), NOTHING, &case.ours(k))?;
+    }
+    Ok(bench.lines)
+}
+
+/// The authors' log: several requests at once.
+pub(super) fn batches(lab: &Lab) -> anyhow::Result<Vec<Line>> {
+    let case = lab.case(LOG, published::log_agreement());
+    let mut bench = Bench::new("batch", LOG.name, "streams");
+    let single = [(1, LOG_SINGLE, None)];
+    for (batch, speed, _) in single.into_iter().chain(LOG_BATCHES) {
+        let x = batch as f64;
+        let known = if batch == 1 { given } else { shown };
+        let batched = |scenario| case.batched(scenario, batch);
+        bench.add(arm::PLAIN, (x, 0), NOTHING, &batched(case.plain()))?;
+        let speculative = batched(case.speculative(LOG.speculative_k));
+        bench.add(
+            arm::SPECULATIVE,
+            (x, LOG.speculative_k),
+            NOTHING,
+            &speculative,
+        )?;
+        let reference = batched(case.reference(LOG.k));
+        bench.add(arm::PAPER, (x, LOG.k), known(speed), &reference)?;
+        let (k, ours) = case.ours_for(batch, Duration::ZERO);
+        bench.add(arm::OURS, (x, k), NOTHING, &ours)?;
+    }
+    Ok(bench.lines)
+}
+
+/// Round trips between target and endpoint, pushed and asked for.
+pub(super) fn network(lab: &Lab) -> anyhow::Result<Vec<Line>> {
+    let (llama, sets) = LLAMA;
+    let last = sets[sets.len() - 1];
+    let cases: [(Setting, f64, &str); 2] = [
+        (llama, last.speculative, last.name),
+        (REPRODUCTION, REPRODUCTION_SPECULATIVE, "K by the rule"),
+    ];
+    let mut lines = Vec::new();
+    for (setting, speculative, data) in cases {
+        let case = lab.case(setting, setting.agreement(speculative));
+        let name = format!("{}: {data}", setting.name);
+        let mut bench = Bench::new("network", name, "round trip ms");
+        for micros in [0, 100, 500, 1000, 2000] {
+            let round_trip = Duration::from_micros(micros);
+            let x = micros as f64 / 1e3;
+            let mut reference = case.reference(setting.k);
+            reference.round_trip = round_trip;
+            bench.add(arm::PAPER, (x, setting.k), NOTHING, &reference)?;
+            let (k, ours) = case.ours_for(1, round_trip);
+            bench.add(arm::OURS, (x, k), NOTHING, &ours)?;
+            let (k, mut pull) = case.ours_for(1, Duration::ZERO);
+            pull.round_trip = round_trip;
+            pull.pull();
+            bench.add(arm::PULL, (x, k), NOTHING, &pull)?;
+        }
+        lines.extend(bench.lines);
+    }
+    Ok(lines)
+}
+
+/// Targets that share endpoints, and targets each with an endpoint of its own that is slower by their
+/// number, the same compute in all, which do with it what is fastest.
+pub(super) fn sharing(lab: &Lab) -> anyhow::Result<Vec<Line>> {
+    let (setting, sets) = LLAMA;
+    let set = sets[sets.len() - 1];
+    let mut case = lab.case(setting, setting.agreement(set.speculative));
+    let (k, ours) = case.ours_for(1, Duration::ZERO);
+    let name = |what: &str| format!("{}: {}, {what}", setting.name, set.name);
+    let mut lines = Vec::new();
+    for (endpoints, what) in [(1, "1 endpoint"), (2, "2 endpoints"), (8, "8 endpoints")] {
+        let mut bench = Bench::new("sharing", name(what), "targets");
+        for targets in [1, 4, 16, 64] {
+            if targets >= endpoints {
+                let shared = case.shared(ours.clone(), targets, endpoints);
+                bench.add(arm::OURS, (targets as f64, k), NOTHING, &shared)?;
+            }
+        }
+        lines.extend(bench.lines);
+    }
+    let mut bench = Bench::new("sharing", name("1/N each"), "targets");
+    for targets in [1, 4, 16, 64] {
+        case.draft_slower_by(targets as u32);
+        let (k, own) = case.best()?;
+        let own = case.shared(own, targets, targets);
+        bench.add(arm::OWN, (targets as f64, k), NOTHING, &own)?;
+    }
+    lines.extend(bench.lines);
+    Ok(lines)
+}
+
+/// Ours when tokens are sampled: the same pair, the log's times.
+pub(super) fn temperatures(lab: &Lab) -> anyhow::Result<Vec<Line>> {
+    let case = lab.case(LOG, published::log_agreement());
+    let mut bench = Bench::new("temperature", LOG.name, "T");
+    for x in [0.0, 0.7, 1.0] {
+        let temperature = x as f32;
+        let (k, mut ours) = case.ours_for(1, Duration::ZERO);
+        ours.temperature = temperature;
+        bench.add(arm::OURS, (x, k), NOTHING, &ours)?;
+        let mut speculative = case.speculative(LOG.speculative_k);
+        speculative.temperature = temperature;
+        bench.add(
+            arm::SPECULATIVE,
+            (x, LOG.speculative_k),
+            NOTHING,
+            &speculative,
+        )?;
+    }
+    Ok(bench.lines)
+}

@@ -1,0 +1,228 @@
+//! A simulated target: its requests, and when it verifies.
+
+use std::{ops::Range, time::Duration};
+
+use foretoken_speculation::{
+    Seed, SessionId, TokenId,
+    fallback::Fallback,
+    guess::OutcomeKey,
+    message::{ToDraft, ToTarget},
+    policy::{
+        Patience,
+        target::{Input, Next, TargetConfig, TargetSession, Verified},
+    },
+    sampling::{Sampler, SamplingParams, Scratch},
+    verify::{self, Verification},
+};
+
+use super::{
+    pair::{Context, Pair, Role, VOCAB},
+    times::Times,
+    world::Scenario,
+};
+
+/// Tokens of every prompt.
+pub(super) const PROMPT: usize = 16;
+/// No simulated message is ever lost, so nobody gives up waiting.
+const FOREVER: Duration = Duration::from_secs(3600);
+
+/// One request.
+struct Row {
+    session: TargetSession,
+    sampler: Sampler,
+    /// Rows of its part of the pass under way.
+    rows: u32,
+    /// What the pass decided.
+    tokens: Vec<TokenId>,
+}
+
+/// A target with as many requests as its batch has rows; they go on without end.
+pub(super) struct Target {
+    rows: Vec<Row>,
+    /// Passes begin when all requests can take part in them; otherwise as soon as one can.
+    lock_step: bool,
+    on_miss: Option<Fallback>,
+    linger: Option<Duration>,
+    /// Tokens of complete continuations.
+    lookahead: u32,
+    busy: bool,
+    /// When the pass ended whose verdicts are still to be acted upon.
+    decided_at: Option<Duration>,
+    idle_since: Duration,
+    pub(super) counts: Counts,
+}
+
+/// What a target did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) tokens: u64,
+    /// Verdicts.
+    pub(super) rounds: u64,
+    pub(super) passes: u64,
+    /// Time in which the target waited for windows.
+    pub(super) waited: Duration,
+    /// Verdicts that something was drafted for, and others, both without the first ones.
+    pub(super) hits: u64,
+    pub(super) misses: u64,
+}
+
+impl Target {
+    pub(super) fn new(
+        ids: Range<usize>,
+        scenario: &Scenario,
+        sampling: &SamplingParams,
+        max_len: usize,
+    ) -> anyhow::Result<Self> {
+        let row = |id: usize| {
+            let id = id as u64;
+            let tokens: Vec<TokenId> = (0..PROMPT as u64)
+                .map(|i| TokenId(((id * 131 + i * 29 + id * i) % VOCAB as u64) as u32))
+                .collect();
+            let config = TargetConfig {
+                session: SessionId(id),
+                policy: scenario.policy,
+                sampling: sampling.clone(),
+                verification: Verification::Coupled,
+                seed: Seed(id),
+                prompt_len: PROMPT as u32,
+                max_len,
+                vocab_size: VOCAB as u32,
+                patience: Patience::new(1.5, FOREVER, FOREVER, FOREVER),
+                reopen_after: FOREVER,
+            };
+            Ok(Row {
+                sampler: Sampler::new(sampling.clone(), Seed(id), &tokens, PROMPT)?,
+                session: TargetSession::new(config, tokens),
+                rows: 0,
+                tokens: Vec::new(),
+            })
+        };
+        Ok(Self {
+            rows: ids.map(row).collect::<anyhow::Result<_>>()?,
+            lock_step: scenario.lock_step,
+            on_miss: scenario.on_miss,
+            linger: scenario.linger,
+            lookahead: scenario.policy.lookahead(u32::MAX).max(1),
+            busy: false,
+            decided_at: None,
+            idle_since: Duration::ZERO,
+            counts: Counts::default(),
+        })
+    }
+
+    /// Binds all requests.
+    pub(super) fn open(&mut self, now: Duration) -> Vec<ToDraft> {
+        let rows = self.rows.iter_mut();
+        rows.flat_map(|row| row.session.handle(now, Input::LinkUp).messages)
+            .collect()
+    }
+
+    /// Takes in a message for one of its requests.
+    pub(super) fn receive(&mut self, now: Duration, message: &ToTarget) -> Vec<ToDraft> {
+        let id = match message {
+            ToTarget::Opened { session, .. } | ToTarget::Refused { session, .. } => *session,
+            ToTarget::Window(window) => window.session,
+            ToTarget::Entries(entries) => entries.session,
+            ToTarget::Resync(resync) => resync.session,
+        };
+        let row = self.rows.iter_mut().find(|row| row.session.id() == id);
+        let effects = row.map(|row| row.session.handle(now, Input::Received(message)));
+        effects.map_or_else(Vec::new, |effects| effects.messages)
+    }
+
+    /// Begins a pass if it is time for one; how long it takes.
+    pub(super) fn begin(&mut self, now: Duration, times: &Times) -> Option<Duration> {
+        if self.busy {
+            return None;
+        }
+        let (mut rows, mut waits) = (0, false);
+        for row in &mut self.rows {
+            row.rows = match row.session.next(now) {
+                Next::Verify(window) => window.len() as u32 + 1,
+                Next::Wait { .. } | Next::Finished => 0,
+            };
+            waits |= row.rows == 0;
+            rows += row.rows;
+        }
+        if rows == 0 || (self.lock_step && waits) {
+            return None;
+        }
+        self.busy = true;
+        self.counts.waited += now.saturating_sub(self.idle_since);
+        self.counts.passes += 1;
+        Some(times.pass(rows))
+    }
+
+    /// Ends the pass: decides.
+    pub(super) fn decide(&mut self, now: Duration, pair: &Pair, scratch: &mut Scratch) {
+        self.decided_at = Some(now);
+        let mut logits = Vec::new();
+        for row in self.rows.iter_mut().filter(|row| row.rows > 0) {
+            let mut context = Context::of(row.session.tokens());
+            let Next::Verify(proposals) = row.session.next(now) else {
+                continue;
+            };
+            // Trees are never asked for.
+            let window = proposals.tokens();
+            logits.clear();
+            pair.append(Role::Target, context, &mut logits);
+            for &token in window {
+                context = context.with(token);
+                pair.append(Role::Target, context, &mut logits);
+            }
+            let verdict = verify::coupled_chain(&mut row.sampler, scratch, window, |i| {
+                &logits[i * VOCAB..(i + 1) * VOCAB]
+            });
+            row.tokens.clear();
+            row.tokens.extend_from_slice(&window[..verdict.accepted]);
+            row.tokens.push(verdict.decided);
+        }
+    }
+
+    /// Whether to wait for the last token of the continuations of what was decided, and until when:
+    /// if all but that one have come.
+    pub(super) fn lingers(&self, now: Duration) -> Option<Duration> {
+        let until = self.decided_at? + self.linger?;
+        let drafted = |row: &Row| {
+            let (&token, accepted) = row.tokens.split_last()?;
+            let accepted = accepted.len() as u32;
+            Some(row.session.drafted_for(OutcomeKey { accepted, token }) as u32)
+        };
+        let mut rows = self.rows.iter().filter(|row| row.rows > 0);
+        let waits = rows.any(|row| drafted(row) == Some(self.lookahead - 1));
+        (waits && until > now).then_some(until)
+    }
+
+    /// Whether verdicts wait to be drawn consequences of.
+    pub(super) fn is_decided(&self) -> bool {
+        self.decided_at.is_some()
+    }
+
+    /// Draws the consequences of the verdicts; what to send.
+    pub(super) fn conclude(&mut self, now: Duration) -> Vec<ToDraft> {
+        self.busy = false;
+        self.idle_since = self.decided_at.take().unwrap_or(now);
+        let mut messages = Vec::new();
+        for row in self.rows.iter_mut().filter(|row| row.rows > 0) {
+            let before = row.session.stats().ahead;
+            let effects = row.session.handle(
+                now,
+                Input::Verified(Verified {
+                    tokens: &row.tokens,
+                    accepted: row.tokens.len() as u32 - 1,
+                    fallback: self.on_miss,
+                    ..Verified::default()
+                }),
+            );
+            let after = row.session.stats().ahead;
+            if effects.lookup.is_some_and(|lookup| !lookup.first) {
+                self.counts.hits += u64::from(after.hits - before.hits);
+                self.counts.misses += u64::from(after.misses - before.misses);
+            }
+            self.counts.tokens += row.tokens.len() as u64;
+            self.counts.rounds += 1;
+            messages.extend(effects.messages);
+        }
+        messages
+    }
+}
