@@ -121,6 +121,19 @@ pub struct SpeculationSpec {
     /// What happens while no endpoint answers; never an error.
     #[serde(default)]
     pub on_loss: OnLoss,
+    /// Whether a window may be a tree of tokens.
+    #[serde(default)]
+    pub trees: Trees,
+}
+
+/// Whether endpoints may propose trees of tokens: second choices beside a chain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Trees {
+    /// Chains only.
+    #[default]
+    Off,
+    /// Where their expected tokens are worth the time of their rows.
+    Auto,
 }
 
 /// The rule by which proposals are accepted.

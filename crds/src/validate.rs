@@ -220,6 +220,7 @@ impl Check<'_> {
             verification: _,
             endpoints,
             on_loss,
+            trees: _,
         } = speculation;
         self.policy(policy, parallelism);
         let field = "spec.speculation.endpoints";

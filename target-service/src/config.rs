@@ -50,6 +50,8 @@ pub struct TargetConfig {
     pub on_loss: OnLossName,
     /// The rule by which proposals are accepted. Default `Coupled`.
     pub verification: VerificationConfig,
+    /// Whether endpoints may propose trees of tokens. Default `Off`.
+    pub trees: TreesName,
     /// Longest that a request waits for a window, whatever was learned of the endpoint; then it
     /// goes on without. Usually it waits for little more than the slowest of recent answers.
     /// Default 500 ms.
@@ -99,6 +101,7 @@ impl Default for TargetConfig {
             ssd: SsdConfig::default(),
             on_loss: OnLossName::Plain,
             verification: VerificationConfig::Coupled,
+            trees: TreesName::Off,
             patience: Duration::from_millis(500),
             max_running: 64,
             max_waiting: 1024,
@@ -149,6 +152,15 @@ impl PolicyName {
             _ => None,
         }
     }
+}
+
+/// Whether windows may be trees of tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TreesName {
+    /// Chains only.
+    Off,
+    /// Where their expected tokens are worth the time of their rows.
+    Auto,
 }
 
 /// Parameters of `SSD` (arXiv 2603.03251).

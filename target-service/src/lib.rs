@@ -30,7 +30,7 @@ mod worker;
 
 pub use config::{
     ConfigError, DeliveryName, EndpointConfig, FallbackName, FanOutName, LookaheadConfig,
-    MAX_LOOKAHEAD, OnLossName, PolicyName, SsdConfig, TargetConfig, VerificationConfig,
+    MAX_LOOKAHEAD, OnLossName, PolicyName, SsdConfig, TargetConfig, TreesName, VerificationConfig,
 };
 pub use links::{LinkReport, LinkState, LinkWatch};
 pub use service::{BindError, RunError, TargetService};

@@ -33,6 +33,8 @@ pub(crate) struct Metrics {
     pub(crate) draft_tokens: Counter,
     accepted_tokens: Counter,
     accepted_at: Numbered,
+    pub(crate) tree_windows: Counter,
+    pub(crate) tree_nodes: Counter,
     finished: Labelled,
     pub(crate) first_token: Histogram,
     pub(crate) per_token: Histogram,
@@ -69,6 +71,8 @@ pub(crate) struct Pass {
     pub(crate) drafted: usize,
     /// Of these, emitted.
     pub(crate) accepted: usize,
+    /// Whether it was a tree.
+    pub(crate) tree: bool,
     /// All tokens emitted.
     pub(crate) emitted: usize,
     /// How long the step took that it came from.
@@ -98,6 +102,8 @@ impl Metrics {
             draft_tokens: to.counter("vllm:spec_decode_num_draft_tokens", "Tokens of windows verified"),
             accepted_tokens: to.counter("vllm:spec_decode_num_accepted_tokens", "Of these, accepted"),
             accepted_at: to.numbered("vllm:spec_decode_num_accepted_tokens_per_pos", "Tokens accepted, by position in the window from 0"),
+            tree_windows: to.counter("foretoken_tree_windows", "Windows verified that were trees"),
+            tree_nodes: to.counter("foretoken_tree_nodes", "Tokens verified in trees"),
             finished: to.labelled("vllm:request_success", "Requests finished"),
             first_token: to.long_times("vllm:time_to_first_token_seconds", "Seconds from arrival to the first token"),
             per_token: to.short_times("vllm:time_per_output_token_seconds", "Seconds a token, mean over a request's tokens after the first"),
@@ -139,6 +145,10 @@ impl Metrics {
     /// Counts a verdict and the round that it ended.
     pub(crate) fn note_pass(&self, pass: &Pass) {
         self.generated_tokens.inc_by(pass.emitted as u64);
+        if pass.tree {
+            self.tree_windows.inc();
+            self.tree_nodes.inc_by(pass.drafted as u64);
+        }
         if pass.drafted > 0 {
             self.drafts.inc();
             self.draft_tokens.inc_by(pass.drafted as u64);

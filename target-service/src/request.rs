@@ -18,7 +18,7 @@ use foretoken_speculation::{
     local::{Origin, Proposer},
     policy::{Lookahead, Patience, Policy, target},
     sampling::{InvalidSampling, Sampler, Scratch, logprobs},
-    verify::{Verdict, Verification},
+    verify::Verification,
 };
 
 pub(crate) use self::meter::{Meter, Turnaround};
@@ -81,6 +81,17 @@ pub(crate) struct Request {
     /// Events of the current step.
     outbox: Vec<GenerateEvent>,
     emitted: u32,
+}
+
+/// A verdict on a window.
+#[derive(Clone, Copy)]
+pub(crate) struct Passed<'a> {
+    /// Tokens of the window.
+    pub(crate) drafted: u32,
+    /// Those that are accepted, in order.
+    pub(crate) accepted: &'a [TokenId],
+    /// The token decided after them.
+    pub(crate) decided: TokenId,
 }
 
 /// What a verification came to.
@@ -229,19 +240,18 @@ impl Request {
         ));
     }
 
-    /// Turns a verdict into events: what was accepted of `window`, then the decided token, up to a
-    /// stop. Leaves the emitted tokens in `tokens`. `row(i)` are the logits after `window[..i]`.
+    /// Turns a verdict into events: what was accepted, then the decided token, up to a stop. Leaves
+    /// the emitted tokens in `tokens`. `row(i)` are the logits after i accepted tokens.
     pub(crate) fn emit<'a>(
         &mut self,
-        window: &[TokenId],
-        verdict: Verdict,
+        passed: Passed<'_>,
         row: impl Fn(usize) -> &'a [f32],
         tokens: &mut Vec<TokenId>,
         scratch: &mut Scratch,
     ) -> Decided {
         tokens.clear();
-        tokens.extend_from_slice(&window[..verdict.accepted]);
-        tokens.push(verdict.decided);
+        tokens.extend_from_slice(passed.accepted);
+        tokens.push(passed.decided);
         let room = self.limit.saturating_sub(self.session.tokens().len());
         tokens.truncate(room.max(1));
         let stop = tokens.iter().position(|token| self.stops.contains(token));
@@ -253,7 +263,7 @@ impl Request {
             None if tokens.len() >= room => Some(FinishReason::Length),
             None => None,
         };
-        let accepted = verdict.accepted.min(tokens.len());
+        let accepted = passed.accepted.len().min(tokens.len());
         let pieces = tokens.iter().enumerate().map(|(i, &token)| EmittedToken {
             token,
             accepted: i < accepted,
@@ -262,7 +272,7 @@ impl Request {
                 .map(|top| token_logprobs(row(i), token, top, scratch)),
         });
         let round = Round {
-            drafted: window.len() as u32,
+            drafted: passed.drafted,
             tokens: pieces.collect(),
         };
         self.start();

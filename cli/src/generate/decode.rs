@@ -248,6 +248,7 @@ impl Decoding {
             local: &[],
             fallback: None,
             last: stop.is_some(),
+            tree: None,
         };
         let effects = self.session.handle(self.now, Input::Verified(verified));
         self.deliver(effects)

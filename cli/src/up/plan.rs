@@ -4,7 +4,7 @@ use std::path::Path;
 
 use foretoken_crds::{
     Document, Manifest, Problem, SpecDecodeDeployment, SpeculationEndpoint,
-    deployment::{EndpointSource, OnLoss, Verification},
+    deployment::{EndpointSource, OnLoss, Trees, Verification},
     endpoint::{EndpointSpec, Quota},
     object::{DataType, ModelSource},
     reference::{self, ReferenceError},
@@ -30,6 +30,8 @@ pub(super) struct Plan {
     pub(super) on_loss: OnLoss,
     /// By which rule proposals are accepted.
     pub(super) verification: Verification,
+    /// Whether proposals may be trees.
+    pub(super) trees: bool,
     /// Where drafts come from, best first.
     pub(super) drafts: Vec<Draft>,
 }
@@ -88,6 +90,7 @@ impl Plan {
             policy: Policy::Autoregressive,
             on_loss: OnLoss::default(),
             verification: Verification::default(),
+            trees: false,
             drafts: Vec::new(),
         };
         let Some(speculation) = &spec.speculation else {
@@ -102,6 +105,7 @@ impl Plan {
         }
         plan.on_loss = speculation.on_loss;
         plan.verification = speculation.verification;
+        plan.trees = speculation.trees == Trees::Auto;
         for (index, source) in speculation.endpoints.iter().enumerate() {
             let field = format!("spec.speculation.endpoints[{index}]");
             let drafts = drafts(manifest, object, source, folder)
@@ -225,6 +229,7 @@ spec:
   target: {{replicas: 2, dtype: int8}}
   speculation:
     policy: {{type: Speculative, speculative: {{lookahead: 4, adaptive: false}}}}
+    trees: Auto
     endpoints: {endpoints}
 ---
 apiVersion: foretoken.io/v1alpha1
@@ -252,6 +257,7 @@ spec:
         let plan = plan("[{name: tiny, namespace: drafts, weight: 2}]", ALL).unwrap();
         assert_eq!(plan.served_name, "story");
         assert_eq!(plan.policy, Policy::Speculative(Lookahead::Fixed(4)));
+        assert!(plan.trees);
         let target = Replicas {
             uri: "/etc/ft/../models/target".into(),
             dtype: Dtype::Int8,

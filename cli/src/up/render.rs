@@ -13,7 +13,7 @@ use foretoken_registry::{Directory, EndpointEntry, TargetEntry, write_directory}
 use foretoken_router::RouterConfig;
 use foretoken_speculation::policy::{Lookahead, Policy};
 use foretoken_target::{
-    LookaheadConfig, OnLossName, PolicyName, SsdConfig, TargetConfig, VerificationConfig,
+    LookaheadConfig, OnLossName, PolicyName, SsdConfig, TargetConfig, TreesName, VerificationConfig,
 };
 use serde::Serialize;
 
@@ -167,6 +167,11 @@ fn target_file(plan: &Plan, name: &str, listen: &Address, tuning: Tuning) -> tar
                 OnLoss::Local => OnLossName::Local,
             },
             prefix_cache: tuning.prefix_cache,
+            trees: if plan.trees {
+                TreesName::Auto
+            } else {
+                TreesName::Off
+            },
             ..service
         },
     }

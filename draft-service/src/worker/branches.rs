@@ -10,7 +10,7 @@
 use std::time::Instant;
 
 use foretoken_engine::{
-    batch::{Engine, SeqError, SeqId},
+    batch::{Engine, SeqId, StepError},
     runner::PAGE_TOKENS,
 };
 use foretoken_speculation::{
@@ -40,12 +40,15 @@ impl Forks {
         engine: &mut Engine,
         trunk: SeqId,
         work: &BranchWork<'_>,
-    ) -> Result<&[SeqId], SeqError> {
+    ) -> Result<&[SeqId], StepError> {
         if self.build != Some(work.build) {
             self.close(engine);
             self.build = Some(work.build);
             for fork in work.forks() {
-                self.seqs.push(engine.fork(trunk, fork.trunk_len as usize)?);
+                self.seqs.push(match fork.path {
+                    [] => engine.fork(trunk, fork.trunk_len as usize)?,
+                    path => engine.fork_path(trunk, path)?,
+                });
             }
         }
         Ok(&self.seqs)
@@ -76,11 +79,13 @@ impl Forks {
         let made = self.build == Some(work.build);
         let pages = |(index, fork): (usize, foretoken_speculation::policy::draft::ForkFeed<'_>)| {
             let rows = fork.tokens.len();
-            match self.seqs.get(index).filter(|_| made) {
-                Some(&seq) => engine.pages_needed(seq, rows).unwrap_or(0),
-                // A page that is begun is shared with the trunk, so it is copied.
-                None => (fork.trunk_len as usize % PAGE_TOKENS + rows).div_ceil(PAGE_TOKENS),
+            if let Some(&seq) = self.seqs.get(index).filter(|_| made) {
+                return engine.pages_needed(seq, rows).unwrap_or(0);
             }
+            // A page that is begun is shared with the trunk, so it is copied.
+            let own = fork.path.len();
+            let shared = fork.trunk_len as usize - own;
+            (shared % PAGE_TOKENS + own + rows).div_ceil(PAGE_TOKENS)
         };
         work.forks().enumerate().map(pages).sum()
     }

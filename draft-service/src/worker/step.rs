@@ -277,20 +277,21 @@ impl<O: Outlet> Worker<O> {
                 ticket,
                 keep,
                 tokens,
+                parents,
                 wants,
                 purpose,
             }) = draft.work()
             else {
                 continue;
             };
-            if self.engine.len(*seq)? > keep {
+            if self.engine.len(*seq)? > keep || !self.engine.tail(*seq)?.is_empty() {
                 self.engine.truncate(*seq, keep)?;
             }
             let complete = rows == tokens.len();
             feeds.push(Feed {
                 seq: *seq,
                 tokens: &tokens[..rows],
-                tree: None,
+                tree: parents,
                 logits: match wants {
                     draft::Wants::Last if complete => Wants::Last,
                     draft::Wants::All if complete => Wants::All,

@@ -120,6 +120,46 @@ impl Engine {
         Ok(id)
     }
 
+    /// A new sequence with the trunk of `seq` and, behind it, the nodes of `path` in its tail: each a
+    /// child of the one before and the first a child of the trunk. `seq` stays as it is. Full pages
+    /// of the trunk are shared, the rest is copied.
+    pub fn fork_path(&mut self, seq: SeqId, path: &[u32]) -> Result<SeqId, StepError> {
+        let parent = self.sequences.get(seq)?;
+        parent.check_path(path)?;
+        let (len, shared) = (parent.tokens.len(), parent.tokens.len() / PAGE_TOKENS);
+        let needed = pages_for(len + path.len()) - shared;
+        let available = self.pool.available();
+        if needed > available {
+            return Err(StepError::OutOfPages { needed, available });
+        }
+        let mut child = Sequence {
+            tokens: parent.tokens.clone(),
+            pages: parent.pages[..shared].to_vec(),
+            root: parent.root,
+            published: parent.published.min(shared),
+            ..Sequence::default()
+        };
+        let nodes = path.iter().map(|&node| parent.tail[node as usize]);
+        child.tokens.extend(nodes);
+        for &page in &child.pages {
+            self.pool.retain(page);
+        }
+        for _ in 0..needed {
+            child.pages.extend(self.pool.take());
+        }
+        let (copies, moves) = (&mut self.step.copies, &mut self.step.moves);
+        copies.clear();
+        copies.extend(parent.copy_to(&child, shared));
+        moves.clear();
+        moves.extend(parent.moves_to(&child, path));
+        self.runner.copy_pages(copies);
+        self.runner.move_slots(moves);
+        let (id, sequence) = self.sequences.insert();
+        *sequence = child;
+        self.debug_audit();
+        Ok(id)
+    }
+
     /// Takes back tokens of the trunk, so that `len` are left, and the whole tail.
     pub fn truncate(&mut self, seq: SeqId, len: usize) -> Result<(), SeqError> {
         self.sequences

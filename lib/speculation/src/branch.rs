@@ -5,6 +5,7 @@
 //! verification. A *glue* pass over the decided token and the window gives K + 1 rows of logits.
 //! A branch belongs to an outcome (k, t): it assumes that the first k tokens of the window are
 //! accepted and t is decided after them. Its step 0 feeds t, each later step what it drew before.
+//! If the window is a tree, k is the node accepted last, and what leads to it is accepted.
 //!
 //! ```text
 //! trunk 0 .. N0-2 │ glue row 0 (decided) ─ 1 (x_1) ─ 2 (x_2) ─ .. ─ K (x_K)
@@ -12,9 +13,9 @@
 //!                 │          └ (0, t) ─ ..    └ (2, t') ─ ..      one chain a branch
 //! ```
 //!
-//! Row u of the glue stands at position `N0 - 1 + u`, step i of a branch at `N0 + k + i`; it sees
-//! the trunk, glue rows 0 to k and the branch's own steps up to i, so that every position up to its
-//! own is seen once. Rows of different branches share positions: a position is not a place in the
+//! Row u of the glue stands at position `N0 - 1 + d(u)`, step i of a branch at `N0 + d(k) + i`, with
+//! d the depth of a node: in a chain its number. A step sees the trunk, the glue's rows on the way to
+//! k and the branch's own steps up to i, so that every position up to its own is seen once. Rows of different branches share positions: a position is not a place in the
 //! KV cache. That place follows from the parents, which come in the two forms an engine can take:
 //!
 //! * one *tail* with all rows ([`BranchPlan::glue_parents`], [`BranchPlan::tail_parents`]);
@@ -24,7 +25,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use crate::guess::OutcomeKey;
+use crate::{Proposals, guess::OutcomeKey};
 
 /// What a row attends to directly before itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,12 +38,11 @@ pub enum Parent {
 
 /// The branches of one session in one round.
 ///
-/// Branches are kept by ascending depth, in the order they were given within a depth. Kept by a
-/// session, a plan stops allocating.
+/// Branches are kept by ascending node, in the order they were given within a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BranchPlan {
     base_len: u32,
-    window: u32,
+    window: Proposals,
     branches: Vec<OutcomeKey>,
 }
 
@@ -52,10 +52,10 @@ pub enum BranchError {
     /// There is no decided token to start from.
     #[error("branches need a sequence of at least one token; open the session with its tokens")]
     NoTokens,
-    /// An outcome accepts more tokens than the window has.
-    #[error("an outcome accepts {accepted} tokens of a window of {window}")]
+    /// An outcome accepts what the window does not have.
+    #[error("an outcome accepts node {accepted} of a window of {window} tokens")]
     Depth {
-        /// Tokens that the outcome accepts.
+        /// The node that the outcome accepts.
         accepted: u32,
         /// Tokens of the window.
         window: u32,
@@ -71,9 +71,10 @@ pub enum BranchError {
 /// Branches that leave the glue at the same row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fork {
-    /// Tokens accepted: the glue row that the branches leave from.
-    pub depth: u32,
-    /// Tokens of the trunk that they see: those of the sequence and `depth` of the window.
+    /// The proposal accepted last: the glue row that the branches leave from.
+    pub node: u32,
+    /// Tokens of the trunk that they see: those of the sequence and those of the window that are
+    /// accepted.
     pub trunk_len: u32,
     /// Which branches of the plan.
     pub branches: Range<usize>,
@@ -95,7 +96,7 @@ impl BranchPlan {
     }
 
     /// Plans a branch for each of `outcomes`, for a sequence of `base_len` tokens (the last decided
-    /// one included) and a window of `window` tokens. Replaces what was planned before.
+    /// one included) and a window. Replaces what was planned before.
     ///
     /// # Errors
     /// If there is no token, an outcome is impossible, or the sequence is longer than any can be;
@@ -103,12 +104,13 @@ impl BranchPlan {
     pub fn set(
         &mut self,
         base_len: u32,
-        window: u32,
+        window: &Proposals,
         outcomes: impl IntoIterator<Item = OutcomeKey>,
     ) -> Result<(), BranchError> {
         self.branches.clear();
         self.base_len = base_len;
-        self.window = window;
+        self.window.clone_from(window);
+        let window = window.len() as u32;
         if base_len == 0 {
             return Err(BranchError::NoTokens);
         }
@@ -142,24 +144,24 @@ impl BranchPlan {
         self.base_len
     }
 
-    /// Tokens of the window under verification.
-    pub fn window(&self) -> u32 {
-        self.window
+    /// The window under verification.
+    pub fn window(&self) -> &Proposals {
+        &self.window
     }
 
-    /// The outcome of each branch, by ascending depth.
+    /// The outcome of each branch, by ascending node.
     pub fn branches(&self) -> &[OutcomeKey] {
         &self.branches
     }
 
     /// Rows of the glue pass: the decided token and the window.
     pub fn glue_rows(&self) -> u32 {
-        self.window + 1
+        self.window.len() as u32 + 1
     }
 
     /// Position of a row of the glue: that of the decided token, then of the window's tokens.
     pub fn glue_position(&self, row: u32) -> u32 {
-        self.base_len - 1 + row
+        self.base_len - 1 + self.window.depth(row) as u32
     }
 
     /// Position of what `branch` feeds in `step`; the decided token that it assumes is step 0.
@@ -167,11 +169,11 @@ impl BranchPlan {
     /// # Panics
     /// If there are fewer branches.
     pub fn position(&self, branch: usize, step: u32) -> u32 {
-        self.base_len + self.branches[branch].accepted + step
+        self.trunk_len(self.branches[branch].accepted) + step
     }
 
     /// The row before the one that `branch` feeds in `step`. All others that it sees are reached
-    /// through parents: of glue row u the one before it, of row 0 the trunk.
+    /// through parents: of glue row u its parent in the window, of row 0 the trunk.
     ///
     /// # Panics
     /// If there are fewer branches.
@@ -184,13 +186,13 @@ impl BranchPlan {
 
     /// Steps that fit a model of `max_len` positions, for all branches.
     pub fn steps_within(&self, max_len: u32) -> u32 {
-        let deepest = self.branches.last().map_or(0, |key| key.accepted);
-        max_len.saturating_sub(self.base_len + deepest)
+        let ends = self.branches.iter().map(|key| self.trunk_len(key.accepted));
+        max_len.saturating_sub(ends.max().unwrap_or(self.base_len))
     }
 
     /// Parents of the glue's rows as the first nodes of a tail over trunk tokens 0 to N0 - 2.
-    pub fn glue_parents(&self) -> impl Iterator<Item = Option<u32>> + use<> {
-        (0..self.glue_rows()).map(|row| row.checked_sub(1))
+    pub fn glue_parents(&self) -> impl Iterator<Item = Option<u32>> + '_ {
+        (0..self.glue_rows()).map(|row| (row > 0).then(|| self.window.parent(row)))
     }
 
     /// Parents of the rows of `step`, one a branch, in a tail that begins with the glue's rows and
@@ -214,21 +216,25 @@ impl BranchPlan {
         self.tail_node(0, steps)
     }
 
-    /// The branches by the glue row that they leave from, ascending; depths without any are left
-    /// out.
+    /// The branches by the glue row that they leave from, ascending; rows without any are left out.
     pub fn forks(&self) -> impl Iterator<Item = Fork> + '_ {
         let mut start = 0;
         core::iter::from_fn(move || {
-            let depth = self.branches.get(start)?.accepted;
-            let end = self.branches.partition_point(|key| key.accepted <= depth);
+            let node = self.branches.get(start)?.accepted;
+            let end = self.branches.partition_point(|key| key.accepted <= node);
             let branches = start..end;
             start = end;
             Some(Fork {
-                depth,
-                trunk_len: self.base_len + depth,
+                node,
+                trunk_len: self.trunk_len(node),
                 branches,
             })
         })
+    }
+
+    /// Tokens up to a node of the window.
+    fn trunk_len(&self, node: u32) -> u32 {
+        self.base_len + self.window.depth(node) as u32
     }
 }
 
@@ -241,10 +247,22 @@ mod tests {
     use super::*;
     use crate::TokenId;
 
+    fn chain(len: u32) -> Proposals {
+        (0..len).map(TokenId).collect::<Vec<_>>().into()
+    }
+
     fn any_plan() -> impl Strategy<Value = BranchPlan> {
-        (1..50_u32, 0..9_u32)
+        let chain = (0..9_u32).prop_map(chain);
+        let tree = prop::collection::vec(any::<u32>(), 0..9).prop_map(|parents| {
+            let mut tree = Proposals::new();
+            for (i, parent) in (0..).zip(parents) {
+                tree.push(parent % (i + 1), TokenId(i)).unwrap();
+            }
+            tree
+        });
+        (1..50_u32, prop_oneof![chain, tree])
             .prop_flat_map(|(base_len, window)| {
-                let keys = prop::collection::vec((0..=window, 0..100_u32), 0..30);
+                let keys = prop::collection::vec((0..=window.len() as u32, 0..100_u32), 0..30);
                 (Just(base_len), Just(window), keys)
             })
             .prop_map(|(base_len, window, keys)| {
@@ -253,7 +271,7 @@ mod tests {
                     accepted,
                     token: TokenId(token),
                 });
-                plan.set(base_len, window, keys).unwrap();
+                plan.set(base_len, &window, keys).unwrap();
                 plan
             })
     }
@@ -279,14 +297,15 @@ mod tests {
             let mut nodes: Vec<(u32, Option<u32>)> = Vec::new();
             for (row, parent) in (0..).zip(plan.glue_parents()) {
                 nodes.push((plan.glue_position(row), parent));
-                let expected: Vec<u32> = (0..=plan.base_len() - 1 + row).collect();
+                let end = plan.base_len() - 1 + plan.window().depth(row) as u32;
+                let expected: Vec<u32> = (0..=end).collect();
                 prop_assert_eq!(seen(&nodes, row as usize, plan.base_len() - 1), expected);
             }
             for step in 0..steps {
                 for (branch, parent) in plan.tail_parents(step).enumerate() {
                     prop_assert_eq!(plan.tail_node(branch, step) as usize, nodes.len());
                     nodes.push((plan.position(branch, step), parent));
-                    let depth = plan.branches()[branch].accepted;
+                    let depth = plan.window().depth(plan.branches()[branch].accepted) as u32;
                     let expected: Vec<u32> = (0..=plan.base_len() + depth + step).collect();
                     prop_assert_eq!(seen(&nodes, nodes.len() - 1, plan.base_len() - 1), expected);
                 }
@@ -304,9 +323,10 @@ mod tests {
                 let mut nodes: Vec<(u32, Option<u32>)> = Vec::new();
                 for step in 0..steps {
                     for (branch, parent) in fork.branches.clone().zip(fork.parents(step)) {
-                        prop_assert_eq!(plan.branches()[branch].accepted, fork.depth);
+                        prop_assert_eq!(plan.branches()[branch].accepted, fork.node);
                         nodes.push((plan.position(branch, step), parent));
-                        let end = plan.base_len() + fork.depth + step;
+                        let depth = plan.window().depth(fork.node) as u32;
+                        let end = plan.base_len() + depth + step;
                         let expected: Vec<u32> = (0..=end).collect();
                         prop_assert_eq!(seen(&nodes, nodes.len() - 1, fork.trunk_len), expected);
                     }
@@ -323,7 +343,7 @@ mod tests {
             token: TokenId(token),
         };
         let mut plan = BranchPlan::new();
-        plan.set(9, 2, [key(2, 5), key(0, 7), key(2, 3), key(0, 1)])
+        plan.set(9, &chain(2), [key(2, 5), key(0, 7), key(2, 3), key(0, 1)])
             .unwrap();
         let expected = vec![key(0, 7), key(0, 1), key(2, 5), key(2, 3)];
         assert_eq!(plan.branches(), expected);
@@ -340,14 +360,14 @@ mod tests {
             token: TokenId(1),
         };
         let mut plan = BranchPlan::new();
-        assert_eq!(plan.set(0, 3, [key(0)]), Err(BranchError::NoTokens));
+        assert_eq!(plan.set(0, &chain(3), [key(0)]), Err(BranchError::NoTokens));
         let depth = BranchError::Depth {
             accepted: 4,
             window: 3,
         };
-        assert_eq!(plan.set(5, 3, [key(0), key(4)]), Err(depth));
+        assert_eq!(plan.set(5, &chain(3), [key(0), key(4)]), Err(depth));
         assert!(plan.branches().is_empty());
-        let long = plan.set(u32::MAX, 3, [key(0)]);
+        let long = plan.set(u32::MAX, &chain(3), [key(0)]);
         assert_eq!(long, Err(BranchError::TooLong { base_len: u32::MAX }));
     }
 }

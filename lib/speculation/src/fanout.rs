@@ -28,7 +28,7 @@ mod shares;
 
 pub use self::{
     budget::{Bid, Budgets, Grant, Worth},
-    estimates::{Estimates, Prior},
+    estimates::{Chances, Estimates, Prior},
     geometric::{Geometric, PowerLaw},
     greedy::{greedy, hit_rate, outcome_mass, uniform},
     limit::Limit,

@@ -13,7 +13,7 @@
 use alloc::vec::Vec;
 
 use crate::{
-    TokenId,
+    Proposals, TokenId,
     sampling::{RankBy, Ranked, Ranking, Sampler, Scratch},
 };
 
@@ -37,10 +37,12 @@ pub struct Candidate {
     pub gap: f64,
 }
 
-/// Candidates after some number of accepted tokens.
+/// Candidates after some proposal was accepted last.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Row<'a> {
-    /// The window's next token, which cannot be decided here; `None` after the whole window.
+    /// The first token that the window proposes next, which cannot be decided here; `None` if it
+    /// proposes none. What it proposes beside it is among the candidates, and cannot be decided
+    /// either.
     pub proposed: Option<TokenId>,
     /// By how much the score of `proposed` beats that of the first candidate, in nats; negative if
     /// it does not, not a number if there is nothing to compare.
@@ -54,6 +56,7 @@ pub struct Row<'a> {
 pub struct Candidates {
     by: RankBy,
     n: usize,
+    window: Proposals,
     listed: Vec<Candidate>,
     rows: Vec<Head>,
     ranked: Vec<Ranked>,
@@ -74,72 +77,121 @@ impl Candidates {
         Self {
             by,
             n,
+            window: Proposals::new(),
             listed: Vec::new(),
             rows: Vec::new(),
             ranked: Vec::new(),
         }
     }
 
-    /// Ranks the best candidates of each row of a glue pass over `window`: `row(k)` are the
-    /// logits after its first k tokens, for k from 0 to `window.len()`. Replaces what was there.
+    /// Ranks the best candidates of each row of a glue pass over `window`: `row(i)` are the logits
+    /// after its node i, for i from 0 to `window.len()`. Replaces what was there.
     ///
     /// `sampler` is at the token after the last decided one, and is there again afterwards.
     pub fn rank<'a>(
         &mut self,
         sampler: &mut Sampler,
         scratch: &mut Scratch,
-        window: &[TokenId],
+        window: &Proposals,
         row: impl Fn(usize) -> &'a [f32],
     ) {
-        self.listed.clear();
-        self.rows.clear();
+        self.clear();
+        self.window.clone_from(window);
         let base = sampler.history().len();
-        for accepted in 0..=window.len() {
-            let proposed = window.get(accepted).copied();
+        for node in 0..=window.len() as u32 {
+            if !window.is_chain() {
+                sampler.truncate(base);
+                let path = window.path(node).into_iter();
+                path.filter_map(|node| window.token(node))
+                    .for_each(|token| sampler.push(token));
+            }
+            let proposed = window.children(node).next();
+            let proposed = proposed.and_then(|child| window.token(child));
             let ranking = Ranking {
                 by: self.by,
                 n: self.n,
                 without: proposed,
             };
-            let score = sampler.rank(ranking, row(accepted), scratch, &mut self.ranked);
+            let score = sampler.rank(ranking, row(node as usize), scratch, &mut self.ranked);
             let first = self.ranked.first().map_or(f64::NAN, |best| best.score);
-            let candidate = |ranked: &Ranked| Candidate {
-                token: ranked.token,
-                gap: distance(first, ranked.score),
-            };
-            self.listed.extend(self.ranked.iter().map(candidate));
-            self.rows.push(Head {
-                proposed,
-                margin: score.map_or(f64::NAN, |score| distance(score, first)),
-                end: self.listed.len(),
-            });
-            if let Some(token) = proposed {
+            let margin = score.map_or(f64::NAN, |score| distance(score, first));
+            self.list(proposed, margin, 0);
+            if let Some(token) = proposed.filter(|_| window.is_chain()) {
                 sampler.push(token);
             }
         }
         sampler.truncate(base);
     }
 
+    /// Draws the token after those drawn so far, as [`Sampler::choose`] does, and keeps the next
+    /// best ones as candidates beside it.
+    pub fn draw(&mut self, sampler: &Sampler, scratch: &mut Scratch, logits: &[f32]) -> TokenId {
+        let ranking = Ranking {
+            by: self.by,
+            n: self.n + 1,
+            without: None,
+        };
+        sampler.rank(ranking, logits, scratch, &mut self.ranked);
+        let token = match self.ranked.first() {
+            Some(best) => best.token,
+            None => sampler.choose(logits, scratch),
+        };
+        let margin = match &self.ranked[..] {
+            [first, second, ..] => distance(first.score, second.score),
+            _ => f64::NAN,
+        };
+        self.list(Some(token), margin, 1);
+        let last = self.window.len() as u32;
+        // After the last token of a chain there is always room.
+        let _ = self.window.push(last, token);
+        token
+    }
+
+    /// Takes `token` as drawn next, of which nothing else is known.
+    pub fn assume(&mut self, token: TokenId) {
+        self.ranked.clear();
+        self.list(Some(token), f64::NAN, 0);
+        let last = self.window.len() as u32;
+        let _ = self.window.push(last, token);
+    }
+
+    /// Adds a row of what was ranked, without the first `skip`.
+    fn list(&mut self, proposed: Option<TokenId>, margin: f64, skip: usize) {
+        let ranked = self.ranked.get(skip..).unwrap_or_default();
+        let first = ranked.first().map_or(f64::NAN, |best| best.score);
+        let candidate = |ranked: &Ranked| Candidate {
+            token: ranked.token,
+            gap: distance(first, ranked.score),
+        };
+        self.listed.extend(ranked.iter().map(candidate));
+        self.rows.push(Head {
+            proposed,
+            margin,
+            end: self.listed.len(),
+        });
+    }
+
     /// Forgets all rows.
     pub fn clear(&mut self) {
+        self.window = Proposals::new();
         self.listed.clear();
         self.rows.clear();
     }
 
-    /// Tokens of the window; 0 also before the first ranking.
-    pub fn window(&self) -> usize {
-        self.rows.len().saturating_sub(1)
+    /// The window that the rows belong to.
+    pub fn window(&self) -> &Proposals {
+        &self.window
     }
 
-    /// The rows, by accepted tokens: one more than the window has tokens, none before the first
-    /// ranking.
+    /// The rows, by node of the window; none before the first ranking. What was drawn has none for
+    /// its last token.
     pub fn rows(&self) -> impl ExactSizeIterator<Item = Row<'_>> {
-        (0..self.rows.len()).map(|accepted| self.at(accepted))
+        (0..self.rows.len()).map(|node| self.at(node))
     }
 
-    /// The row after `accepted` tokens.
-    pub fn row(&self, accepted: usize) -> Option<Row<'_>> {
-        (accepted < self.rows.len()).then(|| self.at(accepted))
+    /// The row after a node of the window.
+    pub fn row(&self, node: usize) -> Option<Row<'_>> {
+        (node < self.rows.len()).then(|| self.at(node))
     }
 
     /// The rank of an outcome's token in its row, 0 being the best, if it is listed.

@@ -152,6 +152,23 @@ pub struct TreeBudget {
     pub row_cost: u32,
 }
 
+impl TreeBudget {
+    /// A budget of up to `nodes` proposals, each of which costs this share of a round without any.
+    pub fn new(nodes: u32, row_cost: f64) -> Self {
+        // A number that is none becomes 0, a large one stays large: trees then never pay.
+        let row_cost = (row_cost * ROW_COST_UNIT) as u32;
+        Self { nodes, row_cost }
+    }
+
+    /// The time of a round with so many proposals, in rounds without any.
+    pub fn time(&self, proposals: usize) -> f64 {
+        1.0 + f64::from(self.row_cost) / ROW_COST_UNIT * proposals as f64
+    }
+}
+
+/// One in [`TreeBudget::row_cost`].
+const ROW_COST_UNIT: f64 = 10_000.0;
+
 impl Outcome {
     /// Tokens of the window that the target now waits for, if any.
     pub fn asks(&self) -> Option<u32> {

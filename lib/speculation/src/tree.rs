@@ -13,6 +13,8 @@
 //!
 //! Siblings have different tokens: the one that is decided, if any, is one node.
 
+pub mod choose;
+
 use alloc::vec::Vec;
 
 use crate::TokenId;

@@ -15,7 +15,7 @@ use foretoken_engine::schedule::RequestId;
 use foretoken_protocol::{Address, link::LoadReport};
 use foretoken_speculation::{
     control::{AnswerTime, Choice, ControlConfig, Controller, Load, StepCost},
-    message::{ToDraft, ToTarget},
+    message::{ToDraft, ToTarget, TreeBudget},
     policy::{Patience, Policy, target::Input},
 };
 
@@ -45,6 +45,15 @@ const PATIENCE_FLOOR: Duration = Duration::from_millis(2);
 const PATIENCE_FIRST: Duration = Duration::from_millis(50);
 /// Most messages that wait for an urgent one.
 const HELD: usize = 64;
+
+/// What a step has for trees.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Trees {
+    /// Proposals of each, at most.
+    pub(super) nodes: u32,
+    /// Who is in the step.
+    pub(super) load: Load,
+}
 
 /// Reaches endpoints.
 pub(crate) trait Dial: Send {
@@ -148,6 +157,27 @@ impl Endpoints {
     pub(super) fn choose(&mut self, cohort: Cohort, load: Load) -> Option<Choice> {
         self.controller(cohort)
             .map(|controller| controller.choose(load))
+    }
+
+    /// What a tree of proposals for a request may have, if it may be given one: its endpoint is then
+    /// asked for `suggested` tokens, unless the policy says otherwise.
+    pub(super) fn tree_budget(
+        &self,
+        request: &Request,
+        trees: Option<Trees>,
+        suggested: u32,
+    ) -> Option<TreeBudget> {
+        let (Trees { nodes, load }, link) = trees.zip(request.link)?;
+        let cohort = request.cohort(link);
+        let endpoint = self.list.iter().find(|endpoint| endpoint.link == link)?;
+        // What was drafted ahead is not waited for.
+        let waits = match request.policy {
+            Policy::Speculative(lookahead) => lookahead.of(suggested),
+            Policy::Autoregressive | Policy::Ssd(_) => 0,
+        };
+        let controller = endpoint.controllers.of(cohort.regime);
+        let row_cost = controller.row_cost(nodes, waits, load);
+        Some(TreeBudget::new(nodes, row_cost))
     }
 
     /// Whether no lookahead pays for this cohort, as far as is known.

@@ -8,7 +8,7 @@ use foretoken_engine::{
 };
 use foretoken_protocol::link::Mailbox;
 use foretoken_speculation::{
-    TokenId,
+    Proposals, TokenId,
     policy::{Policy, target::Next},
 };
 
@@ -35,6 +35,8 @@ pub(super) struct Share {
     /// Where its tokens are in [`Feeding::tokens`].
     start: usize,
     end: usize,
+    /// Its window among [`Feeding::trees`], if that is no chain.
+    tree: Option<usize>,
     wants: Wants,
     pub(super) kind: Kind,
 }
@@ -54,6 +56,10 @@ pub(super) enum Kind {
 #[derive(Default)]
 pub(super) struct Feeding {
     tokens: Vec<TokenId>,
+    /// Windows that are trees.
+    trees: Vec<Proposals>,
+    /// Parents of their nodes, the last token before each included.
+    parents: Vec<Option<u32>>,
     pub(super) shares: Vec<Share>,
     /// How long the latest step took.
     pub(super) took: Duration,
@@ -75,6 +81,18 @@ impl Feeding {
         }
     }
 
+    /// The same, if they are a tree.
+    pub(super) fn tree(&self, share: &Share) -> Option<&Proposals> {
+        self.trees.get(share.tree?)
+    }
+
+    fn clear(&mut self) {
+        self.tokens.clear();
+        self.trees.clear();
+        self.parents.clear();
+        self.shares.clear();
+    }
+
     fn push(&mut self, request: &Request, len: usize, tokens: &[TokenId], kind: Kind) {
         let Some(seq) = request.seq else { return };
         let start = self.tokens.len();
@@ -92,9 +110,70 @@ impl Feeding {
             len,
             start,
             end,
+            tree: None,
             wants,
             kind,
         });
+    }
+
+    /// The last token of a sequence and as much of its window as fits.
+    fn push_window(&mut self, request: &Request, len: usize, window: &Proposals, most: usize) {
+        let (Some(seq), Some(&last)) = (request.seq, request.session.tokens().last()) else {
+            return;
+        };
+        let start = self.tokens.len();
+        self.tokens.push(last);
+        let fits = most.min(window.len());
+        self.tokens.extend_from_slice(&window.tokens()[..fits]);
+        let mut tree = None;
+        if !window.is_chain() {
+            let mut window = window.clone();
+            window.truncate(fits);
+            if !window.is_chain() {
+                tree = Some(self.trees.len());
+                self.trees.push(window);
+            }
+        }
+        let end = self.tokens.len();
+        self.shares.push(Share {
+            request: request.id,
+            seq,
+            len,
+            start,
+            end,
+            tree,
+            wants: Wants::All,
+            kind: Kind::Window,
+        });
+    }
+
+    /// The rows of a step. A tree hangs on the last token, which is a node itself: what becomes of
+    /// it is decided with the tree.
+    fn feeds(&mut self) -> Vec<Feed<'_>> {
+        let mut ends = Vec::with_capacity(self.trees.len());
+        for tree in &self.trees {
+            self.parents.push(None);
+            let nodes = 1..=tree.len() as u32;
+            self.parents
+                .extend(nodes.map(|node| Some(tree.parent(node))));
+            ends.push(self.parents.len());
+        }
+        let Self {
+            tokens,
+            parents,
+            shares,
+            ..
+        } = self;
+        let feed = |share: &Share| Feed {
+            seq: share.seq,
+            tokens: &tokens[share.start..share.end],
+            tree: share.tree.map(|tree| {
+                let end = ends[tree];
+                &parents[end - (share.end - share.start)..end]
+            }),
+            logits: share.wants,
+        };
+        shares.iter().map(feed).collect()
     }
 }
 
@@ -235,8 +314,7 @@ impl Worker {
 
     /// Carries out a plan up to the feeds of its step.
     fn build(&mut self, plan: &Plan) {
-        self.feeding.tokens.clear();
-        self.feeding.shares.clear();
+        self.feeding.clear();
         for &id in &plan.preempt {
             self.preempt(id);
         }
@@ -298,30 +376,11 @@ impl Worker {
         if kept + 1 < len {
             return self.feed_chunk(id, 1);
         }
-        let Some(&last) = request.session.tokens().last() else {
-            return;
-        };
-        let Next::Verify(proposed) = request.session.next(now) else {
-            return;
-        };
-        let start = self.feeding.tokens.len();
-        self.feeding.tokens.push(last);
-        self.feeding
-            .tokens
-            .extend_from_slice(&proposed.tokens()[..window.min(proposed.len())]);
-        let end = self.feeding.tokens.len();
-        let Some(seq) = request.seq else { return };
-        let (wants, kind) = (Wants::All, Kind::Window);
-        let share = Share {
-            request: id,
-            seq,
-            len: kept,
-            start,
-            end,
-            wants,
-            kind,
-        };
-        self.feeding.shares.push(share);
+        // Asking settles the window; what is asked for is then there to be read.
+        if let Next::Verify(_) = request.session.next(now) {
+            let proposed = request.session.window();
+            self.feeding.push_window(request, kept, proposed, window);
+        }
     }
 
     /// Feeds up to `rows` known tokens.
@@ -364,16 +423,7 @@ impl Worker {
     }
 
     fn forward(&mut self) -> Result<(), StepError> {
-        let Feeding { tokens, shares, .. } = &self.feeding;
-        let feeds: Vec<Feed<'_>> = shares
-            .iter()
-            .map(|share| Feed {
-                seq: share.seq,
-                tokens: &tokens[share.start..share.end],
-                tree: None,
-                logits: share.wants,
-            })
-            .collect();
+        let feeds = self.feeding.feeds();
         self.engine.step(&feeds).map(|_| ())
     }
 

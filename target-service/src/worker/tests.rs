@@ -7,3 +7,4 @@ mod output;
 mod parking;
 mod rig;
 mod stopgap;
+mod trees;

@@ -8,7 +8,7 @@ use foretoken_engine::{
 };
 use foretoken_protocol::generate::FinishReason;
 use foretoken_speculation::{
-    TokenId,
+    Proposals, TokenId,
     control::{Limit, Load},
     local::Origin,
     policy::{
@@ -19,10 +19,17 @@ use foretoken_speculation::{
     verify::{self, Drawn, Verification},
 };
 
-use super::{Endpoints, Worker, cohort::Cohort, plan::Kind, stopgap::Step};
+use super::{
+    Endpoints, Worker,
+    cohort::Cohort,
+    endpoints::Trees,
+    plan::{Feeding, Kind, Share},
+    stopgap::Step,
+};
 use crate::{
+    config::TreesName,
     metrics::{Metrics, Pass as Counted},
-    request::{Decided, Request, Turnaround},
+    request::{Decided, Passed, Request, Turnaround},
 };
 
 /// A verdict whose consequences are still to be drawn.
@@ -33,6 +40,8 @@ pub(super) struct Verdict {
     keep: usize,
     /// Rows that were fed.
     fed: usize,
+    /// Nodes of the tail to keep, if the window was a tree.
+    path: Option<Vec<u32>>,
     pub(super) decided: Decided,
     /// Tokens of the window.
     pub(super) drafted: usize,
@@ -49,7 +58,12 @@ struct Suggestions {
     by_cohort: Vec<(Cohort, u32)>,
     /// Requests bound just now: their endpoint has yet to read them, so nothing is asked of it.
     fresh: Vec<RequestId>,
+    /// Requests that decode.
+    decoding: u32,
 }
+
+/// Most proposals of a tree: further ones are hardly ever likely enough.
+const MAX_TREE: u32 = 32;
 
 impl Worker {
     /// Decides every token that the step's logits can decide.
@@ -57,6 +71,7 @@ impl Worker {
         let mut verdicts = Vec::with_capacity(self.feeding.shares.len());
         let mut emitted = Vec::new();
         let suggestions = self.suggest();
+        let trees = self.trees(suggestions.decoding);
         let now = self.now.saturating_duration_since(self.started);
         let rows = self.feeding.rows() as u32;
         let is_read = self.feed.is_read();
@@ -75,15 +90,13 @@ impl Worker {
             if share.kind == Kind::Chunk {
                 continue;
             }
-            let window = self.feeding.window(share);
-            let pass = Pass {
-                feed,
-                logits,
-                window,
-            };
+            let pass = Pass::of(share, &self.feeding, feed, logits);
+            let window = pass.window;
             let decided = pass.decide(request, now, &mut self.scratch, &mut emitted);
+            let (tried, path) = pass.way(&emitted[..decided.accepted]);
             let last = decided.ended.is_some();
             let suggested = suggestions.of(request);
+            let budget = self.endpoints.tree_budget(request, trees, suggested);
             let step = Step {
                 rows: rows - window.len() as u32,
                 sessions,
@@ -98,12 +111,13 @@ impl Worker {
                 suggested,
                 local: &offer.tokens,
                 fallback: offer.fallback,
+                tree: budget,
                 last,
             };
             let effects = request.session.handle(now, Input::Verified(verified));
             let round = request.meter.verdict(&effects, self.now);
             let lesson = Lesson {
-                proposed: window.len() as u32,
+                proposed: tried,
                 accepted,
                 rows,
                 round,
@@ -116,6 +130,7 @@ impl Worker {
                 seq: share.seq,
                 keep: share.len + 1 + decided.accepted,
                 fed: share.len + 1 + window.len(),
+                path,
                 decided,
                 drafted: window.len(),
                 emitted: emitted.len(),
@@ -153,6 +168,7 @@ impl Worker {
         self.metrics.note_pass(&Counted {
             drafted: verdict.drafted,
             accepted: verdict.decided.accepted,
+            tree: verdict.path.is_some(),
             emitted: verdict.emitted,
             verification: self.feeding.took,
             lookup: verdict.lookup,
@@ -165,9 +181,14 @@ impl Worker {
         }
         let Some(reason) = verdict.decided.ended else {
             request.flush();
-            if verdict.keep < verdict.fed
-                && let Err(error) = self.engine.truncate(verdict.seq, verdict.keep)
-            {
+            let kept = match &verdict.path {
+                Some(path) => self.engine.accept_path(verdict.seq, path),
+                None if verdict.keep < verdict.fed => {
+                    self.engine.truncate(verdict.seq, verdict.keep)
+                }
+                None => Ok(()),
+            };
+            if let Err(error) = kept {
                 tracing::error!(%error, "a request had no sequence");
             }
             self.park_if_unread(verdict.request);
@@ -228,7 +249,22 @@ impl Worker {
                 }
             }
         }
-        Suggestions { by_cohort, fresh }
+        Suggestions {
+            by_cohort,
+            fresh,
+            decoding,
+        }
+    }
+
+    /// What there is for trees while so many requests decode; nothing if nobody wants them.
+    fn trees(&self, decoding: u32) -> Option<Trees> {
+        let rows = self.scheduler.limits().rows as u32 / decoding.max(1);
+        let nodes = rows.saturating_sub(1).min(MAX_TREE);
+        let load = Load {
+            sessions: decoding.max(1),
+            other_rows: 0,
+        };
+        (self.config.trees == TreesName::Auto && nodes > 0).then_some(Trees { nodes, load })
     }
 
     /// The adaptive requests by cohort, and the number of all that decode.
@@ -280,7 +316,7 @@ impl Suggestions {
 
 /// What there is to be learned from a verdict.
 struct Lesson {
-    /// Tokens of the window, and how many of them were emitted.
+    /// Tokens of the window that were tried one after the other, and how many were emitted.
     proposed: u32,
     accepted: u32,
     /// Rows of the step.
@@ -334,9 +370,20 @@ struct Pass<'a> {
     feed: usize,
     logits: StepLogits<'a>,
     window: &'a [TokenId],
+    /// The window, if it is a tree.
+    tree: Option<&'a Proposals>,
 }
 
-impl Pass<'_> {
+impl<'a> Pass<'a> {
+    fn of(share: &Share, feeding: &'a Feeding, feed: usize, logits: StepLogits<'a>) -> Self {
+        Self {
+            feed,
+            logits,
+            window: feeding.window(share),
+            tree: feeding.tree(share),
+        }
+    }
+
     fn decide(
         &self,
         request: &mut Request,
@@ -355,20 +402,52 @@ impl Pass<'_> {
         }
         let first = self.logits.rows(self.feed) - self.window.len() - 1;
         let row = |i| self.logits.row(self.feed, first + i);
-        let sampler = &mut request.sampler;
-        let verdict = match request.session.verification() {
-            Verification::Coupled => verify::coupled_chain(sampler, scratch, self.window, row),
-            Verification::Rejection { .. } => {
-                let q = request.session.laws().lowered();
-                let drawn = Drawn {
-                    window: self.window,
-                    // Not all of the window may have found room.
-                    q: q.get(..self.window.len()).unwrap_or_default(),
-                };
-                let count = request.session.stats().rounds;
-                verify::drawn_chain(sampler, scratch, drawn, count, row)
-            }
+        let drafted = self.window.len() as u32;
+        let Some(tree) = self.tree else {
+            let sampler = &mut request.sampler;
+            let verdict = match request.session.verification() {
+                Verification::Coupled => verify::coupled_chain(sampler, scratch, self.window, row),
+                Verification::Rejection { .. } => {
+                    let q = request.session.laws().lowered();
+                    let drawn = Drawn {
+                        window: self.window,
+                        // Not all of the window may have found room.
+                        q: q.get(..self.window.len()).unwrap_or_default(),
+                    };
+                    let count = request.session.stats().rounds;
+                    verify::drawn_chain(sampler, scratch, drawn, count, row)
+                }
+            };
+            let passed = Passed {
+                drafted,
+                accepted: &self.window[..verdict.accepted],
+                decided: verdict.decided,
+            };
+            return request.emit(passed, row, emitted, scratch);
         };
-        request.emit(self.window, verdict, row, emitted, scratch)
+        let of_node = |node: u32| row(node as usize);
+        let verdict = verify::coupled_tree(&mut request.sampler, scratch, tree, of_node);
+        let path = tree.path(verdict.node);
+        let accepted: Vec<_> = path.iter().filter_map(|&node| tree.token(node)).collect();
+        let passed = Passed {
+            drafted,
+            accepted: &accepted,
+            decided: verdict.decided,
+        };
+        let after = |i: usize| of_node(i.checked_sub(1).map_or(0, |last| path[last]));
+        request.emit(passed, after, emitted, scratch)
+    }
+
+    /// How many tokens, one after the other, were held against the target's choice; and the nodes of
+    /// the sequence's tail that are accepted, if the window was a tree. The last token before it is
+    /// the first of them.
+    fn way(&self, accepted: &[TokenId]) -> (u32, Option<Vec<u32>>) {
+        let Some(tree) = self.tree else {
+            return (self.window.len() as u32, None);
+        };
+        let node = tree.find(accepted).unwrap_or(0);
+        let more = tree.children(node).next().is_some();
+        let path = [vec![0], tree.path(node)].concat();
+        (accepted.len() as u32 + u32::from(more), Some(path))
     }
 }

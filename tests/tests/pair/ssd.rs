@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use foretoken_engine::sim::{Latency, Role, SimOptions};
 use foretoken_protocol::generate::{GenerateClient, GenerateRequest, GenerationStats};
-use foretoken_target::{DeliveryName, FallbackName, FanOutName, SsdConfig};
+use foretoken_target::{
+    DeliveryName, FallbackName, FanOutName, SsdConfig, TargetConfig, TreesName,
+};
 
 use super::rig::*;
 
@@ -153,6 +155,30 @@ async fn every_way_to_spend_fall_back_and_deliver_gives_the_same_tokens() {
 }
 
 #[tokio::test]
+async fn trees_of_both_policies_get_the_tokens_of_plain_decoding_and_give_all_pages_back() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let address = socket(&folder, "draft");
+    let (endpoint, port) = observed(&address, runner(quick(0.6)));
+    let mut config = with_endpoint(&address);
+    config.trees = TreesName::Auto;
+    let (client, target) = target(config, runner(slow()));
+    warm(&client).await;
+    let mut drafted = 0;
+    for seed in 0..4 {
+        for asked in [ahead(request(seed, 60)), request(seed, 60)] {
+            let (tokens, stats) = output(&client, asked).await;
+            assert_eq!(tokens, plain(&client, request(seed, 60)).await);
+            // Trees have more tokens than windows of four.
+            drafted += stats.drafted.saturating_sub(4 * stats.rounds);
+        }
+    }
+    assert!(drafted > 0, "no tree was verified");
+    idle(&client, port).await;
+    target.end().await;
+    endpoint.end().await;
+}
+
+#[tokio::test]
 async fn an_endpoint_killed_amid_branches_changes_nothing_but_the_pace() {
     let folder = tempfile::tempdir().expect("a folder");
     let address = socket(&folder, "draft");
@@ -199,6 +225,43 @@ async fn the_shipped_pair_drafts_ahead_without_changing_a_token() {
     }
     let (rate, counts) = hit_rate(&stats);
     assert!(rate > 0.0, "{counts}");
+    idle(&client, port).await;
+    target.end().await;
+    endpoint.end().await;
+}
+
+#[tokio::test]
+async fn the_shipped_pair_verifies_trees_without_changing_a_token() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let address = socket(&folder, "draft");
+    let (endpoint, port) = observed(&address, shipped("draft"));
+    let config = TargetConfig {
+        trees: TreesName::Auto,
+        // Without measured costs rows are thought to be free, so that trees are made.
+        warm_up: false,
+        patience: Duration::from_secs(5),
+        ..with_endpoint(&address)
+    };
+    let (client, target) = target(config, shipped("target"));
+    for ssd in [false, true] {
+        let (mut drafted, mut rounds, mut accepted) = (0, 0, 0);
+        for (seed, temperature) in [(0, 0.0), (1, 0.7), (2, 1.0), (3, 1.0)] {
+            let mut asked = request(seed, 60);
+            asked.sampling.temperature = temperature;
+            asked.sampling.frequency_penalty = 0.3;
+            asked.sampling.repetition_penalty = 1.1;
+            let expected = plain(&client, asked.clone()).await;
+            let asked = if ssd { ahead(asked) } else { asked };
+            let (tokens, stats) = output(&client, asked).await;
+            assert_eq!(tokens, expected, "SSD: {ssd}, temperature {temperature}");
+            drafted += stats.drafted;
+            rounds += stats.rounds;
+            accepted += stats.accepted;
+        }
+        // Windows have four tokens, continuations five.
+        assert!(drafted > 6 * rounds, "{drafted} tokens in {rounds} rounds");
+        assert!(accepted > 0);
+    }
     idle(&client, port).await;
     target.end().await;
     endpoint.end().await;

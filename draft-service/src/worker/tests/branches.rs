@@ -3,8 +3,9 @@
 use std::time::Instant;
 
 use foretoken_speculation::{
+    Proposals,
     fanout::FanOut,
-    message::{Branching, Delivery, Entries},
+    message::{Branching, Delivery, Entries, TreeBudget},
 };
 
 use super::*;
@@ -211,4 +212,70 @@ fn outcomes_are_as_many_as_there_is_time_for() {
         let (_, sent) = rig.settle();
         assert_eq!(entries(&sent)[0].1.keys.len(), expected as usize);
     }
+}
+
+#[test]
+fn after_a_tree_entries_are_what_decoding_each_path_gives_and_leave_no_page() {
+    let mut rig = Rig::new(&DraftConfig::default(), language());
+    let tree = Proposals::with_parents([5, 9, 33, 9].map(TokenId).to_vec(), &[0, 0, 1, 3]);
+    let tree = tree.expect("is a tree");
+    // The trunk ends in the middle of a page, and with one.
+    let prompts = [(A, 1, prompt(20)), (B, 2, prompt(16))];
+    for (link, session, tokens) in &prompts {
+        rig.tell(*link, open_ahead(*session, tokens.clone()));
+        let ToDraft::Outcome(outcome) = verifying(*session, 0, tokens.len(), &[TokenId(7)], &[])
+        else {
+            panic!("it is an outcome")
+        };
+        rig.tell(
+            *link,
+            ToDraft::Outcome(Outcome {
+                verifying: Some(tree.clone()),
+                tree: Some(TreeBudget::new(12, 0.0)),
+                ..outcome
+            }),
+        );
+    }
+    let (steps, sent) = rig.settle();
+    assert!(steps <= 4 + K as usize, "{steps} steps");
+    let mut sides = 0;
+    for (link, session, tokens) in &prompts {
+        let parts: Vec<_> = entries(&sent)
+            .into_iter()
+            .filter(|(to, part)| to == link && part.round == Round(1))
+            .map(|(_, part)| part)
+            .collect();
+        assert_eq!(parts.len(), K as usize);
+        let keys = &parts[0].keys;
+        let nodes: std::collections::BTreeSet<_> = keys.iter().map(|key| key.accepted).collect();
+        assert!(nodes.len() > 2, "of all nodes only {nodes:?}");
+        for (place, key) in keys.iter().enumerate() {
+            let path = tree.path(key.accepted).into_iter();
+            let mut context = tokens.clone();
+            context.push(TokenId(7));
+            context.extend(path.filter_map(|node| tree.token(node)));
+            assert_eq!(
+                tree.child(key.accepted, key.token),
+                None,
+                "it would be accepted"
+            );
+            context.push(key.token);
+            let drafted: Vec<_> = parts.iter().map(|part| part.tokens[place]).collect();
+            let expected = continuation(language(), *session, &context, K as usize);
+            assert_eq!(drafted, expected, "{key:?}");
+        }
+        sides += parts.iter().map(|part| part.sides.len()).sum::<usize>();
+    }
+    assert!(sides > 0, "second choices cost nothing");
+    assert_eq!(branch_pages(&rig), 0, "a build that is over holds no fork");
+    // A verdict down the second child: what was drafted for it is followed.
+    let base = prompts[0].2.len() + 1;
+    let emitted = [TokenId(9), TokenId(60)];
+    rig.tell(A, outcome(1, 1, base, &emitted, 3));
+    let (_, sent) = rig.settle();
+    let context = [&prompts[0].2[..], &[TokenId(7)], &emitted].concat();
+    let expected = continuation(language(), 1, &context, 3);
+    assert_eq!(windows(&sent)[0].1.proposals.tokens(), expected);
+    rig.worker.close_where(|_| true);
+    rig.assert_idle();
 }

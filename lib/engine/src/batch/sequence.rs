@@ -134,13 +134,36 @@ impl Sequence {
     /// What brings the slots of a checked path in order behind the trunk. Ids rise along a path,
     /// so no move overwrites what a later one reads.
     pub(super) fn path_moves<'a>(&'a self, path: &'a [u32]) -> impl Iterator<Item = SlotMove> + 'a {
+        self.moves_to(self, path)
+            .filter(|moved| moved.from != moved.to)
+    }
+
+    /// What brings the slots of a checked path behind the same trunk in another page table.
+    pub(super) fn moves_to<'a>(
+        &'a self,
+        other: &'a Self,
+        path: &'a [u32],
+    ) -> impl Iterator<Item = SlotMove> + 'a {
         let trunk = self.tokens.len();
-        let place = |slot: usize| (self.pages[slot / PAGE_TOKENS], (slot % PAGE_TOKENS) as u32);
-        let moved = (0..).zip(path).filter(|(to, from)| *to != **from as usize);
-        moved.map(move |(to, from)| SlotMove {
-            from: place(trunk + *from as usize),
-            to: place(trunk + to),
+        (0..).zip(path).map(move |(to, from)| SlotMove {
+            from: self.place(trunk + *from as usize),
+            to: other.place(trunk + to),
         })
+    }
+
+    /// The copy of the partly filled page of the trunk, the one with this index, for `other`.
+    pub(super) fn copy_to(&self, other: &Self, page: usize) -> Option<PageCopy> {
+        let slots = (self.tokens.len() % PAGE_TOKENS) as u32;
+        (slots > 0).then(|| PageCopy {
+            from: self.pages[page],
+            to: other.pages[page],
+            slots,
+        })
+    }
+
+    /// Where a slot is.
+    fn place(&self, slot: usize) -> (PageIndex, u32) {
+        (self.pages[slot / PAGE_TOKENS], (slot % PAGE_TOKENS) as u32)
     }
 
     /// Makes a checked path part of the trunk.

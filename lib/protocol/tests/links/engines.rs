@@ -11,15 +11,15 @@ use foretoken_protocol::link::{LinkEvent, LinkId, ServerEvent};
 use foretoken_speculation::{
     Seed, SessionId, TokenId,
     fallback::OnMiss,
-    message::{ToDraft, ToTarget},
+    message::{ToDraft, ToTarget, TreeBudget},
     noise::philox,
     policy::{
         Lookahead, Patience, Policy, SsdOptions,
-        draft::{BranchWork, BuildId, DraftSession, Planners, Wants},
+        draft::{BranchWork, BuildId, DraftSession, ForkFeed, Planners, Wants},
         target::{Input, Next, TargetConfig, TargetSession, TargetStats, Verified},
     },
     sampling::{Sampler, SamplingParams, Scratch},
-    verify::{Verification, coupled_chain},
+    verify::{Verification, coupled_tree},
 };
 
 use crate::carrier::LONG;
@@ -153,6 +153,7 @@ struct Row {
     sampler: Sampler,
     scratch: Scratch,
     local: bool,
+    trees: bool,
 }
 
 enum Progress {
@@ -188,29 +189,35 @@ impl Row {
             sampler: sampler.expect("is valid"),
             scratch: Scratch::new(),
             local: session == 6,
+            trees: session.is_multiple_of(2),
         }
     }
 
     fn step(&mut self, now: Duration, messages: &mut Vec<ToDraft>) -> Progress {
         let window = match self.target.next(now) {
-            Next::Verify(window) => window.tokens().to_vec(),
+            Next::Verify(window) => window.clone(),
             Next::Wait { until } => return Progress::Waits(until),
             Next::Finished => return Progress::Finished,
         };
         let base = self.target.tokens().to_vec();
-        let logits: Vec<Vec<f32>> = (0..=window.len())
-            .map(|i| logits(&[&base[..], &window[..i]].concat(), 0.0))
+        let path = |node| -> Vec<TokenId> {
+            let nodes = window.path(node).into_iter();
+            nodes.filter_map(|node| window.token(node)).collect()
+        };
+        let logits: Vec<Vec<f32>> = (0..=window.len() as u32)
+            .map(|node| logits(&[&base[..], &path(node)].concat(), 0.0))
             .collect();
-        let verdict = coupled_chain(&mut self.sampler, &mut self.scratch, &window, |i| {
-            &logits[i]
-        });
-        let mut tokens = window[..verdict.accepted].to_vec();
+        let row = |node: u32| &logits[node as usize][..];
+        let verdict = coupled_tree(&mut self.sampler, &mut self.scratch, &window, row);
+        let mut tokens = path(verdict.node);
+        let accepted = tokens.len() as u32;
         tokens.push(verdict.decided);
-        let accepted = verdict.accepted as u32;
         let verified = Verified {
             tokens: &tokens,
             accepted,
             suggested: 4,
+            // Half of the sessions verify trees.
+            tree: self.trees.then(|| TreeBudget::new(12, 0.001)),
             // The first of two tokens may come after the second again.
             local: &base[base.len() - 2..][..usize::from(self.local)],
             ..Verified::default()
@@ -241,6 +248,8 @@ impl Row {
 /// A session on the draft engine, and the tails of its forks.
 struct Served {
     session: DraftSession,
+    /// Nodes of a tree under verification, behind the tokens before its root.
+    tail: Vec<(TokenId, Option<u32>)>,
     build: Option<BuildId>,
     tails: Vec<Vec<(TokenId, Option<u32>)>>,
 }
@@ -249,6 +258,7 @@ impl Served {
     fn new(id: SessionId) -> Self {
         Self {
             session: DraftSession::new(id, VOCAB, 4096),
+            tail: Vec::new(),
             build: None,
             tails: Vec::new(),
         }
@@ -264,6 +274,19 @@ impl Served {
         let session = &mut self.session;
         session.plan(planners);
         if let Some(work) = session.work() {
+            self.tail.clear();
+            if let Some(parents) = work.parents {
+                let nodes = work.tokens.iter().zip(parents);
+                self.tail.extend(nodes.map(|(&t, &parent)| (t, parent)));
+                let (ticket, keep) = (work.ticket, work.keep);
+                let trunk = &session.tokens()[..keep];
+                let rows: Vec<_> = (0..self.tail.len())
+                    .map(|node| logits(&[trunk, &path(&self.tail, node)].concat(), blur))
+                    .collect();
+                let rows: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
+                let fed = rows.len();
+                return Some(Vec::from_iter(session.stepped(ticket, fed, &rows, scratch)));
+            }
             let (ticket, fed, end) = (
                 work.ticket,
                 work.tokens.len(),
@@ -281,12 +304,18 @@ impl Served {
             return Some(Vec::from_iter(session.stepped(ticket, fed, &rows, scratch)));
         }
         let trunk = session.tokens().to_vec();
+        let root = session.decided().len().saturating_sub(1);
         let work = session.branches()?;
         let ticket = work.ticket;
         if self.build.replace(work.build) != Some(work.build) {
             self.tails = vec![Vec::new(); work.forks().len()];
         }
-        let rows = branch(&work, &trunk, &mut self.tails, blur);
+        let tail = &self.tail;
+        let sees = |feed: &ForkFeed<'_>| match feed.path.last() {
+            Some(&node) => [&trunk[..root], &path(tail, node as usize)].concat(),
+            None => trunk[..feed.trunk_len as usize].to_vec(),
+        };
+        let rows = branch(&work, sees, &mut self.tails, blur);
         let rows: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
         Some(Vec::from_iter(session.branched(ticket, &rows, scratch)))
     }
@@ -295,7 +324,7 @@ impl Served {
 /// Logits of a step of branches: each row sees its trunk and its path through the tail.
 fn branch(
     work: &BranchWork<'_>,
-    trunk: &[TokenId],
+    sees: impl Fn(&ForkFeed<'_>) -> Vec<TokenId>,
     tails: &mut [Vec<(TokenId, Option<u32>)>],
     blur: f32,
 ) -> Vec<Vec<f32>> {
@@ -303,18 +332,23 @@ fn branch(
     for (feed, tail) in work.forks().zip(tails) {
         for (&token, &parent) in feed.tokens.iter().zip(feed.parents) {
             tail.push((token, parent));
-            let mut path = Vec::new();
-            let mut next = Some(tail.len() - 1);
-            while let Some(node) = next {
-                path.push(tail[node].0);
-                next = tail[node].1.map(|parent| parent as usize);
-            }
-            path.extend(trunk[..feed.trunk_len as usize].iter().rev());
-            path.reverse();
-            rows.push(logits(&path, blur));
+            let own = path(tail, tail.len() - 1);
+            rows.push(logits(&[sees(&feed), own].concat(), blur));
         }
     }
     rows
+}
+
+/// The tokens on the way to a node of a tail.
+fn path(tail: &[(TokenId, Option<u32>)], node: usize) -> Vec<TokenId> {
+    let mut path = Vec::new();
+    let mut next = Some(node);
+    while let Some(node) = next {
+        path.push(tail[node].0);
+        next = tail[node].1.map(|parent| parent as usize);
+    }
+    path.reverse();
+    path
 }
 
 /// A draft engine that serves until its events end.

@@ -11,7 +11,10 @@
 //! is known on misses too, so the curve is learned well past the fan-out that is in use.
 
 use super::PowerLaw;
-use crate::guess::{Candidates, OutcomeKey, Row};
+use crate::{
+    TokenId,
+    guess::{Candidates, OutcomeKey, Row},
+};
 
 /// Weight that an observation keeps with each later one of the same kind: about the last thousand
 /// count.
@@ -85,17 +88,30 @@ impl Estimates {
     /// Takes in how the verification of the window that `candidates` belong to ended. Returns the
     /// rank of the decided token in its row, if it is listed. Impossible outcomes teach nothing.
     pub fn observe(&mut self, candidates: &Candidates, outcome: OutcomeKey) -> Option<usize> {
-        let accepted = outcome.accepted as usize;
-        let row = candidates.row(accepted)?;
-        if row.proposed == Some(outcome.token) {
+        let window = candidates.window();
+        let impossible = window.child(outcome.accepted, outcome.token).is_some();
+        if impossible || outcome.accepted as usize > window.len() {
             return None;
         }
-        for (i, row) in candidates.rows().enumerate().take(accepted + 1) {
-            if row.proposed.is_some() {
-                self.proposals.observe(0, row.margin, i < accepted);
+        let mut node = 0;
+        for child in window.path(outcome.accepted) {
+            // What was drawn has no row for its last token.
+            self.row(&candidates.row(node)?, window.token(child)?);
+            node = child as usize;
+        }
+        self.row(&candidates.row(node)?, outcome.token)
+    }
+
+    /// Takes in which token a row came to; its rank, if it is listed.
+    fn row(&mut self, row: &Row<'_>, token: TokenId) -> Option<usize> {
+        if let Some(proposed) = row.proposed {
+            self.proposals.observe(0, row.margin, proposed == token);
+            if proposed == token {
+                return None;
             }
         }
-        let rank = candidates.rank_of(outcome);
+        let mut listed = row.candidates.iter();
+        let rank = listed.position(|candidate| candidate.token == token);
         let curve = if row.proposed.is_some() {
             &mut self.corrections
         } else {
@@ -103,9 +119,27 @@ impl Estimates {
         };
         let tried = rank.map_or(row.candidates.len(), |rank| rank + 1);
         for other in 0..tried {
-            curve.observe(other, margin(&row, other), Some(other) == rank);
+            curve.observe(other, margin(row, other), Some(other) == rank);
         }
         rank
+    }
+
+    /// What is thought of the first tokens of rows, by their margins.
+    pub fn chances(&self) -> Chances {
+        let table = |curve: &Curve, rank: usize, prior: f64| {
+            let pooled = curve.pooled(rank, prior);
+            let mut table = [pooled; MARGINS.len() + 2];
+            for (value, tally) in table.iter_mut().zip(curve.margins[class(rank)]) {
+                *value = tally.estimate(pooled);
+            }
+            table
+        };
+        let side = |rank| table(&self.corrections, rank, self.prior.holds(rank));
+        Chances {
+            proposed: table(&self.proposals, 0, self.prior.acceptance),
+            sides: core::array::from_fn(side),
+            acceptance: self.acceptance(),
+        }
     }
 
     /// Probability that a proposed token is accepted given those before it, whatever its margin.
@@ -147,6 +181,47 @@ impl Estimates {
         } else {
             &self.corrections
         }
+    }
+}
+
+/// Probabilities of the first tokens of rows that were drawn: a copy of what [`Estimates`] has on
+/// them, for sessions that draft while others learn.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chances {
+    /// By margin; the last is for rows of which none is known.
+    proposed: [f64; MARGINS.len() + 2],
+    /// The same for the best candidates, given that nothing before them is decided.
+    sides: [[f64; MARGINS.len() + 2]; Self::SIDES],
+    acceptance: f64,
+}
+
+impl Chances {
+    /// Candidates of a row beside the proposed token.
+    pub const SIDES: usize = 3;
+
+    /// Probability that a proposed token is accepted, whatever its margin.
+    pub fn acceptance(&self) -> f64 {
+        self.acceptance
+    }
+
+    /// The probability of the row's proposed token, and of each of its best candidates.
+    pub fn of(&self, row: &Row<'_>) -> (f64, impl Iterator<Item = (TokenId, f64)>) {
+        let at = |margin: f64| bucket(margin).unwrap_or(MARGINS.len() + 1);
+        let accepts = self.proposed[at(row.margin)];
+        let ranked = row.candidates.iter().zip(&self.sides).enumerate();
+        let sides = ranked.scan(1.0 - accepts, move |left, (rank, (candidate, table))| {
+            let holds = table[at(margin(row, rank))];
+            let probability = *left * holds;
+            *left -= probability;
+            Some((candidate.token, probability))
+        });
+        (accepts, sides)
+    }
+}
+
+impl Default for Chances {
+    fn default() -> Self {
+        Estimates::new(Prior::default()).chances()
     }
 }
 

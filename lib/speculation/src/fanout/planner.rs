@@ -38,6 +38,8 @@ pub struct Planner {
     fan_out: FanOut,
     estimates: Estimates,
     counts: Vec<u32>,
+    /// How likely each node of the window is to be reached.
+    reached: Vec<f64>,
 }
 
 impl Planner {
@@ -48,6 +50,7 @@ impl Planner {
             fan_out,
             estimates: Estimates::new(prior),
             counts: Vec::new(),
+            reached: Vec::new(),
         }
     }
 
@@ -60,14 +63,31 @@ impl Planner {
             return;
         }
         self.count(candidates, budget);
-        let mut reached = 1.0;
+        let window = candidates.window();
+        self.reached.clear();
+        self.reached.resize(window.len() + 1, 0.0);
+        self.reached[0] = 1.0;
         for (accepted, row) in candidates.rows().enumerate() {
             let accepts = self.estimates.accepts(&row);
+            let reached = self.reached[accepted];
+            if let Some(first) = window.children(accepted as u32).next() {
+                self.reached[first as usize] = reached * accepts;
+            }
             let mut left = reached * (1.0 - accepts);
             let listed = row.candidates.len();
-            let most = self.counts.get(accepted).map_or(listed, |&n| n as usize);
-            for (rank, candidate) in row.candidates.iter().enumerate().take(most) {
+            let mut most = self.counts.get(accepted).map_or(listed, |&n| n as usize);
+            for (rank, candidate) in row.candidates.iter().enumerate() {
                 let holds = self.estimates.holds(&row, rank);
+                // What the window proposes is accepted, not decided.
+                if let Some(side) = window.child(accepted as u32, candidate.token) {
+                    self.reached[side as usize] = left * holds;
+                    left *= 1.0 - holds;
+                    continue;
+                }
+                if most == 0 {
+                    break;
+                }
+                most -= 1;
                 guesses.push(Guess {
                     key: OutcomeKey {
                         accepted: accepted as u32,
@@ -78,7 +98,6 @@ impl Planner {
                 });
                 left *= 1.0 - holds;
             }
-            reached *= accepts;
         }
         if budget == 0 {
             guesses.clear();

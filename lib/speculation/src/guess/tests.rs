@@ -29,9 +29,9 @@ fn rows_see_the_tokens_and_the_noise_of_their_own_position() {
     let window = [5, 6, 7].map(TokenId);
     let (mut sampler, mut scratch) = (sampler(0.9), Scratch::new());
     let mut candidates = Candidates::new(RankBy::Noise(Domain::Coupled), 39);
-    candidates.rank(&mut sampler, &mut scratch, &window, |k| &rows[k]);
+    candidates.rank(&mut sampler, &mut scratch, &window[..].into(), |k| &rows[k]);
     assert_eq!(sampler.history().len(), 2);
-    assert_eq!(candidates.window(), 3);
+    assert_eq!(candidates.window().len(), 3);
     for (k, row) in candidates.rows().enumerate() {
         // By hand: the penalty is that of the tokens before, the noise that of position 2 + k.
         let noise = Noise::new(Seed(11), Domain::Coupled, 2 + k as u32);
@@ -91,7 +91,9 @@ fn what_the_window_proposes_is_no_candidate_where_it_could_only_be_accepted() {
             }
             drafter.truncate(2);
             let mut candidates = Candidates::new(RankBy::Noise(Domain::Coupled), 12);
-            candidates.rank(&mut drafter, &mut scratch, &window, |k| &draft[k]);
+            candidates.rank(&mut drafter, &mut scratch, &window[..].into(), |k| {
+                &draft[k]
+            });
             let verdict = crate::verify::coupled_chain(
                 &mut sampler(temperature),
                 &mut scratch,
@@ -119,10 +121,15 @@ fn what_the_window_proposes_is_no_candidate_where_it_could_only_be_accepted() {
 fn without_a_window_there_is_one_row_that_excludes_nothing() {
     let row = logits(3, 9);
     let mut candidates = Candidates::new(RankBy::Likelihood, 4);
-    assert_eq!((candidates.window(), candidates.rows().len()), (0, 0));
+    assert_eq!((candidates.window().len(), candidates.rows().len()), (0, 0));
     assert!(candidates.row(0).is_none());
-    candidates.rank(&mut sampler(0.0), &mut Scratch::new(), &[], |_| &row);
-    assert_eq!((candidates.window(), candidates.rows().len()), (0, 1));
+    candidates.rank(
+        &mut sampler(0.0),
+        &mut Scratch::new(),
+        &Proposals::new(),
+        |_| &row,
+    );
+    assert_eq!((candidates.window().len(), candidates.rows().len()), (0, 1));
     let first = candidates.row(0).unwrap();
     assert_eq!((first.proposed, first.candidates.len()), (None, 4));
     candidates.clear();
@@ -140,7 +147,12 @@ fn what_truncation_leaves_out_is_infinitely_far() {
     let mut candidates = Candidates::new(RankBy::Noise(Domain::Coupled), 4);
     // The proposal is one of the two that are kept, so a single kept candidate is left.
     let window = [TokenId(1)];
-    candidates.rank(&mut sampler, &mut Scratch::new(), &window, |_| &row);
+    candidates.rank(
+        &mut sampler,
+        &mut Scratch::new(),
+        &window[..].into(),
+        |_| &row,
+    );
     let row = candidates.row(0).unwrap();
     let tokens: Vec<u32> = row.candidates.iter().map(|c| c.token.0).collect();
     assert_eq!(tokens, [2, 3, 0]);

@@ -20,21 +20,25 @@
 
 mod build;
 mod follow;
+mod forks;
 mod planners;
+mod second;
 mod work;
 
 use alloc::{string::ToString, vec::Vec};
 
-use self::{build::Build, work::Flight};
+use self::{build::Build, second::no_candidates, work::Flight};
 pub use self::{
-    build::{BranchWork, BuildId, ForkFeed, MAX_TAIL},
+    build::{BuildId, MAX_TAIL},
+    forks::{BranchWork, ForkFeed},
     planners::{Planners, Scores},
     work::{Purpose, Ticket, Wants, Work},
 };
 use crate::{
-    Epoch, Round, SessionId, TokenId,
-    fanout::FanOut,
-    message::{Branching, Resync, SparseDistribution, ToDraft, ToTarget},
+    Epoch, Proposals, Round, SessionId, TokenId,
+    fanout::{Chances, FanOut, Planner},
+    guess::{Candidates, OutcomeKey},
+    message::{Branching, Resync, SparseDistribution, ToDraft, ToTarget, TreeBudget},
     proposal::Proposer,
     saguaro::Saguaro,
     sampling::Sampler,
@@ -84,6 +88,8 @@ struct Job {
     saguaro: Saguaro,
     /// What the proposals were drawn from, if they are drawn.
     q: Vec<SparseDistribution>,
+    /// Whether the window may be a tree.
+    tree: Option<TreeBudget>,
 }
 
 /// What a target asks for ahead of a verdict.
@@ -93,6 +99,61 @@ struct Ahead {
     lookahead: u32,
     branches: u32,
     saguaro: Saguaro,
+    /// Whether continuations may be trees.
+    tree: Option<TreeBudget>,
+}
+
+/// What a session that may propose trees knows beside its tokens.
+#[derive(Debug)]
+struct Choices {
+    /// What is thought of tokens by how clearly they were drawn, and whether that may have changed.
+    chances: Chances,
+    stale: bool,
+    /// Tokens drawn since the last verdict, with the next best of each.
+    drawn: Candidates,
+    /// Those drawn before it, and what was decided, until somebody learns from it.
+    judged: Candidates,
+    verdict: Option<OutcomeKey>,
+}
+
+impl Choices {
+    /// Takes in what was emitted after the tokens that were drawn since the last time.
+    fn judge(&mut self, emitted: &[TokenId]) {
+        let drawn = self.drawn.window().tokens();
+        let accepted = drawn
+            .iter()
+            .zip(emitted)
+            .take_while(|(a, b)| a == b)
+            .count();
+        // Whatever was accepted teaches; of what comes after the last token drawn nothing is known.
+        if let Some(&token) = emitted.get(accepted) {
+            let accepted = accepted as u32;
+            self.verdict = Some(OutcomeKey { accepted, token });
+            core::mem::swap(&mut self.drawn, &mut self.judged);
+        }
+        self.drawn.clear();
+        self.stale = true;
+    }
+
+    /// Learns from the last verdict that nobody learned from yet, and teaches it unless others do.
+    fn learn(&mut self, planner: &mut Planner, teaches: bool) {
+        if let Some(verdict) = self.verdict.take().filter(|_| teaches) {
+            planner.observe(&self.judged, verdict);
+        }
+        if core::mem::take(&mut self.stale) {
+            self.chances = planner.estimates().chances();
+        }
+    }
+
+    fn new() -> Self {
+        Self {
+            chances: Chances::default(),
+            stale: true,
+            drawn: no_candidates(Chances::SIDES + 1),
+            judged: no_candidates(Chances::SIDES + 1),
+            verdict: None,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -122,6 +183,10 @@ pub struct DraftSession {
     /// Decided tokens, then proposals of the current job or the window under verification.
     tokens: Vec<TokenId>,
     decided: usize,
+    /// The window under verification if that is a tree, of which `tokens` has the first chain.
+    tree: Option<Proposals>,
+    /// Once it was asked for trees.
+    choices: Option<Choices>,
     /// Tokens whose KV the engine holds.
     fed: usize,
     flight: Option<Flight>,
@@ -143,6 +208,8 @@ impl DraftSession {
             binding: None,
             tokens: Vec::new(),
             decided: 0,
+            tree: None,
+            choices: None,
             fed: 0,
             flight: None,
             tickets: 0,
@@ -207,7 +274,9 @@ impl DraftSession {
             Verification::Coupled => Scores::Noisy,
             Verification::Rejection { .. } => Scores::Likely,
         };
-        Some((binding.branching?.fan_out, scores))
+        let branching = binding.branching.map(|branching| branching.fan_out);
+        let trees = self.choices.as_ref().map(|_| FanOut::Learned);
+        Some((branching.or(trees)?, scores))
     }
 
     /// Name of the session.
@@ -230,6 +299,16 @@ impl DraftSession {
             job.lookahead
                 .saturating_sub(self.tokens.len() - self.decided)
         })
+    }
+
+    /// The window under verification, if it is a tree.
+    pub fn tree(&self) -> Option<&Proposals> {
+        self.tree.as_ref()
+    }
+
+    /// Tokens that the target decided.
+    pub fn decided(&self) -> &[TokenId] {
+        &self.tokens[..self.decided]
     }
 
     /// The sequence as the session wants it: decided tokens, then proposals or the window under

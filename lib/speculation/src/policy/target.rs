@@ -5,18 +5,20 @@
 //! message arrived or the time it was told to wait for has come.
 
 mod ahead;
+mod asked;
 mod cache;
 
 use alloc::vec::Vec;
 use core::time::Duration;
 
 pub use self::ahead::{AheadStats, Lookup, Source};
-use self::cache::Cache;
+pub use self::asked::Answer;
+use self::{asked::Asked, cache::Cache};
 use super::{Patience, Policy};
 use crate::{
     Epoch, Proposals, Round, Seed, SessionId, TokenId,
     fallback::Fallback,
-    message::{Entries, Open, Outcome, ToDraft, ToTarget, Window},
+    message::{Open, Outcome, ToDraft, ToTarget, TreeBudget},
     proposal::Laws,
     saguaro::Saguaro,
     sampling::SamplingParams,
@@ -85,6 +87,8 @@ pub struct Verified<'a> {
     /// What is to follow if nothing was drafted ahead for this verdict; none: what the policy says,
     /// and [`Fallback::Remote`] where it leaves that to the driver.
     pub fallback: Option<Fallback>,
+    /// Whether the endpoint may propose trees, and what the driver has for them.
+    pub tree: Option<TreeBudget>,
     /// Nothing follows: the output has ended.
     pub last: bool,
 }
@@ -100,17 +104,6 @@ pub struct Effects {
     pub lookup: Option<Lookup>,
     /// Tokens of [`Verified::local`] that are verified next.
     pub local: u32,
-}
-
-/// How long an endpoint took.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// Tokens in the window.
-    pub tokens: u32,
-    /// From the request for it to its arrival.
-    pub took: Duration,
-    /// Whether it came after its round had been verified without it.
-    pub late: bool,
 }
 
 /// What a session wants of its driver.
@@ -186,8 +179,8 @@ pub struct TargetSession {
     late_laws: Laws,
     /// Continuations for outcomes of the round under verification.
     cache: Cache,
-    /// Round of the last window asked for, when, and how many tokens, until it is answered.
-    asked: Option<(Round, Duration, u32)>,
+    /// The last window asked for, until it is answered.
+    asked: Option<Asked>,
     /// Consecutive requests without an answer.
     unanswered: u32,
     /// Verifications until the next request, while the endpoint does not answer.
@@ -260,6 +253,11 @@ impl TargetSession {
         Next::Verify(&self.window)
     }
 
+    /// The window that is verified, or will be unless a better one comes first.
+    pub fn window(&self) -> &Proposals {
+        &self.window
+    }
+
     /// The sequence: prompt and everything emitted.
     pub fn tokens(&self) -> &[TokenId] {
         &self.tokens
@@ -324,7 +322,7 @@ impl TargetSession {
         let room = self.room(2);
         let most = policy.lookahead(u32::MAX).min(room);
         let branching = policy.branching(most);
-        self.expect(most);
+        self.expect(most, 0);
         effects.messages.push(ToDraft::Open(Open {
             session: self.config.session,
             epoch: self.epoch,
@@ -343,7 +341,7 @@ impl TargetSession {
         self.link = link;
         self.asked = None;
         self.late = Proposals::new();
-        self.cache.expect(0, 0);
+        self.cache.expect(0, 0, 0);
         if let Phase::Collecting { deadline } = &mut self.phase {
             *deadline = None;
             self.window = Proposals::new();
@@ -389,65 +387,9 @@ impl TargetSession {
         known
     }
 
-    /// Whether `laws` say of all tokens what they were drawn from, if that has to be known. If not,
-    /// nothing of the kind can be verified, and the endpoint is let go.
-    fn explained(&mut self, laws: &Laws, tokens: &[TokenId], effects: &mut Effects) -> bool {
-        let explained = self.config.verification == Verification::Coupled || laws.explain(tokens);
-        if !explained {
-            self.stats.unexplained += 1;
-            self.let_go(effects);
-        }
-        explained
-    }
-
     fn let_go(&mut self, effects: &mut Effects) {
         self.unbind(Link::Down);
         effects.messages.push(self.close());
-    }
-
-    fn arrived(&mut self, now: Duration, window: &Window, effects: &mut Effects) {
-        let mut laws = Laws {
-            q: window.q.clone(),
-            saguaro: window.saguaro,
-        };
-        let tokens = window.proposals.tokens();
-        if !self.understands(tokens.iter().copied(), effects)
-            || !self.explained(&laws, tokens, effects)
-        {
-            return;
-        }
-        let Some((round, since, wanted)) = self.asked.filter(|asked| asked.0 == window.round)
-        else {
-            return;
-        };
-        self.asked = None;
-        let took = now.saturating_sub(since);
-        self.config.patience.observe(took);
-        let fits = round == self.round && window.base_len as usize == self.tokens.len();
-        let waiting = matches!(self.phase, Phase::Collecting { deadline: Some(_) });
-        effects.answer = Some(Answer {
-            tokens: window.proposals.len() as u32,
-            took,
-            late: !(fits && waiting),
-        });
-        self.unanswered = 0;
-        self.silence = 0;
-        let mut proposals = Proposals::new();
-        // Only chains are asked for.
-        if window.proposals.is_chain() {
-            proposals.clone_from(&window.proposals);
-            proposals.truncate(wanted as usize);
-        }
-        // How many are kept does not depend on which they are, or they would not have their law.
-        laws.q.truncate(proposals.len());
-        if fits && waiting {
-            self.window = proposals;
-            self.laws = laws;
-            self.phase = Phase::Collecting { deadline: None };
-        } else if fits && matches!(self.config.policy, Policy::Ssd(_)) {
-            self.late = proposals;
-            self.late_laws = laws;
-        }
     }
 
     /// The window did not come. Once may be chance; an endpoint that stays silent is left in peace
@@ -471,7 +413,7 @@ impl TargetSession {
         self.window = Proposals::new();
         self.laws = Laws::default();
         self.late = Proposals::new();
-        self.cache.expect(0, 0);
+        self.cache.expect(0, 0, 0);
         self.phase = Phase::Collecting { deadline: None };
         if verified.last || self.tokens.len() >= self.config.max_len {
             return self.finish(effects);
@@ -491,14 +433,25 @@ impl TargetSession {
             }
         }
         let (settled, lookahead) = self.settle(looked, &verified, effects);
+        // Trees are compared with the target's own choices, not by ratio.
+        let coupled = self.config.verification == Verification::Coupled;
+        let tree = verified
+            .tree
+            .filter(|tree| coupled && lookahead > 0 && tree.nodes > 0);
+        let nodes = tree.map_or(0, |tree| tree.nodes);
         if lookahead > 0 && !settled {
-            self.asked = Some((self.round, now, lookahead));
+            self.asked = Some(Asked {
+                round: self.round,
+                since: now,
+                lookahead,
+                nodes,
+            });
             let deadline = now.saturating_add(self.config.patience.limit());
             self.phase = Phase::Collecting {
                 deadline: Some(deadline),
             };
         }
-        let branches = self.expect(lookahead);
+        let branches = self.expect(lookahead, nodes);
         effects.messages.push(ToDraft::Outcome(Outcome {
             session: self.config.session,
             epoch: self.epoch,
@@ -508,7 +461,7 @@ impl TargetSession {
             lookahead,
             verifying: settled.then(|| self.window.clone()),
             branches,
-            tree: None,
+            tree,
             saguaro: Saguaro::default(),
         }));
     }

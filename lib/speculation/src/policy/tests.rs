@@ -10,6 +10,7 @@ mod junk;
 mod pair;
 mod rejection;
 mod target;
+mod trees;
 mod world;
 
 use core::time::Duration;

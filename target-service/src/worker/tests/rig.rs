@@ -19,7 +19,7 @@ use foretoken_protocol::{
     link::{LinkEvent, Welcome},
 };
 use foretoken_speculation::{
-    Seed, TokenId,
+    Proposals, Seed, TokenId,
     control::StepCost,
     message::{ToDraft, ToTarget},
     sampling::SamplingParams,
@@ -342,7 +342,8 @@ impl Rig {
                 _ => *token,
             };
             let tokens: Vec<_> = window.proposals.tokens().iter().map(spoilt).collect();
-            window.proposals = tokens.into();
+            let parents = window.proposals.parents();
+            window.proposals = Proposals::with_parents(tokens, parents).expect("is still a tree");
         }
         if self.fault == Fault::Silent {
             answers.clear();

@@ -23,7 +23,12 @@ fn flat(window: usize, n: usize) -> Candidates {
     let row: Vec<f32> = (0..50).map(|v| -(v as f32)).collect();
     let mut candidates = Candidates::new(RankBy::Likelihood, n);
     let window = vec![TokenId(0); window];
-    candidates.rank(&mut sampler(0.0, 1), &mut Scratch::new(), &window, |_| &row);
+    candidates.rank(
+        &mut sampler(0.0, 1),
+        &mut Scratch::new(),
+        &window[..].into(),
+        |_| &row,
+    );
     candidates
 }
 
@@ -186,7 +191,9 @@ fn play(fan_out: FanOut, temperature: f32, budget: usize) -> (f64, f64) {
             window.push(token);
         }
         drafter.truncate(1);
-        candidates.rank(&mut drafter, &mut scratch, &window, |k| &draft[k]);
+        candidates.rank(&mut drafter, &mut scratch, &window[..].into(), |k| {
+            &draft[k]
+        });
         planner.plan(&candidates, budget, &mut guesses);
         let mut decider = sampler(temperature, u64::from(round));
         let verdict = coupled_chain(&mut decider, &mut scratch, &window, |k| &target[k]);

@@ -2,13 +2,13 @@
 
 use alloc::{vec, vec::Vec};
 
-use super::{DraftStats, work::Ticket};
+use super::{DraftStats, forks::BranchWork, second::Second, work::Ticket};
 use crate::{
-    Epoch, Round, SessionId, TokenId,
+    Epoch, Proposals, Round, SessionId, TokenId,
     branch::{BranchPlan, Fork},
     fanout::{Guess, Planner},
     guess::{Candidates, OutcomeKey},
-    message::{Delivery, Entries, SparseDistribution},
+    message::{Delivery, Entries, SparseDistribution, TreeBudget},
     noise::Domain,
     proposal::{Place, Proposer},
     saguaro::Saguaro,
@@ -28,51 +28,6 @@ const MOST_CANDIDATES: usize = 64;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BuildId(pub(super) u64);
 
-/// One step of all branches of a session.
-#[derive(Clone, Copy, Debug)]
-pub struct BranchWork<'a> {
-    /// Hand this back to [`DraftSession::branched`](super::DraftSession::branched).
-    pub ticket: Ticket,
-    /// Names the forks of this build.
-    pub build: BuildId,
-    /// Steps that the tails of the forks hold already. At 0 the forks are to be made: each a fork
-    /// of the session's sequence at [`Fork::trunk_len`].
-    pub step: u32,
-    forks: &'a [Fork],
-    tokens: &'a [TokenId],
-    parents: &'a [Option<u32>],
-}
-
-/// What to feed to one fork in a step: a row for each of its branches, as nodes of its tail. The
-/// logits of all of them are wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ForkFeed<'a> {
-    /// Tokens of the trunk that the fork shares with the session's sequence.
-    pub trunk_len: u32,
-    /// One token for each branch.
-    pub tokens: &'a [TokenId],
-    /// Their parents in the tail; `None` is the last token of the trunk.
-    pub parents: &'a [Option<u32>],
-}
-
-impl<'a> BranchWork<'a> {
-    /// What to feed, by fork; always as many, in the same order, within a build. The rows of a step
-    /// are those of the first fork, then those of the second, and so on.
-    pub fn forks(&self) -> impl ExactSizeIterator<Item = ForkFeed<'a>> + use<'a> {
-        let (tokens, parents) = (self.tokens, self.parents);
-        self.forks.iter().map(move |fork| ForkFeed {
-            trunk_len: fork.trunk_len,
-            tokens: &tokens[fork.branches.clone()],
-            parents: &parents[fork.branches.clone()],
-        })
-    }
-
-    /// Rows of the step over all forks.
-    pub fn rows(&self) -> usize {
-        self.tokens.len()
-    }
-}
-
 /// What a build is for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Order {
@@ -80,12 +35,13 @@ pub(super) struct Order {
     pub(super) epoch: Epoch,
     pub(super) round: Round,
     pub(super) base_len: usize,
-    pub(super) window: usize,
     pub(super) steps: usize,
     pub(super) budget: usize,
     pub(super) delivery: Delivery,
     pub(super) verification: Verification,
     pub(super) saguaro: Saguaro,
+    /// Whether continuations may be trees.
+    pub(super) tree: Option<TreeBudget>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -107,6 +63,11 @@ pub(super) struct Build {
     id: BuildId,
     order: Option<Order>,
     stage: Stage,
+    /// What is under verification.
+    window: Proposals,
+    /// If that is a tree, its glue pass: the decided token and the window, and their parents.
+    glue: Vec<TokenId>,
+    glue_parents: Vec<Option<u32>>,
     /// What may be decided, and how many of each row are listed.
     candidates: Candidates,
     listed: usize,
@@ -117,8 +78,12 @@ pub(super) struct Build {
     guesses: Vec<Guess>,
     plan: BranchPlan,
     forks: Vec<Fork>,
-    /// Place in the plan of each guess.
+    /// Nodes of the glue pass that each fork begins with, if that was a tree.
+    paths: Vec<Vec<u32>>,
+    /// Place in the plan of each guess, and the other way round.
     places: Vec<usize>,
+    guess_of: Vec<usize>,
+    second: Second,
     /// What the branches fed and drew, step by step: their outcomes' tokens, then a column a step.
     columns: Vec<TokenId>,
     /// What those that were drawn were drawn from, if that is to be told.
@@ -133,6 +98,9 @@ impl Build {
             id: BuildId::default(),
             order: None,
             stage: Stage::Ended,
+            window: Proposals::new(),
+            glue: Vec::new(),
+            glue_parents: Vec::new(),
             candidates: Candidates::new(COUPLED, 0),
             listed: 0,
             by: COUPLED,
@@ -141,7 +109,10 @@ impl Build {
             guesses: Vec::new(),
             plan: BranchPlan::new(),
             forks: Vec::new(),
+            paths: Vec::new(),
             places: Vec::new(),
+            guess_of: Vec::new(),
+            second: Second::new(),
             columns: Vec::new(),
             q: Vec::new(),
             proposer: Proposer::default(),
@@ -153,9 +124,18 @@ impl Build {
         (self.stage == Stage::Branching).then_some(self.id)
     }
 
-    /// Begins a build; the one before is forgotten.
-    pub(super) fn begin(&mut self, order: Order) {
+    /// Begins a build for the outcomes of `window` after `decided`; the one before is forgotten.
+    pub(super) fn begin(&mut self, order: Order, decided: TokenId, window: Proposals) {
         self.clear();
+        if !window.is_chain() {
+            self.glue.push(decided);
+            self.glue.extend_from_slice(window.tokens());
+            self.glue_parents.push(None);
+            let nodes = 1..=window.len() as u32;
+            let parents = nodes.map(|node| Some(window.parent(node)));
+            self.glue_parents.extend(parents);
+        }
+        self.window = window;
         let wanted = order.budget.clamp(FEWEST_CANDIDATES, MOST_CANDIDATES);
         let by = match order.verification {
             Verification::Coupled => COUPLED,
@@ -184,25 +164,27 @@ impl Build {
         self.columns.clear();
         self.q.clear();
         self.forks.clear();
+        self.paths.clear();
         self.places.clear();
+        self.glue.clear();
+        self.glue_parents.clear();
+        self.second.sides.clear();
     }
 
     /// Tokens of the window whose glue pass is to be fed.
     pub(super) fn glue(&self) -> Option<(BuildId, usize)> {
-        let order = self.order.filter(|_| self.stage == Stage::Glue)?;
-        Some((self.id, order.window))
+        (self.stage == Stage::Glue).then_some((self.id, self.window.len()))
+    }
+
+    /// What a glue pass over a tree feeds: the decided token and the window, and their parents.
+    pub(super) fn glue_tree(&self) -> Option<(&[TokenId], &[Option<u32>])> {
+        (!self.glue.is_empty()).then_some((&self.glue, &self.glue_parents))
     }
 
     /// Takes in the rows of the glue pass.
-    pub(super) fn glued(
-        &mut self,
-        window: &[TokenId],
-        rows: &[&[f32]],
-        sampler: &mut Sampler,
-        scratch: &mut Scratch,
-    ) {
+    pub(super) fn glued(&mut self, rows: &[&[f32]], sampler: &mut Sampler, scratch: &mut Scratch) {
         self.candidates
-            .rank(sampler, scratch, window, |row| rows[row]);
+            .rank(sampler, scratch, &self.window, |row| rows[row]);
         self.stage = Stage::Ranked;
     }
 
@@ -280,6 +262,9 @@ impl Build {
             return;
         };
         planner.plan(&self.candidates, order.budget, &mut self.guesses);
+        if order.tree.is_some() {
+            self.second.chances = planner.estimates().chances();
+        }
         self.lay_out(order);
     }
 
@@ -332,6 +317,7 @@ impl Build {
             build: self.id,
             step,
             forks: &self.forks,
+            paths: &self.paths,
             tokens: &self.columns[step as usize * count..],
             parents: &self.parents,
         })
@@ -341,7 +327,6 @@ impl Build {
     /// the last decided one, and is there again afterwards.
     pub(super) fn stepped(
         &mut self,
-        window: &[TokenId],
         rows: &[&[f32]],
         sampler: &mut Sampler,
         scratch: &mut Scratch,
@@ -354,22 +339,33 @@ impl Build {
         }
         let step = self.step();
         let base = sampler.history().len();
-        let mut depth = 0;
+        let (mut node, mut depth) = (0, 0);
+        self.second.sides.clear();
         for (branch, row) in rows.iter().enumerate() {
-            // Branches come by ascending depth, so the window is only ever extended.
-            let accepted = self.plan.branches()[branch].accepted as usize;
-            window[depth..accepted]
-                .iter()
-                .for_each(|&token| sampler.push(token));
-            depth = accepted;
+            // Branches come by ascending node, so a chain is only ever extended.
+            let accepted = self.plan.branches()[branch].accepted;
+            if accepted != node {
+                let kept = if self.window.is_chain() { depth } else { 0 };
+                sampler.truncate(base + kept);
+                let path = self.window.path(accepted);
+                let tokens = path[kept..].iter();
+                tokens
+                    .filter_map(|&node| self.window.token(node))
+                    .for_each(|token| sampler.push(token));
+                (node, depth) = (accepted, path.len());
+            }
             let own = self.columns[branch..].iter().step_by(count);
             own.for_each(|&token| sampler.push(token));
             let token = match order.verification {
+                Verification::Coupled if order.tree.is_some() => {
+                    let place = (self.guess_of[branch], step);
+                    self.second.draw(branch, place, row, sampler, scratch)
+                }
                 Verification::Coupled => sampler.choose(row, scratch),
                 Verification::Rejection { support } => {
                     // The window that follows this outcome starts after its decided token.
                     let place = Place {
-                        start: (order.base_len + accepted + 1) as u32,
+                        start: (order.base_len + depth + 1) as u32,
                         index: step,
                     };
                     let among = (support, order.saguaro);
@@ -409,7 +405,7 @@ impl Build {
             tokens: self.places.iter().map(|&place| column[place]).collect(),
             q: self.places.iter().filter_map(law_at).collect(),
             saguaro: order.saguaro,
-            ..Entries::default()
+            sides: self.second.sides.clone(),
         }
     }
 
@@ -422,9 +418,7 @@ impl Build {
     /// From guesses to branches and forks.
     fn lay_out(&mut self, order: Order) {
         let keys = self.guesses.iter().map(|guess| guess.key);
-        let planned = self
-            .plan
-            .set(order.base_len as u32, order.window as u32, keys);
+        let planned = self.plan.set(order.base_len as u32, &self.window, keys);
         if planned.is_err() || self.guesses.is_empty() {
             self.stage = Stage::Ended;
             return;
@@ -435,19 +429,31 @@ impl Build {
         self.columns.clear();
         self.columns.extend(branches.iter().map(|key| key.token));
         // Places of the guesses: within a depth the plan keeps their order.
-        let mut next = vec![0; order.window + 1];
+        let mut next = vec![0; self.window.len() + 1];
         for (place, key) in branches.iter().enumerate().rev() {
             next[key.accepted as usize] = place;
         }
         self.places.clear();
-        for guess in &self.guesses {
+        self.guess_of.clear();
+        self.guess_of.resize(branches.len(), 0);
+        for (i, guess) in self.guesses.iter().enumerate() {
             let place = &mut next[guess.key.accepted as usize];
             self.places.push(*place);
+            self.guess_of[*place] = i;
             *place += 1;
+        }
+        if let Some(tree) = order.tree {
+            self.second.begin(tree, order.steps, branches.len());
         }
         let most = (MAX_TAIL / order.steps).max(1);
         self.forks.clear();
+        self.paths.clear();
         for fork in self.plan.forks() {
+            // The decided token is the first node of a glue pass over a tree.
+            let path = match self.glue_tree() {
+                Some(_) => [vec![0], self.window.path(fork.node)].concat(),
+                None => Vec::new(),
+            };
             let mut start = fork.branches.start;
             while start < fork.branches.end {
                 let end = fork.branches.end.min(start + most);
@@ -455,6 +461,7 @@ impl Build {
                     branches: start..end,
                     ..fork
                 });
+                self.paths.push(path.clone());
                 start = end;
             }
         }

@@ -7,7 +7,7 @@ use alloc::{
 };
 
 use super::{
-    Ahead, Binding, DraftSession, Job,
+    Ahead, Binding, Choices, DraftSession, Job,
     build::{MAX_TAIL, Order},
 };
 use crate::{
@@ -16,6 +16,7 @@ use crate::{
     message::{Delivery, Open, Outcome, Resync, SparseDistribution, ToTarget, Window},
     saguaro::Saguaro,
     sampling::Sampler,
+    tree::choose,
     verify::Verification,
 };
 
@@ -43,6 +44,8 @@ impl DraftSession {
             }
         };
         self.build.clear();
+        self.tree = None;
+        self.choices = None;
         self.binding = None;
         self.replace(&open.tokens);
         self.binding = Some(Binding {
@@ -60,6 +63,7 @@ impl DraftSession {
                 lookahead: branching.lookahead,
                 branches: branching.branches,
                 saguaro: Saguaro::default(),
+                tree: None,
             });
         }
         Some(ToTarget::Opened {
@@ -128,12 +132,13 @@ impl DraftSession {
         let q = self.judged(outcome);
         match &outcome.verifying {
             Some(window) => {
-                self.set_window(window.tokens());
+                self.set_window(window);
                 self.begin_build(Ahead {
                     round: outcome.round.next(),
                     lookahead: outcome.lookahead,
                     branches: outcome.branches,
                     saguaro: outcome.saguaro,
+                    tree: outcome.tree.filter(|_| !self.draws()),
                 });
                 None
             }
@@ -151,8 +156,15 @@ impl DraftSession {
             .tokens
             .split_last()
             .map_or(&[][..], |(_, some)| some);
-        let ours = self.tokens[self.decided..].starts_with(accepted);
-        if let Some(key) = outcome.key().filter(|_| ours) {
+        let node = match &self.tree {
+            Some(tree) => tree.find(accepted),
+            None => self.tokens[self.decided..]
+                .starts_with(accepted)
+                .then_some(accepted.len() as u32),
+        };
+        self.tree = None;
+        if let (Some(accepted), Some(&token)) = (node, outcome.tokens.last()) {
+            let key = OutcomeKey { accepted, token };
             // All of a window is lowered alike.
             if !self.draws() || self.build.saguaro() == Some(outcome.saguaro) {
                 drafted.extend(self.build.find(outcome.round, key).take(asked));
@@ -163,6 +175,12 @@ impl DraftSession {
         }
         if self.build.end() {
             self.stats.cut += 1;
+        }
+        if outcome.tree.is_some() && !self.draws() {
+            self.choices.get_or_insert_with(Choices::new);
+        }
+        if let Some(choices) = &mut self.choices {
+            choices.judge(&outcome.tokens);
         }
         self.follow(&outcome.tokens);
         if self.draws() && self.tokens.len() > self.decided {
@@ -207,13 +225,19 @@ impl DraftSession {
         // A draft shorter than the target answers with what it can, at worst nothing: the target
         // then does not wait in vain.
         let room = self.max_len.saturating_sub(self.decided);
+        let tree = outcome.tree.filter(|_| !self.draws());
         self.binding.as_mut()?.job = Some(Job {
             round: outcome.round.next(),
             lookahead: room.min(lookahead),
             branches: outcome.branches,
             saguaro: outcome.saguaro,
             q,
+            tree,
         });
+        if let Some(choices) = self.choices.as_mut().filter(|_| tree.is_some()) {
+            let known = self.tokens[self.decided..].iter();
+            known.for_each(|&token| choices.drawn.assume(token));
+        }
         self.complete()
     }
 
@@ -225,16 +249,24 @@ impl DraftSession {
             .job
             .take_if(|job| proposals.len() >= job.lookahead)?;
         let epoch = binding.epoch;
-        let tokens = proposals[..job.lookahead].to_vec();
+        let proposals = match (job.tree, &self.choices) {
+            (Some(budget), Some(Choices { drawn, chances, .. })) => {
+                let mut window = choose::window(drawn, chances, budget);
+                window.cut_below(job.lookahead);
+                window
+            }
+            _ => proposals[..job.lookahead].into(),
+        };
         self.stats.windows += 1;
-        job.q.truncate(tokens.len());
+        job.q.truncate(proposals.len());
         if binding.branching.is_some() {
-            self.set_window(&tokens);
+            self.set_window(&proposals);
             self.begin_build(Ahead {
                 round: job.round,
                 lookahead: job.lookahead as u32,
                 branches: job.branches,
                 saguaro: job.saguaro,
+                tree: job.tree,
             });
         }
         Some(ToTarget::Window(Window {
@@ -242,7 +274,7 @@ impl DraftSession {
             epoch,
             round: job.round,
             base_len: self.decided as u32,
-            proposals: tokens.into(),
+            proposals,
             q: job.q,
             saguaro: job.saguaro,
         }))
@@ -255,6 +287,7 @@ impl DraftSession {
             lookahead,
             branches,
             saguaro,
+            tree,
         } = ahead;
         let Some((epoch, verification, branching)) = self
             .binding
@@ -263,34 +296,56 @@ impl DraftSession {
         else {
             return;
         };
+        let window = match &self.tree {
+            Some(tree) => tree.clone(),
+            None => self.tokens[self.decided..].into(),
+        };
         // The deepest branch feeds its last token at the model's last position at most.
-        let room = self.max_len.saturating_sub(self.tokens.len());
+        let room = self.max_len.saturating_sub(self.decided + window.height());
         let steps = room.min(lookahead as usize).min(MAX_TAIL);
         let budget = branches.min(self.max_branches) as usize;
-        let window = self.tokens.len() - self.decided;
-        // Nobody has use for a longer window, and its glue pass would be a burden for others.
-        if self.decided == 0 || steps == 0 || budget == 0 || window > MAX_TAIL {
+        let Some(&last) = self.tokens[..self.decided].last() else {
+            return;
+        };
+        // Nobody has use for a longer window, and its glue pass would be a burden for others. That
+        // over a tree is one row for each token, whatever their depths.
+        let fits = window.is_chain() || self.decided + window.len() <= self.max_len;
+        if steps == 0 || budget == 0 || window.len() > MAX_TAIL || !fits {
             return;
         }
         self.stats.builds += 1;
-        self.build.begin(Order {
+        let order = Order {
             session: self.session,
             epoch,
             round,
             base_len: self.decided,
-            window,
             steps,
             budget,
             delivery: branching.delivery,
             verification,
             saguaro,
-        });
+            tree,
+        };
+        self.build.begin(order, last, window);
     }
 
-    /// Makes `window` what follows the decided tokens, as far as the model has room.
-    fn set_window(&mut self, window: &[TokenId]) {
+    /// Makes `window` what follows the decided tokens, as far as the model has room; of a tree, its
+    /// first chain.
+    fn set_window(&mut self, window: &Proposals) {
         let room = self.max_len.saturating_sub(self.decided);
-        let window = &window[..window.len().min(room)];
+        self.tree = (!window.is_chain()).then(|| window.clone());
+        let chain;
+        let window = if window.is_chain() {
+            &window.tokens()[..window.len().min(room)]
+        } else {
+            let first = |&node: &u32| window.children(node).next();
+            let nodes = core::iter::successors(first(&0), first);
+            chain = nodes
+                .filter_map(|node| window.token(node))
+                .take(room)
+                .collect::<Vec<_>>();
+            &chain
+        };
         let proposals = &self.tokens[self.decided..];
         let common = proposals
             .iter()
@@ -354,6 +409,8 @@ impl DraftSession {
         if current {
             self.binding = None;
             self.tokens.clear();
+            self.tree = None;
+            self.choices = None;
             self.decided = 0;
             self.fed = 0;
             self.flight = None;

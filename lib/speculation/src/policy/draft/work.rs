@@ -1,10 +1,6 @@
 //! What a session wants its driver to feed, and what becomes of the logits.
 
-use super::{
-    DraftSession,
-    build::{BranchWork, BuildId},
-    planners::Planners,
-};
+use super::{DraftSession, build::BuildId, forks::BranchWork, planners::Planners};
 use crate::{
     TokenId,
     fanout::Guess,
@@ -23,6 +19,9 @@ pub struct Work<'a> {
     pub keep: usize,
     /// Then feed these, or as many of the first of them as fit. Never empty.
     pub tokens: &'a [TokenId],
+    /// If they are a tree: their parents among them, to be fed as nodes of a tail, all in one step;
+    /// `None` is the last token kept. The tail is there until the next work, which truncates it.
+    pub parents: Option<&'a [Option<u32>]>,
     /// Rows whose logits are needed, if all tokens are fed in this step.
     pub wants: Wants,
     /// What it is for.
@@ -85,6 +84,9 @@ impl DraftSession {
         let drafts = self.binding.as_ref()?.job.is_some();
         let end = self.tokens.len().min(self.max_len);
         let last = end.saturating_sub(1);
+        if !drafts && self.tree.is_some() {
+            return self.tree_work();
+        }
         // Logits are needed even of tokens whose KV is there already.
         let (keep, end, wants, purpose, aim) = if drafts {
             (
@@ -115,7 +117,43 @@ impl DraftSession {
             ticket,
             keep,
             tokens: &self.tokens[keep..end],
+            parents: None,
             wants,
+            purpose,
+        })
+    }
+
+    /// What to feed while a tree is under verification: the tokens before its root, which is the
+    /// last decided one, then its glue pass. None of its tokens joins the sequence before the
+    /// verdict.
+    fn tree_work(&mut self) -> Option<Work<'_>> {
+        let root = self.decided.checked_sub(1)?;
+        let glue = self.build.glue();
+        let purpose = if glue.is_some() {
+            Purpose::Ahead
+        } else {
+            Purpose::Follow
+        };
+        if self.fed < root {
+            let keep = self.fed;
+            return Some(Work {
+                ticket: self.take_off(keep, root, Aim::Nothing),
+                keep,
+                tokens: &self.tokens[keep..root],
+                parents: None,
+                wants: Wants::None,
+                purpose,
+            });
+        }
+        let (build, _) = glue?;
+        let ticket = self.take_off(root, root, Aim::Glue(build));
+        let (tokens, parents) = self.build.glue_tree()?;
+        Some(Work {
+            ticket,
+            keep: root,
+            tokens,
+            parents: Some(parents),
+            wants: Wants::All,
             purpose,
         })
     }
@@ -136,7 +174,12 @@ impl DraftSession {
         }
         self.fed = flight.keep.saturating_add(fed).min(flight.valid);
         let binding = self.binding.as_mut()?;
-        if !flight.current || self.fed < self.tokens.len() {
+        let whole = match flight.aim {
+            // A tail is no part of the sequence.
+            Aim::Glue(_) if self.tree.is_some() => true,
+            _ => self.fed >= self.tokens.len(),
+        };
+        if !flight.current || !whole {
             return None;
         }
         match flight.aim {
@@ -145,8 +188,12 @@ impl DraftSession {
                 let job = binding.job.as_mut()?;
                 align(&mut binding.sampler, &self.tokens, self.tokens.len());
                 let row = logits.first()?;
+                let choices = self.choices.as_mut().filter(|_| job.tree.is_some());
                 let token = match binding.verification {
-                    Verification::Coupled => binding.sampler.choose(row, scratch),
+                    Verification::Coupled => match choices {
+                        Some(choices) => choices.drawn.draw(&binding.sampler, scratch, row),
+                        None => binding.sampler.choose(row, scratch),
+                    },
                     Verification::Rejection { support } => {
                         let place = Place {
                             start: self.decided as u32,
@@ -163,13 +210,11 @@ impl DraftSession {
                 return self.complete();
             }
             Aim::Glue(build) => {
-                let window = &self.tokens[self.decided..];
-                let current = self.build.glue() == Some((build, window.len()));
-                if current && logits.len() == window.len() + 1 {
+                let current = self.build.glue().filter(|(glued, _)| *glued == build);
+                if current.is_some_and(|(_, window)| logits.len() == window + 1) {
                     align(&mut binding.sampler, &self.tokens, self.decided);
-                    self.build
-                        .glued(window, logits, &mut binding.sampler, scratch);
-                } else if current {
+                    self.build.glued(logits, &mut binding.sampler, scratch);
+                } else if current.is_some() {
                     self.drop_branches();
                 }
             }
@@ -181,11 +226,19 @@ impl DraftSession {
     /// from the verdict before. Returns the outcomes that will be drafted for, likeliest first:
     /// what a driver that divides a budget over sessions needs before [`Self::grant`].
     pub fn plan(&mut self, planners: &mut Planners) -> &[Guess] {
-        if self.build.is_ranked()
+        let learns = self.choices.as_ref().is_some_and(|choices| choices.stale);
+        if (learns || self.build.is_ranked())
             && let Some(planner) = planners.for_session(self)
         {
-            self.build.learn(planner, &mut self.stats);
-            self.build.plan(planner);
+            // Where outcomes are drafted for, their own glue pass teaches.
+            let own = self.binding.as_ref().is_some_and(|b| b.branching.is_none());
+            if let Some(choices) = &mut self.choices {
+                choices.learn(planner, own);
+            }
+            if self.build.is_ranked() {
+                self.build.learn(planner, &mut self.stats);
+                self.build.plan(planner);
+            }
         }
         self.build.guesses()
     }
@@ -230,11 +283,8 @@ impl DraftSession {
             return None;
         }
         align(&mut binding.sampler, &self.tokens, self.decided);
-        let window = &self.tokens[self.decided..];
         let drawn = self.build.drawn();
-        let part = self
-            .build
-            .stepped(window, logits, &mut binding.sampler, scratch);
+        let part = self.build.stepped(logits, &mut binding.sampler, scratch);
         self.stats.built += (self.build.drawn() - drawn) as u32;
         let part = part?;
         self.stats.pushed += part.tokens.len() as u32;

@@ -1,8 +1,12 @@
 //! What the target makes of proposals drafted ahead of its verdicts.
 
-use super::{Effects, Entries, Policy, TargetSession, Verified, cache::Hit};
+use super::{Effects, Policy, TargetSession, Verified, cache::Hit};
 use crate::{
-    Round, TokenId, fallback::Fallback, guess::OutcomeKey, message::Delivery, policy::SsdOptions,
+    Proposals, Round, TokenId,
+    fallback::Fallback,
+    guess::OutcomeKey,
+    message::{Delivery, Entries},
+    policy::SsdOptions,
     proposal::Laws,
 };
 
@@ -75,13 +79,15 @@ impl TargetSession {
             q: part.q.clone(),
             saguaro: part.saguaro,
         };
-        if !self.understands(keys.chain(part.tokens.iter().copied()), effects)
+        let sides = part.sides.iter().map(|side| side.token);
+        let tokens = part.tokens.iter().copied().chain(sides);
+        if !self.understands(keys.chain(tokens), effects)
             || !self.explained(&laws, &part.tokens, effects)
         {
             return;
         }
         let current = part.round == self.round && part.base_len as usize == self.tokens.len();
-        let tokens = part.tokens.len() as u64;
+        let tokens = (part.tokens.len() + part.sides.len()) as u64;
         if current && self.cache.take(part) {
             self.stats.ahead.received += tokens;
         } else {
@@ -99,7 +105,9 @@ impl TargetSession {
     /// driver that knows the verdict may wait for another one before it hands it over: nothing is
     /// drafted for a verdict that the endpoint knows.
     pub fn drafted_for(&self, verdict: OutcomeKey) -> usize {
-        self.cache.find(verdict).map_or(0, |hit| hit.tokens.len())
+        self.cache
+            .find(verdict)
+            .map_or(0, |hit| hit.proposals.len())
     }
 
     /// Looks a verdict up. To be called before it changes anything.
@@ -112,22 +120,22 @@ impl TargetSession {
     }
 
     fn find(&self, verified: &Verified<'_>) -> Option<Hit> {
-        let (&token, emitted) = verified.tokens.split_last()?;
-        let accepted = verified.accepted;
-        let decided = emitted.len() == accepted as usize;
+        let (&token, path) = verified.tokens.split_last()?;
+        let decided = path.len() == verified.accepted as usize;
         if !decided || !matches!(self.config.policy, Policy::Ssd(_)) {
             return None;
         }
         // The driver may have verified less than it was told to, or lost patience with a window.
         for (proposed, laws) in [(&self.window, &self.laws), (&self.late, &self.late_laws)] {
-            if let Some(rest) = proposed.tokens().strip_prefix(verified.tokens)
-                && !rest.is_empty()
-            {
+            let rest = proposed
+                .find(verified.tokens)
+                .map(|node| proposed.below(node));
+            if let Some(proposals) = rest.filter(|rest| !rest.is_empty()) {
                 // What was not verified is as good as new.
                 let q = laws.q.get(verified.tokens.len()..).unwrap_or_default();
                 return Some(Hit {
                     place: None,
-                    tokens: rest.to_vec(),
+                    proposals,
                     laws: Laws {
                         q: q.to_vec(),
                         saguaro: laws.saguaro,
@@ -135,13 +143,14 @@ impl TargetSession {
                 });
             }
         }
+        let accepted = self.window.find(path)?;
         let hit = self.cache.find(OutcomeKey { accepted, token })?;
-        (!hit.tokens.is_empty()).then_some(hit)
+        (!hit.proposals.is_empty()).then_some(hit)
     }
 
-    /// Expects continuations of up to `lookahead` tokens for the round under verification; for how
-    /// many outcomes.
-    pub(super) fn expect(&mut self, lookahead: u32) -> u32 {
+    /// Expects continuations of up to `lookahead` tokens for the round under verification, as trees
+    /// of up to `nodes` proposals if there may be any; for how many outcomes.
+    pub(super) fn expect(&mut self, lookahead: u32, nodes: u32) -> u32 {
         let Policy::Ssd(SsdOptions {
             budget, delivery, ..
         }) = self.config.policy
@@ -150,8 +159,8 @@ impl TargetSession {
         };
         let branches = if lookahead > 0 { budget } else { 0 };
         match delivery {
-            Delivery::Push => self.cache.expect(branches, lookahead),
-            Delivery::Pull => self.cache.expect(0, 0),
+            Delivery::Push => self.cache.expect(branches, lookahead, nodes),
+            Delivery::Pull => self.cache.expect(0, 0, 0),
         }
         branches
     }
@@ -182,7 +191,7 @@ impl TargetSession {
         } = looked;
         let mut asked = 0;
         let source = if let Some(hit) = hit {
-            self.propose(&hit.tokens, most);
+            self.propose(hit.proposals, most);
             self.laws = hit.laws;
             self.laws.q.truncate(self.window.len());
             Source::Ahead { place: hit.place }
@@ -246,13 +255,13 @@ impl TargetSession {
         if self.config.policy == Policy::Autoregressive || !verified.local.iter().all(known) {
             return 0;
         }
-        self.propose(verified.local, most);
+        self.propose(verified.local.into(), most);
         self.window.len() as u32
     }
 
-    fn propose(&mut self, tokens: &[TokenId], most: u32) {
-        let len = tokens.len().min(most as usize);
-        self.window = tokens[..len].into();
+    fn propose(&mut self, proposals: Proposals, most: u32) {
+        self.window = proposals;
+        self.window.cut_below(most as usize);
         self.laws = Laws::default();
     }
 }

@@ -3,9 +3,9 @@
 use alloc::vec::Vec;
 
 use crate::{
-    TokenId,
+    Proposals, TokenId,
     guess::OutcomeKey,
-    message::{Entries, SparseDistribution},
+    message::{Entries, Side, SparseDistribution},
     proposal::Laws,
     saguaro::Saguaro,
 };
@@ -16,6 +16,8 @@ use crate::{
 pub(super) struct Cache {
     most_keys: usize,
     most_tokens: usize,
+    /// Proposals of a continuation that is a tree.
+    most_nodes: usize,
     /// Outcomes that the first part named: a part has a multiple of as many tokens.
     sent: usize,
     /// Those that are kept, likeliest first.
@@ -27,6 +29,8 @@ pub(super) struct Cache {
     /// What each of them was drawn from, if that was said.
     q: Vec<SparseDistribution>,
     saguaro: Saguaro,
+    /// Second choices of kept outcomes.
+    sides: Vec<Side>,
 }
 
 /// What was drafted for an outcome.
@@ -34,20 +38,23 @@ pub(super) struct Cache {
 pub(super) struct Hit {
     /// Place of the outcome among those that were sent; none if it is the rest of a window.
     pub(super) place: Option<u32>,
-    pub(super) tokens: Vec<TokenId>,
+    pub(super) proposals: Proposals,
     pub(super) laws: Laws,
 }
 
 impl Cache {
-    /// Forgets everything, and expects up to `keys` outcomes with up to `tokens` tokens each.
-    pub(super) fn expect(&mut self, keys: u32, tokens: u32) {
+    /// Forgets everything, and expects up to `keys` outcomes with up to `tokens` tokens each, and
+    /// with second choices if there may be more `nodes` than that.
+    pub(super) fn expect(&mut self, keys: u32, tokens: u32, nodes: u32) {
         self.most_keys = keys as usize;
         self.most_tokens = tokens as usize;
+        self.most_nodes = nodes as usize;
         self.sent = 0;
         self.keys.clear();
         self.before = 0;
         self.columns.clear();
         self.q.clear();
+        self.sides.clear();
     }
 
     /// Whether any are expected.
@@ -60,24 +67,22 @@ impl Cache {
         if !self.is_open() || part.before as usize != self.before {
             return false;
         }
+        let first = self.before == 0;
+        let count = if first { part.keys.len() } else { self.sent };
+        let columns = part.tokens.len().checked_div(count).unwrap_or(0);
+        let whole = columns > 0 && part.tokens.len() == columns * count;
+        let known = self.before + columns;
+        let placed = |side: &Side| (side.entry as usize) < count && (side.after as usize) < known;
         let explains = part.q.len() == part.tokens.len();
         let alike =
             part.saguaro == self.saguaro && explains == (self.q.len() == self.columns.len());
-        if self.before > 0 && !alike {
+        let fits = first || (alike && part.keys.is_empty());
+        if !whole || !fits || !part.sides.iter().all(placed) {
             return false;
         }
-        if self.before == 0 {
+        if first {
+            self.sent = count;
             self.saguaro = part.saguaro;
-            self.sent = part.keys.len();
-        } else if !part.keys.is_empty() {
-            return false;
-        }
-        if self.sent == 0 || part.tokens.is_empty() || !part.tokens.len().is_multiple_of(self.sent)
-        {
-            self.sent = if self.before == 0 { 0 } else { self.sent };
-            return false;
-        }
-        if self.before == 0 {
             let kept = self.sent.min(self.most_keys);
             self.keys.extend_from_slice(&part.keys[..kept]);
         }
@@ -90,17 +95,41 @@ impl Cache {
             }
             self.before += 1;
         }
+        let room = (self.keys.len() * self.most_nodes).saturating_sub(self.sides.len());
+        let kept = |side: &&Side| (side.entry as usize) < self.keys.len();
+        self.sides.extend(part.sides.iter().filter(kept).take(room));
         true
     }
 
-    /// What was drafted for `key`, if anything.
+    /// What was drafted for `key`, if anything: level by level, so that a tree that is cut short
+    /// loses its last tokens.
     pub(super) fn find(&self, key: OutcomeKey) -> Option<Hit> {
         let place = self.keys.iter().position(|&known| known == key)?;
         let columns = self.columns[place..].iter().step_by(self.keys.len());
+        let mut proposals = Proposals::new();
+        let mut last = 0;
+        for (depth, &token) in columns.enumerate() {
+            let sides = self
+                .sides
+                .iter()
+                .filter(|side| (side.entry as usize, side.after as usize) == (place, depth));
+            let parent = last;
+            // What does not fit, or is there already, is of no use.
+            let Ok(node) = proposals.push(parent, token) else {
+                break;
+            };
+            last = node;
+            for side in sides {
+                let _ = proposals.push(parent, side.token);
+            }
+        }
+        if !proposals.is_chain() {
+            proposals.truncate(self.most_nodes);
+        }
         let q = self.q.get(place..).unwrap_or_default();
         Some(Hit {
             place: Some(place as u32),
-            tokens: columns.copied().collect(),
+            proposals,
             laws: Laws {
                 q: q.iter().step_by(self.keys.len()).cloned().collect(),
                 saguaro: self.saguaro,
@@ -110,6 +139,6 @@ impl Cache {
 
     /// Tokens held.
     pub(super) fn len(&self) -> usize {
-        self.columns.len()
+        self.columns.len() + self.sides.len()
     }
 }

@@ -1,11 +1,13 @@
 //! An engine that knows what each row sees: a trunk, and forks with a tail of nodes.
 
 use super::*;
-use crate::policy::draft::{BranchWork, BuildId, MAX_TAIL, Ticket, Wants};
+use crate::policy::draft::{BranchWork, BuildId, ForkFeed, MAX_TAIL, Ticket, Wants};
 
 #[derive(Default)]
 pub(super) struct ToyEngine {
     trunk: Vec<TokenId>,
+    /// Nodes of a tree behind the trunk.
+    tail: Vec<(TokenId, Option<u32>)>,
     build: Option<BuildId>,
     forks: Vec<ToyFork>,
 }
@@ -45,6 +47,18 @@ impl ToyEngine {
         if let Some(work) = draft.work() {
             assert!(work.keep <= self.trunk.len(), "keeps KV never written");
             self.trunk.truncate(work.keep);
+            self.tail.clear();
+            if let Some(parents) = work.parents {
+                assert_eq!((parents.len(), work.wants), (work.tokens.len(), Wants::All));
+                let nodes = work.tokens.iter().zip(parents);
+                self.tail.extend(nodes.map(|(&t, &parent)| (t, parent)));
+                let own = self.own();
+                return Some(ToyStep {
+                    ticket: work.ticket,
+                    fed: Some(parents.len()),
+                    contexts: (0..parents.len()).map(|node| own.sees(node)).collect(),
+                });
+            }
             let fed = match work.wants {
                 Wants::All => work.tokens.len(),
                 Wants::None | Wants::Last => work.tokens.len().min(chunk),
@@ -72,17 +86,31 @@ impl ToyEngine {
         })
     }
 
+    /// The session's own sequence.
+    fn own(&self) -> ToyFork {
+        ToyFork {
+            trunk: self.trunk.clone(),
+            tail: self.tail.clone(),
+        }
+    }
+
     fn branch(&mut self, work: &BranchWork<'_>) -> Vec<Vec<TokenId>> {
         if self.build != Some(work.build) {
             assert_eq!(work.step, 0, "a build begins with its first step");
             self.build = Some(work.build);
-            self.forks = work
-                .forks()
-                .map(|feed| ToyFork {
-                    trunk: self.trunk[..feed.trunk_len as usize].to_vec(),
+            let own = self.own();
+            let fork = |feed: ForkFeed<'_>| {
+                let trunk = match feed.path.last() {
+                    Some(&node) => own.sees(node as usize),
+                    None => own.trunk[..feed.trunk_len as usize].to_vec(),
+                };
+                assert_eq!(trunk.len(), feed.trunk_len as usize);
+                ToyFork {
+                    trunk,
                     tail: Vec::new(),
-                })
-                .collect();
+                }
+            };
+            self.forks = work.forks().map(fork).collect();
         }
         assert_eq!(self.forks.len(), work.forks().len());
         let mut contexts = Vec::new();

@@ -3,6 +3,10 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::{
+    message::{Side, TreeBudget},
+    policy::draft::ForkFeed,
+};
 
 fn tokens() -> impl Strategy<Value = Vec<u32>> {
     prop::collection::vec(0..VOCAB + 1, 0..6)
@@ -32,8 +36,10 @@ fn any_to_draft() -> impl Strategy<Value = ToDraft> {
             |(epoch, round, base, tokens, window, k)| {
                 match outcome(epoch, round, base, &tokens, k) {
                     ToDraft::Outcome(outcome) => ToDraft::Outcome(Outcome {
-                        verifying: Some(chain(&window)),
+                        // A tree for every second length, asked for now and then.
+                        verifying: Some(star(&window, window.len() % 2 == 0)),
                         branches: 3 * k,
+                        tree: (k > 2).then(|| TreeBudget::new(9, 0.001)),
                         ..outcome
                     }),
                     other => other,
@@ -63,25 +69,41 @@ fn any_to_target() -> impl Strategy<Value = ToTarget> {
                 retry,
             }
         }),
-        (0..4_u32, 0..6_u32, 9..20_u32, tokens())
-            .prop_map(|(epoch, round, base, tokens)| window(epoch, round, base, &tokens)),
+        (0..4_u32, 0..6_u32, 9..20_u32, tokens()).prop_map(|(epoch, round, base, tokens)| {
+            match window(epoch, round, base, &tokens) {
+                ToTarget::Window(window) => ToTarget::Window(Window {
+                    proposals: star(&tokens, base % 2 == 0),
+                    ..window
+                }),
+                other => other,
+            }
+        }),
         (0..4_u32, 0..6_u32, 9..20_u32, 0..4_u32, tokens(), tokens()).prop_map(
-            move |(epoch, round, base_len, before, keys, tokens)| ToTarget::Entries(Entries {
-                session,
-                epoch: Epoch(epoch),
-                round: Round(round),
-                base_len,
-                before,
-                keys: keys
-                    .into_iter()
-                    .map(|token| OutcomeKey {
-                        accepted: base_len % 3,
-                        token: TokenId(token)
-                    })
-                    .collect(),
-                tokens: tokens.into_iter().map(TokenId).collect(),
-                ..Entries::default()
-            })
+            move |(epoch, round, base_len, before, keys, tokens)| {
+                let side = |(i, &token): (usize, &u32)| Side {
+                    entry: i as u32,
+                    after: token % 3,
+                    token: TokenId(token),
+                };
+                let sides: Vec<_> = keys.iter().enumerate().map(side).collect();
+                ToTarget::Entries(Entries {
+                    session,
+                    epoch: Epoch(epoch),
+                    round: Round(round),
+                    base_len,
+                    before,
+                    keys: keys
+                        .into_iter()
+                        .map(|token| OutcomeKey {
+                            accepted: base_len % 3,
+                            token: TokenId(token),
+                        })
+                        .collect(),
+                    tokens: tokens.into_iter().map(TokenId).collect(),
+                    sides,
+                    ..Entries::default()
+                })
+            }
         ),
         (0..4_u32).prop_map(move |e| ToTarget::Resync(Resync {
             session,
@@ -89,6 +111,16 @@ fn any_to_target() -> impl Strategy<Value = ToTarget> {
             have_len: 0
         })),
     ]
+}
+
+/// A chain, or as much of a tree as these tokens can be, two under each node.
+fn star(window: &[u32], tree: bool) -> Proposals {
+    let mut proposals = Proposals::new();
+    for (i, &token) in (0..).zip(window) {
+        let parent = if tree { i / 2 } else { proposals.len() as u32 };
+        proposals.push(parent, TokenId(token)).ok();
+    }
+    proposals
 }
 
 #[derive(Clone, Debug)]
@@ -137,7 +169,8 @@ proptest! {
                 prop_assert!(work.keep <= held, "keeps KV that was never written");
                 prop_assert!(!work.tokens.is_empty() && work.keep + work.tokens.len() <= 10);
                 let fed = 1 + usize::from(*steps) % work.tokens.len();
-                held = work.keep + fed;
+                // A tail is no part of what is held.
+                held = work.keep + if work.parents.is_some() { 0 } else { fed };
                 pending = Some((work.ticket, fed));
             }
             draft.handle(message);
@@ -149,7 +182,8 @@ proptest! {
             draft.plan(&mut planners);
             if let Some(work) = draft.branches() {
                 let (ticket, rows) = (work.ticket, work.rows());
-                prop_assert!(work.forks().all(|fork| fork.trunk_len as usize <= held));
+                let trunk = |fork: ForkFeed<'_>| fork.trunk_len as usize - fork.path.len();
+                prop_assert!(work.forks().all(|fork| trunk(fork) <= held));
                 let rows = vec![&row[..]; rows - usize::from(*steps == 2)];
                 draft.branched(ticket, &rows, &mut scratch);
             }
@@ -189,13 +223,15 @@ proptest! {
                     let local = &tokens[..tokens.len() / 2];
                     let chosen = [Fallback::Nothing, Fallback::Local, Fallback::Remote];
                     let fallback = chosen.get(suggested as usize % 4).copied();
-                    let result = Verified { tokens: &tokens, accepted, suggested, last, local, fallback };
+                    let tree = suggested.is_multiple_of(3).then(|| TreeBudget::new(7, 0.01));
+                    let result =
+                        Verified { tokens: &tokens, accepted, suggested, last, local, fallback, tree };
                     target.handle(now, Input::Verified(result));
                 }
                 Poke::Next => {
                     if let Next::Verify(window) = target.next(now) {
                         prop_assert!(window.tokens().iter().all(|token| token.0 < VOCAB));
-                        prop_assert!(window.len() <= 3 && before + window.len() < 64);
+                        prop_assert!(window.height() <= 3 && window.len() <= 7 && before + window.len() < 64);
                     }
                 }
             }

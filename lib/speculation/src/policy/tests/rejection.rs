@@ -140,6 +140,7 @@ impl Play {
             local,
             fallback: (!local.is_empty()).then_some(Fallback::Local),
             last: false,
+            tree: None,
         };
         self.session.handle(US, Input::Verified(verified));
     }

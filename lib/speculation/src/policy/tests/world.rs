@@ -3,7 +3,10 @@
 use alloc::collections::BTreeMap;
 
 use super::{engine::ToyEngine, *};
-use crate::verify::{Drawn, Verdict, Verification, coupled_chain, drawn_chain};
+use crate::{
+    message::TreeBudget,
+    verify::{Drawn, Verdict, Verification, coupled_tree, drawn_chain},
+};
 
 /// What the link does to messages, in thousandths.
 #[derive(Clone, Copy, Debug, Default)]
@@ -70,6 +73,10 @@ pub(super) struct World {
     sent: BTreeMap<(Epoch, Round), Vec<Entry>>,
     /// Continuations that were held against sequential decoding.
     pub(super) checked: usize,
+    /// What the target has for trees.
+    pub(super) tree: Option<TreeBudget>,
+    /// Round and size of each tree that was verified.
+    pub(super) trees: Vec<(u32, usize)>,
     draft_busy: bool,
     pass: bool,
     up: bool,
@@ -131,6 +138,8 @@ impl World {
             planners: Planners::default(),
             sent: BTreeMap::new(),
             checked: 0,
+            tree: None,
+            trees: Vec::new(),
             draft_busy: false,
             pass: false,
             up: false,
@@ -197,32 +206,47 @@ impl World {
         let Next::Verify(window) = self.target.next(self.now) else {
             return;
         };
-        let mut window = window.tokens().to_vec();
+        let mut window = window.clone();
         if self.roll() < self.faults.clip {
             window.truncate(window.len() / 2);
         }
-        let rows: Vec<Vec<f32>> = (0..=window.len())
-            .map(|i| logits(&[&base[..], &window[..i]].concat(), 0.0))
+        if !window.is_chain() {
+            let round = self.target.stats().rounds;
+            self.trees.push((round, window.len()));
+        }
+        let path = |node| -> Vec<TokenId> {
+            let nodes = window.path(node).into_iter();
+            nodes.filter_map(|node| window.token(node)).collect()
+        };
+        let rows: Vec<Vec<f32>> = (0..=window.len() as u32)
+            .map(|node| logits(&[&base[..], &path(node)].concat(), 0.0))
             .collect();
         let (sampler, scratch) = (&mut self.sampler, &mut self.scratch);
-        let verdict = match self.target.verification() {
-            Verification::Coupled => coupled_chain(sampler, scratch, &window, |i| &rows[i]),
+        let row = |node: u32| &rows[node as usize][..];
+        let (mut tokens, decided) = match self.target.verification() {
+            Verification::Coupled => {
+                let verdict = coupled_tree(sampler, scratch, &window, row);
+                (path(verdict.node), verdict.decided)
+            }
             Verification::Rejection { .. } => {
                 let q = self.target.laws().lowered();
+                let window = window.tokens();
                 let drawn = Drawn {
-                    window: &window,
+                    window,
                     q: &q[..q.len().min(window.len())],
                 };
                 let round = self.target.stats().rounds;
-                (self.decide)(sampler, scratch, drawn, round, &rows)
+                let verdict = (self.decide)(sampler, scratch, drawn, round, &rows);
+                (window[..verdict.accepted].to_vec(), verdict.decided)
             }
         };
-        let mut tokens = window[..verdict.accepted].to_vec();
-        tokens.push(verdict.decided);
+        let accepted = tokens.len() as u32;
+        tokens.push(decided);
         let offers = self.roll() < self.faults.local;
         self.input(Input::Verified(Verified {
             tokens: &tokens,
-            accepted: verdict.accepted as u32,
+            accepted,
+            tree: self.tree,
             suggested: 4,
             local: if offers { &base[base.len() - 3..] } else { &[] },
             fallback: offers.then_some(Fallback::Local),
@@ -335,8 +359,19 @@ impl World {
         assert_eq!(known.len(), part.tokens.len(), "a part is a column");
         for ((key, continuation), &token) in known.iter_mut().zip(&part.tokens) {
             assert_eq!(continuation.len(), part.before as usize);
-            let end = (part.base_len + key.accepted) as usize;
-            let mut context = draft.tokens()[..end].to_vec();
+            let mut context = draft.decided().to_vec();
+            assert_eq!(context.len(), part.base_len as usize);
+            match draft.tree() {
+                None => {
+                    let end = context.len() + key.accepted as usize;
+                    context.extend_from_slice(&draft.tokens()[context.len()..end]);
+                }
+                Some(tree) => {
+                    let path = tree.path(key.accepted).into_iter();
+                    context.extend(path.filter_map(|node| tree.token(node)));
+                    assert_eq!(tree.child(key.accepted, key.token), None);
+                }
+            }
             context.push(key.token);
             context.extend_from_slice(continuation);
             let sampler = Sampler::new(
@@ -352,6 +387,13 @@ impl World {
             }
             continuation.push(token);
             self.checked += 1;
+        }
+        for side in &part.sides {
+            let own = &known[side.entry as usize].1;
+            assert_ne!(
+                own[side.after as usize], side.token,
+                "a side is another token"
+            );
         }
     }
 

@@ -1,0 +1,84 @@
+//! Second choices beside what branches draw: leaves that make trees of continuations, and cost the
+//! endpoint no row.
+
+use alloc::vec::Vec;
+
+use crate::{
+    TokenId,
+    fanout::Chances,
+    guess::Candidates,
+    message::{Side, TreeBudget},
+    noise::Domain,
+    sampling::{RankBy, Sampler, Scratch},
+    tree::choose,
+};
+
+/// Second choices beside what the branches draw.
+#[derive(Debug)]
+pub(super) struct Second {
+    pub(super) chances: Chances,
+    /// Probability from which one is worth its row.
+    price: f64,
+    /// Those of a branch, at most.
+    most: usize,
+    /// By branch: the probability that all it drew is accepted, and second choices so far.
+    reached: Vec<(f64, usize)>,
+    /// Those of the last step.
+    pub(super) sides: Vec<Side>,
+    /// The row at hand.
+    drawn: Candidates,
+}
+
+impl Second {
+    pub(super) fn new() -> Self {
+        Self {
+            chances: Chances::default(),
+            price: 0.0,
+            most: 0,
+            reached: Vec::new(),
+            sides: Vec::new(),
+            drawn: no_candidates(Chances::SIDES + 1),
+        }
+    }
+
+    /// Before the first step of `branches` branches of `steps` tokens.
+    pub(super) fn begin(&mut self, tree: TreeBudget, steps: usize, branches: usize) {
+        self.price = choose::price(tree, self.chances.acceptance(), steps);
+        self.most = (tree.nodes as usize).saturating_sub(steps);
+        self.reached.clear();
+        self.reached.resize(branches, (1.0, 0));
+    }
+
+    /// Draws what follows in `branch`, which belongs to this entry and has made `after` steps.
+    pub(super) fn draw(
+        &mut self,
+        branch: usize,
+        (entry, after): (usize, u32),
+        row: &[f32],
+        sampler: &Sampler,
+        scratch: &mut Scratch,
+    ) -> TokenId {
+        self.drawn.clear();
+        let token = self.drawn.draw(sampler, scratch, row);
+        if let (Some(row), Some((reached, count))) =
+            (self.drawn.row(0), self.reached.get_mut(branch))
+        {
+            let worth = choose::sides(&row, &self.chances, *reached, self.price);
+            for token in worth.take(self.most.saturating_sub(*count)) {
+                *count += 1;
+                self.sides.push(Side {
+                    entry: entry as u32,
+                    after,
+                    token,
+                });
+            }
+            *reached *= self.chances.of(&row).0;
+        }
+        token
+    }
+}
+
+/// Room for `n` candidates a row, ranked as a coupled target decides.
+pub(super) fn no_candidates(n: usize) -> Candidates {
+    Candidates::new(RankBy::Noise(Domain::Coupled), n)
+}

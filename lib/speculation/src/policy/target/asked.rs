@@ -1,0 +1,104 @@
+//! Windows that are waited for, and what comes of them.
+
+use core::time::Duration;
+
+use super::{Effects, Phase, TargetSession};
+use crate::{
+    Proposals, Round, TokenId, message::Window, policy::Policy, proposal::Laws,
+    verify::Verification,
+};
+
+/// How long an endpoint took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Tokens in the window.
+    pub tokens: u32,
+    /// From the request for it to its arrival.
+    pub took: Duration,
+    /// Whether it came after its round had been verified without it.
+    pub late: bool,
+}
+
+/// A window that was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub(super) round: Round,
+    pub(super) since: Duration,
+    /// Tokens from first to last.
+    pub(super) lookahead: u32,
+    /// Most proposals of a tree; 0: it is to be a chain.
+    pub(super) nodes: u32,
+}
+
+impl Asked {
+    /// As much of what came as was asked for.
+    pub(super) fn accept(&self, proposals: &Proposals) -> Proposals {
+        let mut accepted = Proposals::new();
+        if proposals.is_chain() || self.nodes > 0 {
+            accepted.clone_from(proposals);
+            accepted.cut_below(self.lookahead as usize);
+        }
+        if !accepted.is_chain() {
+            accepted.truncate(self.nodes as usize);
+        }
+        accepted
+    }
+}
+
+impl TargetSession {
+    /// Takes in a window.
+    pub(super) fn arrived(&mut self, now: Duration, window: &Window, effects: &mut Effects) {
+        let mut laws = Laws {
+            q: window.q.clone(),
+            saguaro: window.saguaro,
+        };
+        let tokens = window.proposals.tokens();
+        if !self.understands(tokens.iter().copied(), effects)
+            || !self.explained(&laws, tokens, effects)
+        {
+            return;
+        }
+        let Some(asked) = self.asked.take_if(|asked| asked.round == window.round) else {
+            return;
+        };
+        let took = now.saturating_sub(asked.since);
+        self.config.patience.observe(took);
+        let fits = asked.round == self.round && window.base_len as usize == self.tokens.len();
+        let waiting = matches!(self.phase, Phase::Collecting { deadline: Some(_) });
+        effects.answer = Some(Answer {
+            // A tree takes the endpoint as long as its longest chain.
+            tokens: window.proposals.height() as u32,
+            took,
+            late: !(fits && waiting),
+        });
+        self.unanswered = 0;
+        self.silence = 0;
+        let proposals = asked.accept(&window.proposals);
+        // How many are kept does not depend on which they are, or they would not have their law.
+        laws.q.truncate(proposals.len());
+        if fits && waiting {
+            self.window = proposals;
+            self.laws = laws;
+            self.phase = Phase::Collecting { deadline: None };
+        } else if fits && matches!(self.config.policy, Policy::Ssd(_)) {
+            self.late = proposals;
+            self.late_laws = laws;
+        }
+    }
+
+    /// Whether `laws` say of all tokens what they were drawn from, if that has to be known. If not,
+    /// nothing of the kind can be verified, and the endpoint is let go.
+    pub(super) fn explained(
+        &mut self,
+        laws: &Laws,
+        tokens: &[TokenId],
+        effects: &mut Effects,
+    ) -> bool {
+        let explained = self.config.verification == Verification::Coupled || laws.explain(tokens);
+        if !explained {
+            self.stats.unexplained += 1;
+            self.let_go(effects);
+        }
+        explained
+    }
+}
