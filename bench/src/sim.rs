@@ -7,7 +7,7 @@
 //!
 //! No model of the policies is made: whether a verdict was drafted for, what is sent when, and what
 //! happens after a miss is what `lib/speculation` does when told so at that time. Given are the times
-//! of passes and steps ([`published`]) and a pair of models without weights ([`pair`]).
+//! of passes and steps (`published`) and a pair of models without weights (`pair`).
 //!
 //! Nothing here depends on the machine it runs on; the same binary gives the same JSON.
 

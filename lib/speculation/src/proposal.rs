@@ -1,7 +1,7 @@
 //! What a draft proposes from when verification is by ratio: a distribution short enough to send.
 //!
 //! The draft cuts its distribution to the likeliest tokens, may lower some of them
-//! ([`Saguaro`](crate::saguaro::Saguaro)), draws, and sends what it drew from. Nothing is lost by
+//! ([`Saguaro`]), draws, and sends what it drew from. Nothing is lost by
 //! cutting: verification by ratio is exact for whatever distribution the proposals really come
 //! from (Leviathan et al. 2023, arXiv 2211.17192, theorem 3.5).
 //!

@@ -25,7 +25,7 @@ pub struct NoisyRow<'a> {
     pub(super) noise: &'a Noise,
 }
 
-/// Upper bounds of a row's noisy scores, in blocks of [`BLOCK`] tokens, the last one padded with
+/// Upper bounds of a row's noisy scores, in blocks of a fixed number of tokens, the last one padded with
 /// minus infinity.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Bounds {
