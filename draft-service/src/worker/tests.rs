@@ -1,195 +1,21 @@
 //! The worker without threads and sockets: a test hands it messages and runs its steps.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::time::Duration;
 
-use foretoken_engine::{
-    batch::{Engine, Feed, Reuse, Wants},
-    sim::{SimOptions, SimRunner},
-};
+use foretoken_engine::sim::SimOptions;
 use foretoken_protocol::link::{Hello, LinkId, LoadReport, Malformed, ServerEvent};
 use foretoken_speculation::{
-    Epoch, Round, Seed, SessionId, TokenId,
-    message::{Open, Outcome, ToDraft, ToTarget, Window},
-    sampling::{Sampler, SamplingParams, Scratch},
+    Epoch, Round, SessionId, TokenId,
+    message::{Open, Outcome, ToDraft, ToTarget},
 };
 
-use super::{Outlet, Worker};
-use crate::{config::DraftConfig, metrics::Metrics};
+use crate::config::DraftConfig;
+use rig::*;
 
-type Sent = Arc<Mutex<Vec<(LinkId, Vec<ToTarget>)>>>;
-
-struct TestOutlet {
-    sent: Sent,
-    loads: Arc<Mutex<Vec<LoadReport>>>,
-}
-
-impl Outlet for TestOutlet {
-    fn send(&self, _listener: usize, link: LinkId, messages: Vec<ToTarget>) {
-        self.sent
-            .lock()
-            .expect("no test panicked")
-            .push((link, messages));
-    }
-
-    fn report(&self, load: LoadReport) {
-        self.loads.lock().expect("no test panicked").push(load);
-    }
-}
-
-struct Rig {
-    worker: Worker<TestOutlet>,
-    sent: Sent,
-    loads: Arc<Mutex<Vec<LoadReport>>>,
-}
-
-const A: LinkId = LinkId(1);
-const B: LinkId = LinkId(2);
-
-fn language() -> SimOptions {
-    SimOptions {
-        vocab_size: 64,
-        ..SimOptions::default()
-    }
-}
-
-impl Rig {
-    fn new(config: &DraftConfig, options: SimOptions) -> Self {
-        let engine = Engine::new(Box::new(SimRunner::new(options)));
-        let (metrics, _) = Metrics::new("test", engine.info());
-        let (sent, loads) = (Sent::default(), Arc::default());
-        let outlet = TestOutlet {
-            sent: Arc::clone(&sent),
-            loads: Arc::clone(&loads),
-        };
-        let mut worker = Worker::new(engine, outlet, config, metrics);
-        for link in [A, B] {
-            worker.take(
-                0,
-                ServerEvent::Up {
-                    link,
-                    hello: Hello::default(),
-                },
-            );
-        }
-        Self {
-            worker,
-            sent,
-            loads,
-        }
-    }
-
-    fn tell(&mut self, link: LinkId, message: ToDraft) {
-        self.worker.take(
-            0,
-            ServerEvent::Messages {
-                link,
-                messages: vec![message],
-            },
-        );
-    }
-
-    /// Runs until nothing is left to do; says in how many steps, and what was sent.
-    fn settle(&mut self) -> (usize, Vec<(LinkId, ToTarget)>) {
-        let mut steps = 0;
-        while self.worker.step() {
-            steps += 1;
-            assert!(steps < 10_000, "the worker does not come to rest");
-        }
-        (steps, self.collect())
-    }
-
-    fn collect(&mut self) -> Vec<(LinkId, ToTarget)> {
-        self.worker.flush();
-        let frames: Vec<_> = self
-            .sent
-            .lock()
-            .expect("no test panicked")
-            .drain(..)
-            .collect();
-        frames
-            .into_iter()
-            .flat_map(|(link, messages)| messages.into_iter().map(move |message| (link, message)))
-            .collect()
-    }
-
-    fn assert_idle(&self) {
-        assert!(self.worker.sessions.is_empty());
-        assert_eq!(
-            self.worker.engine.usage().referenced,
-            0,
-            "pages are still referenced"
-        );
-    }
-}
-
-fn prompt(len: u32) -> Vec<TokenId> {
-    (0..len).map(|i| TokenId(i * 7 % 64)).collect()
-}
-
-fn open(session: u64, tokens: Vec<TokenId>) -> ToDraft {
-    ToDraft::Open(Open {
-        session: SessionId(session),
-        epoch: Epoch(1),
-        sampling: SamplingParams::default(),
-        seed: Seed(session),
-        prompt_len: tokens.len() as u32,
-        tokens,
-        ..Open::default()
-    })
-}
-
-fn outcome(session: u64, round: u32, base_len: usize, tokens: &[TokenId], k: u32) -> ToDraft {
-    ToDraft::Outcome(Outcome {
-        session: SessionId(session),
-        epoch: Epoch(1),
-        round: Round(round),
-        base_len: base_len as u32,
-        tokens: tokens.to_vec(),
-        lookahead: k,
-        ..Outcome::default()
-    })
-}
-
-/// What the model itself says after `tokens`, `count` tokens long.
-fn continuation(options: SimOptions, seed: u64, tokens: &[TokenId], count: usize) -> Vec<TokenId> {
-    let mut engine = Engine::new(Box::new(SimRunner::new(options)));
-    let mut sampler =
-        Sampler::new(SamplingParams::default(), Seed(seed), tokens, tokens.len()).expect("valid");
-    let mut scratch = Scratch::new();
-    let seq = engine.open(tokens, Reuse::Off);
-    let mut next = tokens.to_vec();
-    let mut out = Vec::new();
-    for _ in 0..count {
-        let feed = Feed {
-            seq,
-            tokens: &next,
-            tree: None,
-            logits: Wants::Last,
-        };
-        let logits = engine.step(&[feed]).expect("it fits");
-        let token = sampler.choose(logits.last(0).expect("wanted"), &mut scratch);
-        sampler.push(token);
-        out.push(token);
-        next = vec![token];
-    }
-    out
-}
-
-fn windows(sent: &[(LinkId, ToTarget)]) -> Vec<(LinkId, &Window)> {
-    sent.iter()
-        .filter_map(|(link, message)| match message {
-            ToTarget::Window(window) => Some((*link, window)),
-            _ => None,
-        })
-        .collect()
-}
-
-fn is_refusal(message: &ToTarget, may_retry: bool) -> bool {
-    matches!(message, ToTarget::Refused { retry, .. } if *retry == may_retry)
-}
+mod branches;
+mod isolation;
+mod rig;
+mod sharing;
 
 #[test]
 fn a_window_is_what_the_model_samples_with_the_requests_noise() {
@@ -470,10 +296,6 @@ fn prompts_seen_before_come_from_the_cache() {
     }
     assert_eq!(rig.worker.metrics.prefix_hits.get(), 96);
 }
-
-mod branches;
-mod isolation;
-mod sharing;
 
 #[test]
 fn a_target_that_is_refused_again_and_again_is_counted_each_time_and_remembered_once() {
