@@ -302,7 +302,7 @@ spec:
         let missing = plan("[{name: other}]", ALL).unwrap_err();
         assert_eq!(
             missing,
-            "line 9: spec.speculation.endpoints[0]: no SpeculationEndpoint chat/other in this file"
+            "line 10: spec.speculation.endpoints[0]: no SpeculationEndpoint chat/other in this file"
         );
         let closed = plan("[{name: tiny, namespace: drafts}]", "").unwrap_err();
         assert!(closed.contains("does not allow namespace chat"), "{closed}");
