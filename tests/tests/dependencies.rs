@@ -37,6 +37,7 @@ const ALLOWED: [(&str, &[&str]); 12] = [
             "foretoken-protocol",
             "foretoken-registry",
             "foretoken-router",
+            "foretoken-service",
             "foretoken-speculation",
             "foretoken-target",
         ],

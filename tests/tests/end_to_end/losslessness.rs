@@ -96,7 +96,13 @@ fn drafting_ahead_changes_no_byte_under_any_sampling_options() {
                 let hits = told["ahead"]["hit_rate"].as_f64().unwrap_or(0.0)
                     * (count("hits") + count("misses"));
                 assert!((hits - count("hits")).abs() < 1e-9, "{told}");
-                assert!(count("bytes") > 0.0 && told["ahead"]["tokens_received"].is_u64());
+                // An output may end with its first verdict, for which nothing was drafted.
+                let could_hit = count("hits") + count("misses") > 0.0;
+                assert!(!could_hit || count("bytes") > 0.0, "{told}");
+                assert!(
+                    !could_hit || told["ahead"]["tokens_received"].is_u64(),
+                    "{told}"
+                );
                 assert!(plain["usage"]["foretoken"]["ahead"].is_null());
                 assert_eq!(plain["usage"]["foretoken"]["hits"], 0);
                 answers.push(ahead);

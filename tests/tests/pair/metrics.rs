@@ -2,9 +2,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use foretoken_engine::{runner::ModelRunner, sim::Role};
-use foretoken_protocol::generate::{GenerateClient, GenerationStats};
-use foretoken_target::{TargetConfig, TargetService};
+use foretoken_engine::sim::Role;
+use foretoken_protocol::generate::GenerationStats;
 
 use super::{
     rig::*,
@@ -62,19 +61,6 @@ impl Scrape {
         });
         series.map(|(_, value)| value).sum()
     }
-}
-
-/// A target that tells its metrics, and where.
-pub(super) fn observed_target(
-    mut config: TargetConfig,
-    runner: Box<dyn ModelRunner>,
-) -> (GenerateClient, Running<foretoken_target::RunError>, u16) {
-    config.metrics_listen = Some("127.0.0.1:0".into());
-    let service = TargetService::bind(config, runner).expect("free ports");
-    let port = service.metrics_address().expect("asked for").port();
-    let address = service.addresses().next().expect("it listens").clone();
-    let client = GenerateClient::new("target", address);
-    (client, Running::start(|stop| service.run(stop)), port)
 }
 
 #[tokio::test]

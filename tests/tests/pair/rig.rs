@@ -127,6 +127,19 @@ pub(super) fn target(
     (client, Running::start(|stop| service.run(stop)))
 }
 
+/// A target that tells its metrics, and at which port.
+pub(super) fn observed_target(
+    mut config: TargetConfig,
+    runner: Box<dyn ModelRunner>,
+) -> (GenerateClient, Running<foretoken_target::RunError>, u16) {
+    config.metrics_listen = Some("127.0.0.1:0".into());
+    let service = TargetService::bind(config, runner).expect("free ports");
+    let port = service.metrics_address().expect("asked for").port();
+    let address = service.addresses().next().expect("it listens").clone();
+    let client = GenerateClient::new("target", address);
+    (client, Running::start(|stop| service.run(stop)), port)
+}
+
 pub(super) fn with_endpoint(address: &Address) -> TargetConfig {
     TargetConfig {
         listen: vec![Address::loopback(0)],

@@ -8,7 +8,6 @@ use reqwest::{Response, StatusCode};
 use serde_json::Value;
 
 use super::{
-    metrics::observed_target,
     rig::*,
     ssd::{ahead, quick, slow},
 };

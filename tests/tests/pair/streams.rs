@@ -4,12 +4,9 @@ use std::time::Duration;
 
 use foretoken_draft::{DraftConfig, DraftService};
 use foretoken_engine::sim::Role;
-use foretoken_protocol::{
-    Address,
-    generate::{GenerateClient, GenerateError},
-};
+use foretoken_protocol::{Address, generate::GenerateError};
 use foretoken_speculation::TokenId;
-use foretoken_target::{LookaheadConfig, TargetConfig, TargetService};
+use foretoken_target::{LookaheadConfig, TargetConfig};
 use futures::StreamExt;
 
 use super::rig::*;
@@ -113,15 +110,8 @@ async fn a_draining_target_finishes_what_runs_and_takes_nothing_new() {
 
 #[tokio::test]
 async fn what_a_target_does_can_be_observed() {
-    let config = TargetConfig {
-        metrics_listen: Some("127.0.0.1:0".into()),
-        ..TargetConfig::default()
-    };
-    let service = TargetService::bind(config, runner(sim(Role::Target))).expect("free ports");
-    let port = service.metrics_address().expect("asked for").port();
-    let address = service.addresses().next().expect("it listens").clone();
-    let target = Running::start(|stop| service.run(stop));
-    let client = GenerateClient::new("target", address);
+    let (client, target, port) =
+        observed_target(TargetConfig::default(), runner(sim(Role::Target)));
     output(&client, request(1, 30)).await;
     let get = async |path: &str| {
         let answer = reqwest::get(format!("http://127.0.0.1:{port}{path}")).await;
