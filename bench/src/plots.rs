@@ -21,7 +21,7 @@ use std::{
 };
 
 use anyhow::Context;
-use plotters::style::RGBColor;
+use plotters::{backend::SVGBackend, drawing::IntoDrawingArea, style::RGBColor};
 
 use self::{chart::Chart, dots::Dots};
 
@@ -47,6 +47,22 @@ pub struct PlotsArgs {
 enum Plot {
     Chart(Chart),
     Dots(Dots),
+}
+
+impl Plot {
+    fn draw(&self, path: &Path) -> anyhow::Result<()> {
+        let size = match self {
+            Self::Chart(_) => Chart::size(),
+            Self::Dots(dots) => dots.size(),
+        };
+        let root = SVGBackend::new(path, size).into_drawing_area();
+        let drawn = match self {
+            Self::Chart(chart) => chart.draw_on(&root),
+            Self::Dots(dots) => dots.draw_on(&root),
+        };
+        let written = drawn.and_then(|()| root.present());
+        written.map_err(|error| anyhow::anyhow!("{error}"))
+    }
 }
 
 /// Results by name.
@@ -90,11 +106,8 @@ pub fn run(args: &PlotsArgs, results: &Path) -> anyhow::Result<()> {
     }
     for (name, plot) in plots {
         let path = folder.join(format!("{name}.svg"));
-        let drawn = match plot {
-            Plot::Chart(chart) => chart.draw(&path),
-            Plot::Dots(dots) => dots.draw(&path),
-        };
-        drawn.with_context(|| format!("cannot draw {}", path.display()))?;
+        plot.draw(&path)
+            .with_context(|| format!("cannot draw {}", path.display()))?;
         println!("written to {}", path.display());
     }
     Ok(())

@@ -1,7 +1,5 @@
 //! Lines over numbers, with the legend beside them.
 
-use std::path::Path;
-
 use plotters::{
     coord::Shift,
     prelude::*,
@@ -41,14 +39,12 @@ pub(super) struct Line {
 }
 
 impl Chart {
-    pub(super) fn draw(&self, path: &Path) -> anyhow::Result<()> {
-        let root = SVGBackend::new(path, SIZE).into_drawing_area();
-        let failed = |error: &dyn std::fmt::Display| anyhow::anyhow!("{error}");
-        self.draw_on(&root).map_err(|error| failed(&error))?;
-        root.present().map_err(|error| failed(&error))
+    /// Pixels across and down.
+    pub(super) fn size() -> (u32, u32) {
+        SIZE
     }
 
-    fn draw_on<DB: DrawingBackend>(
+    pub(super) fn draw_on<DB: DrawingBackend>(
         &self,
         root: &DrawingArea<DB, Shift>,
     ) -> Result<(), DrawingAreaErrorKind<DB::ErrorType>> {

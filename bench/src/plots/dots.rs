@@ -1,7 +1,5 @@
 //! Names down, numbers across: a dot for each arm.
 
-use std::path::Path;
-
 use plotters::{coord::Shift, prelude::*};
 
 use super::{
@@ -34,15 +32,12 @@ pub(super) struct Arm {
 }
 
 impl Dots {
-    pub(super) fn draw(&self, path: &Path) -> anyhow::Result<()> {
-        let height = REST + ROW * self.rows.len() as u32;
-        let root = SVGBackend::new(path, (WIDTH, height)).into_drawing_area();
-        let failed = |error: &dyn std::fmt::Display| anyhow::anyhow!("{error}");
-        self.draw_on(&root).map_err(|error| failed(&error))?;
-        root.present().map_err(|error| failed(&error))
+    /// Pixels across and down.
+    pub(super) fn size(&self) -> (u32, u32) {
+        (WIDTH, REST + ROW * self.rows.len() as u32)
     }
 
-    fn draw_on<DB: DrawingBackend>(
+    pub(super) fn draw_on<DB: DrawingBackend>(
         &self,
         root: &DrawingArea<DB, Shift>,
     ) -> Result<(), DrawingAreaErrorKind<DB::ErrorType>> {

@@ -12,6 +12,7 @@
 
 use foretoken_speculation::{
     Seed, TokenId,
+    hash::{mix, unit},
     noise::philox,
     sampling::{Sampler, SamplingParams, Scratch},
 };
@@ -162,17 +163,4 @@ fn gaussians() -> Vec<f32> {
             (radius * (std::f64::consts::TAU * unit(b)).cos()) as f32
         })
         .collect()
-}
-
-/// `SplitMix64`: one step and the finaliser.
-fn mix(x: u64) -> u64 {
-    let mut z = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
-/// A hash as a number in [0, 1).
-fn unit(hash: u64) -> f64 {
-    (hash >> 11) as f64 / (1_u64 << 53) as f64
 }

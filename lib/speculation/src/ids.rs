@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use crate::hash;
+
 /// Index of an entry of the vocabulary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
@@ -62,10 +64,8 @@ impl Seed {
         if choice == 0 {
             return self;
         }
-        // SplitMix64's finaliser: a bijection of the 64 bits that mixes all of them.
-        let mut z = self.0 ^ u64::from(choice).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        Self(z ^ (z >> 31))
+        Self(hash::finalise(
+            self.0 ^ u64::from(choice).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+        ))
     }
 }

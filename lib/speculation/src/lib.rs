@@ -16,6 +16,7 @@ pub mod control;
 pub mod fallback;
 pub mod fanout;
 pub mod guess;
+pub mod hash;
 pub mod ids;
 pub mod local;
 pub mod message;

@@ -39,50 +39,50 @@ pub(crate) struct Cohort {
     pub(crate) regime: Regime,
 }
 
-/// What is learned of one endpoint, for each cohort apart.
-pub(super) struct Controllers {
-    greedy: Controller,
-    sampled: Controller,
-    /// What follows a miss, in the same order.
-    choosers: [Chooser; 2],
+/// What is learned of one cohort.
+pub(super) struct Learned {
+    /// Chooses the lookahead.
+    pub(super) controller: Controller,
+    /// Chooses what follows a miss.
+    pub(super) chooser: Chooser,
 }
 
-impl Controllers {
-    pub(super) fn new(config: ControlConfig, steps: &StepCost, answers: &AnswerTime) -> Self {
-        let controller =
-            |config: ControlConfig| Controller::new(config, steps.clone(), answers.clone());
+/// What is learned of one endpoint, for each cohort apart.
+pub(super) struct Cohorts {
+    greedy: Learned,
+    sampled: Learned,
+}
+
+impl Cohorts {
+    pub(super) fn new(config: &ControlConfig, steps: &StepCost, answers: &AnswerTime) -> Self {
+        let learned = || Learned {
+            controller: Controller::new(config.clone(), steps.clone(), answers.clone()),
+            chooser: Chooser::default(),
+        };
         Self {
-            greedy: controller(config.clone()),
-            sampled: controller(config),
-            choosers: Default::default(),
+            greedy: learned(),
+            sampled: learned(),
         }
     }
 
-    pub(super) fn of(&self, regime: Regime) -> &Controller {
+    pub(super) fn of(&self, regime: Regime) -> &Learned {
         match regime {
             Regime::Greedy => &self.greedy,
             Regime::Sampled => &self.sampled,
         }
     }
 
-    pub(super) fn of_mut(&mut self, regime: Regime) -> &mut Controller {
+    pub(super) fn of_mut(&mut self, regime: Regime) -> &mut Learned {
         match regime {
             Regime::Greedy => &mut self.greedy,
             Regime::Sampled => &mut self.sampled,
         }
     }
 
-    pub(super) fn chooser(&self, regime: Regime) -> &Chooser {
-        &self.choosers[regime as usize]
-    }
-
-    pub(super) fn chooser_mut(&mut self, regime: Regime) -> &mut Chooser {
-        &mut self.choosers[regime as usize]
-    }
-
     /// Steps cost the same whoever is in them.
     pub(super) fn observe_step(&mut self, rows: u32, took: Duration) {
-        self.greedy.observe_step(rows, took);
-        self.sampled.observe_step(rows, took);
+        for learned in [&mut self.greedy, &mut self.sampled] {
+            learned.controller.observe_step(rows, took);
+        }
     }
 }

@@ -23,7 +23,7 @@ pub(super) use misses::Miss;
 
 use super::{
     Worker, bound,
-    cohort::{Cohort, Controllers},
+    cohort::{Cohort, Cohorts, Learned},
 };
 use crate::{
     config::{LookaheadConfig, MAX_LOOKAHEAD},
@@ -80,7 +80,7 @@ pub(super) struct Endpoint {
     pub(super) load: LoadReport,
     /// Messages of the current step.
     pub(super) outgoing: Vec<ToDraft>,
-    controllers: Controllers,
+    cohorts: Cohorts,
 }
 
 /// All endpoints, best first.
@@ -168,23 +168,20 @@ impl Endpoints {
         suggested: u32,
     ) -> Option<TreeBudget> {
         let (Trees { nodes, load }, link) = trees.zip(request.link)?;
-        let cohort = request.cohort(link);
-        let endpoint = self.list.iter().find(|endpoint| endpoint.link == link)?;
+        let learned = self.learned(request.cohort(link))?;
         // What was drafted ahead is not waited for.
         let waits = match request.policy {
             Policy::Speculative(lookahead) => lookahead.of(suggested),
             Policy::Autoregressive | Policy::Ssd(_) => 0,
         };
-        let controller = endpoint.controllers.of(cohort.regime);
-        let row_cost = controller.row_cost(nodes, waits, load);
+        let row_cost = learned.controller.row_cost(nodes, waits, load);
         Some(TreeBudget::new(nodes, row_cost))
     }
 
     /// Whether no lookahead pays for this cohort, as far as is known.
     fn rests(&self, cohort: Cohort) -> bool {
-        let mut list = self.list.iter();
-        let endpoint = list.find(|endpoint| endpoint.link == cohort.link);
-        endpoint.is_some_and(|endpoint| endpoint.controllers.of(cohort.regime).rests())
+        let learned = self.learned(cohort);
+        learned.is_some_and(|learned| learned.controller.rests())
     }
 
     /// Whether a probe may wait until its request's endpoint has read it.
@@ -212,7 +209,7 @@ impl Endpoints {
     pub(super) fn observe_step(&mut self, rows: u32, took: Duration) {
         self.steps.observe(rows, took);
         for endpoint in &mut self.list {
-            endpoint.controllers.observe_step(rows, took);
+            endpoint.cohorts.observe_step(rows, took);
         }
     }
 
@@ -228,10 +225,8 @@ impl Endpoints {
 
     /// Expected time until a window of `tokens` is there, from its request.
     pub(super) fn answer_time(&self, cohort: Cohort, tokens: u32) -> Duration {
-        let mut list = self.list.iter();
-        let endpoint = list.find(|endpoint| endpoint.link == cohort.link);
-        let answers = endpoint.map(|endpoint| endpoint.controllers.of(cohort.regime).answers());
-        let seconds = answers.map_or(0.0, |answers| answers.seconds(tokens));
+        let learned = self.learned(cohort);
+        let seconds = learned.map_or(0.0, |l| l.controller.answers().seconds(tokens));
         Duration::from_secs_f64(seconds.clamp(0.0, 3600.0))
     }
 
@@ -266,9 +261,20 @@ impl Endpoints {
         self.list.iter_mut().find(|endpoint| endpoint.link == link)
     }
 
-    fn controller(&mut self, cohort: Cohort) -> Option<&mut Controller> {
+    fn learned(&self, cohort: Cohort) -> Option<&Learned> {
+        let mut list = self.list.iter();
+        let endpoint = list.find(|endpoint| endpoint.link == cohort.link)?;
+        Some(endpoint.cohorts.of(cohort.regime))
+    }
+
+    fn learned_mut(&mut self, cohort: Cohort) -> Option<&mut Learned> {
         let endpoint = self.find(cohort.link)?;
-        Some(endpoint.controllers.of_mut(cohort.regime))
+        Some(endpoint.cohorts.of_mut(cohort.regime))
+    }
+
+    fn controller(&mut self, cohort: Cohort) -> Option<&mut Controller> {
+        let learned = self.learned_mut(cohort)?;
+        Some(&mut learned.controller)
     }
 }
 
@@ -336,7 +342,7 @@ impl Worker {
         };
         let draft = endpoints.step_cost(1) / DRAFT_FRACTION;
         let answers = AnswerTime::new(ANSWER_OVERHEAD, draft);
-        let controllers = Controllers::new(config, &endpoints.steps, &answers);
+        let cohorts = Cohorts::new(&config, &endpoints.steps, &answers);
         let (up, trouble, suspect) = (false, None, false);
         let load = LoadReport::default();
         Endpoint {
@@ -349,7 +355,7 @@ impl Worker {
             suspect,
             load,
             outgoing: Vec::new(),
-            controllers,
+            cohorts,
         }
     }
 

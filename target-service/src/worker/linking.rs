@@ -96,12 +96,8 @@ impl Worker {
     }
 
     fn count_links(&self) {
-        let up = self
-            .endpoints
-            .list
-            .iter()
-            .filter(|endpoint| endpoint.up)
-            .count();
+        let list = self.endpoints.list.iter();
+        let up = list.filter(|endpoint| endpoint.up).count();
         self.metrics.links_up.set(up as i64);
     }
 }

@@ -93,47 +93,27 @@ impl Feeding {
         self.shares.clear();
     }
 
-    fn push(&mut self, request: &Request, len: usize, tokens: &[TokenId], kind: Kind) {
+    fn push(
+        &mut self,
+        request: &Request,
+        len: usize,
+        tokens: impl Iterator<Item = TokenId>,
+        tree: Option<Proposals>,
+        kind: Kind,
+    ) {
         let Some(seq) = request.seq else { return };
         let start = self.tokens.len();
-        self.tokens.extend_from_slice(tokens);
+        self.tokens.extend(tokens);
         let wants = match kind {
             Kind::Window => Wants::All,
             Kind::Chunk | Kind::First if request.wants_prompt_logprobs() => Wants::All,
             Kind::First => Wants::Last,
             Kind::Chunk => Wants::None,
         };
-        let end = self.tokens.len();
-        self.shares.push(Share {
-            request: request.id,
-            seq,
-            len,
-            start,
-            end,
-            tree: None,
-            wants,
-            kind,
+        let tree = tree.map(|tree| {
+            self.trees.push(tree);
+            self.trees.len() - 1
         });
-    }
-
-    /// The last token of a sequence and as much of its window as fits.
-    fn push_window(&mut self, request: &Request, len: usize, window: &Proposals, most: usize) {
-        let (Some(seq), Some(&last)) = (request.seq, request.session.tokens().last()) else {
-            return;
-        };
-        let start = self.tokens.len();
-        self.tokens.push(last);
-        let fits = most.min(window.len());
-        self.tokens.extend_from_slice(&window.tokens()[..fits]);
-        let mut tree = None;
-        if !window.is_chain() {
-            let mut window = window.clone();
-            window.truncate(fits);
-            if !window.is_chain() {
-                tree = Some(self.trees.len());
-                self.trees.push(window);
-            }
-        }
         let end = self.tokens.len();
         self.shares.push(Share {
             request: request.id,
@@ -142,9 +122,26 @@ impl Feeding {
             start,
             end,
             tree,
-            wants: Wants::All,
-            kind: Kind::Window,
+            wants,
+            kind,
         });
+    }
+
+    /// The last token of a sequence and as much of its window as fits.
+    fn push_window(&mut self, request: &Request, len: usize, window: &Proposals, most: usize) {
+        let Some(&last) = request.session.tokens().last() else {
+            return;
+        };
+        let fits = most.min(window.len());
+        let proposed = window.tokens()[..fits].iter().copied();
+        let tree = (!window.is_chain()).then(|| {
+            let mut tree = window.clone();
+            tree.truncate(fits);
+            tree
+        });
+        let tree = tree.filter(|tree| !tree.is_chain());
+        let tokens = std::iter::once(last).chain(proposed);
+        self.push(request, len, tokens, tree, Kind::Window);
     }
 
     /// The rows of a step. A tree hangs on the last token, which is a node itself: what becomes of
@@ -407,8 +404,8 @@ impl Worker {
         }
         let first = !request.has_started() && kept + rows == known;
         let kind = if first { Kind::First } else { Kind::Chunk };
-        self.feeding
-            .push(request, kept, &tokens[kept..kept + rows], kind);
+        let fed = tokens[kept..kept + rows].iter().copied();
+        self.feeding.push(request, kept, fed, None, kind);
     }
 
     /// Whether a verdict of this step may have been drafted for.

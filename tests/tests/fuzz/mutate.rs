@@ -6,6 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use foretoken_speculation::hash;
+
 /// Makes damaged inputs for a while.
 pub(crate) struct Fuzzer {
     name: &'static str,
@@ -127,10 +129,8 @@ impl Fuzzer {
 
     /// `SplitMix64`.
     fn next(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        let drawn = hash::mix(self.state);
+        self.state = hash::next(self.state);
+        drawn
     }
 }

@@ -1,15 +1,12 @@
 //! Targets that do what they want: they harm themselves, and nobody else notices.
 
-use std::{
-    sync::mpsc::{Receiver, channel},
-    time::Duration,
-};
+use std::time::Duration;
 
 use foretoken_draft::DraftConfig;
 use foretoken_engine::sim::Role;
 use foretoken_protocol::{
     Address,
-    link::{Consumer, Hello, Link, LinkEvent, LinkOptions, SendError, Transport, TransportOptions},
+    link::{Consumer, LinkEvent, SendError},
 };
 use foretoken_speculation::{
     Epoch, Round, Seed, SessionId, TokenId,
@@ -17,59 +14,25 @@ use foretoken_speculation::{
     message::{Branching, Delivery, Entries, Open, Outcome, ToDraft, ToTarget},
     sampling::SamplingParams,
 };
-use tokio_util::sync::CancellationToken;
 
-use super::rig::*;
+use super::{dialled::Dialled, rig::*};
 
 const K: u32 = 3;
 const SLOTS: usize = 8;
 /// The most that a message may ask for.
 const MOST: u32 = 4096;
 
-/// A target's end of a link, moved by hand.
-struct ByHand {
-    link: Link,
-    events: Receiver<LinkEvent>,
-    _transport: Transport,
+/// A target of this deployment.
+fn dial(address: &Address, deployment: &str) -> Dialled {
+    let (namespace, deployment) = ("test".into(), deployment.into());
+    let consumer = Consumer {
+        namespace,
+        deployment,
+    };
+    Dialled::new(address, consumer)
 }
 
-impl ByHand {
-    fn dial(address: &Address, deployment: &str) -> Self {
-        let transport = Transport::start(TransportOptions::default()).expect("a thread");
-        let hello = Hello {
-            vocab_size: 128,
-            consumer: Consumer {
-                namespace: "test".into(),
-                deployment: deployment.into(),
-            },
-            ..Hello::default()
-        };
-        let (sender, events) = channel();
-        let on_event = move |event| drop(sender.send(event));
-        let stop = CancellationToken::new();
-        let options = LinkOptions::default();
-        let link = transport.dial(address.clone(), hello, options, &stop, on_event);
-        let dialled = Self {
-            link,
-            events,
-            _transport: transport,
-        };
-        dialled.wait("Up", |event| {
-            matches!(event, LinkEvent::Up(_)).then_some(())
-        });
-        dialled
-    }
-
-    fn wait<T>(&self, what: &str, mut pick: impl FnMut(LinkEvent) -> Option<T>) -> T {
-        loop {
-            let event = self.events.recv_timeout(PATIENT).ok();
-            let event = event.unwrap_or_else(|| panic!("waited in vain: {what}"));
-            if let Some(picked) = pick(event) {
-                return picked;
-            }
-        }
-    }
-
+impl Dialled {
     /// Sends; a link that carries no more is as good.
     fn send(&self, message: ToDraft) -> Result<(), SendError> {
         self.link.send(vec![message])
@@ -129,7 +92,7 @@ fn prompt(len: u32, start: u32) -> Vec<TokenId> {
 
 /// An honest target: rounds of a session, each verdict the likeliest outcome. All it was sent.
 fn serve_honestly(
-    target: &ByHand,
+    target: &Dialled,
     between: &mut dyn FnMut(u32),
 ) -> Vec<((u32, TokenId), Vec<TokenId>)> {
     let mut tokens = prompt(20, 3);
@@ -171,7 +134,7 @@ fn serve_honestly(
 }
 
 /// One of the things that a target should not do.
-fn harm(attacker: &ByHand, round: u32) {
+fn harm(attacker: &Dialled, round: u32) {
     for i in 0..40 {
         let id = u64::from(1000 * round + i);
         // Floods of opens, never closed, with enormous budgets; some are too much to be understood.
@@ -214,12 +177,12 @@ async fn what_an_honest_target_gets_is_the_same_beside_one_that_does_all_it_shou
             runner(sim(Role::Draft { agreement: 0.9 })),
         );
         let got = tokio::task::spawn_blocking(move || {
-            let attacker = ByHand::dial(&address, "attacker");
+            let attacker = dial(&address, "attacker");
             if name == "loud" {
                 // All slots are taken before the honest one comes.
                 harm(&attacker, 0);
             }
-            let honest = ByHand::dial(&address, "honest");
+            let honest = dial(&address, "honest");
             let attack = &mut |round| {
                 if name == "loud" {
                     harm(&attacker, round + 1);
@@ -242,7 +205,7 @@ async fn sessions_that_are_never_closed_end_with_their_lease_and_leave_nothing()
         runner(sim(Role::Draft { agreement: 0.9 })),
     );
     let ended = tokio::task::spawn_blocking(move || {
-        let attacker = ByHand::dial(&address, "attacker");
+        let attacker = dial(&address, "attacker");
         for session in 0..20 {
             let message = open(session, prompt(60, session as u32), MOST, MOST);
             attacker.send(message).expect("it is up");
@@ -262,7 +225,7 @@ async fn sessions_that_are_never_closed_end_with_their_lease_and_leave_nothing()
             (opened > 0 && expired == opened).then_some(())
         });
         assert_eq!(opened, SLOTS, "the others were refused");
-        let honest = ByHand::dial(&address, "honest");
+        let honest = dial(&address, "honest");
         honest.send(open(1, prompt(20, 3), 2, K)).expect("it is up");
         honest.entries(1, 0).len()
     });

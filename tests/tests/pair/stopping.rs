@@ -1,63 +1,19 @@
 //! Endpoints that are told to stop.
 
-use std::{
-    sync::mpsc::{Receiver, channel},
-    time::Duration,
-};
+use std::time::Duration;
 
 use foretoken_draft::DraftConfig;
 use foretoken_engine::sim::Role;
-use foretoken_protocol::{
-    Address,
-    link::{Hello, Link, LinkEvent, LinkOptions, LoadReport, Transport, TransportOptions},
-};
+use foretoken_protocol::link::{Consumer, LinkEvent, LoadReport};
 use foretoken_speculation::{
     Epoch, Seed, SessionId, TokenId,
     message::{Open, ToDraft, ToTarget},
     sampling::SamplingParams,
 };
-use tokio_util::sync::CancellationToken;
 
-use super::rig::*;
-
-/// A target's end of a link, moved by hand.
-struct Dialled {
-    link: Link,
-    events: Receiver<LinkEvent>,
-    _transport: Transport,
-}
+use super::{dialled::Dialled, rig::*};
 
 impl Dialled {
-    fn new(address: &Address) -> Self {
-        let transport = Transport::start(TransportOptions::default()).expect("a thread");
-        let hello = Hello {
-            instance: "by hand".into(),
-            vocab_size: 128,
-            ..Hello::default()
-        };
-        let (sender, events) = channel();
-        let on_event = move |event| drop(sender.send(event));
-        let stop = CancellationToken::new();
-        let options = LinkOptions::default();
-        let link = transport.dial(address.clone(), hello, options, &stop, on_event);
-        Self {
-            link,
-            events,
-            _transport: transport,
-        }
-    }
-
-    /// The next event that `pick` takes.
-    fn wait<T>(&self, what: &str, mut pick: impl FnMut(LinkEvent) -> Option<T>) -> T {
-        loop {
-            let event = self.events.recv_timeout(PATIENT).ok();
-            let event = event.unwrap_or_else(|| panic!("waited in vain: {what}"));
-            if let Some(picked) = pick(event) {
-                return picked;
-            }
-        }
-    }
-
     /// The answer to an `Open` of this session.
     fn open(&self, session: u64) -> ToTarget {
         let open = Open {
@@ -101,10 +57,7 @@ async fn a_stopping_endpoint_says_so_turns_sessions_away_and_ends_with_its_last_
     };
     let address = config.listen[0].clone();
     let endpoint = draft_of(config, runner(sim(Role::Draft { agreement: 0.9 })));
-    let dialled = Dialled::new(&address);
-    dialled.wait("Up", |event| {
-        matches!(event, LinkEvent::Up(_)).then_some(())
-    });
+    let dialled = Dialled::new(&address, Consumer::default());
     assert!(matches!(dialled.open(1), ToTarget::Opened { .. }));
     endpoint.stop.cancel();
     let told = |event| match event {

@@ -1,6 +1,9 @@
 //! The simulated language: next-token logits as a function of a context's hash.
 
-use foretoken_speculation::TokenId;
+use foretoken_speculation::{
+    TokenId,
+    hash::{mix, unit},
+};
 
 use super::{End, Role, SimOptions};
 
@@ -128,17 +131,4 @@ fn nearly(mut tokens: [usize; PEAKS.len()], draw: f64) -> [usize; PEAKS.len()] {
     let rank = NEAR_RANKS.iter().find(|(from, _)| draw >= *from);
     tokens.swap(0, rank.map_or(1, |(_, rank)| *rank));
     tokens
-}
-
-/// `SplitMix64`: one step and the finaliser.
-fn mix(x: u64) -> u64 {
-    let mut z = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
-/// A hash as a number in [0, 1).
-fn unit(hash: u64) -> f64 {
-    (hash >> 11) as f64 / (1_u64 << 53) as f64
 }

@@ -6,7 +6,7 @@ use foretoken_speculation::{
 };
 
 use super::Endpoints;
-use crate::worker::cohort::Cohort;
+use crate::worker::cohort::{Cohort, Learned};
 
 /// A verdict that may turn out not to have been drafted for.
 #[derive(Clone, Copy, Debug)]
@@ -31,9 +31,10 @@ impl Endpoints {
         rule: OnMiss,
         miss: Miss,
     ) -> Option<Fallback> {
-        let mut list = self.list.iter();
-        let endpoint = list.find(|endpoint| endpoint.link == cohort.link)?;
-        let controller = endpoint.controllers.of(cohort.regime);
+        let Learned {
+            controller,
+            chooser,
+        } = self.learned(cohort)?;
         let situation = Situation {
             steps: &self.steps,
             answers: controller.answers(),
@@ -44,15 +45,13 @@ impl Endpoints {
             local: miss.local,
             local_accepted: miss.local_accepted,
         };
-        let chooser = endpoint.controllers.chooser(cohort.regime);
         chooser.choose(rule, &situation)
     }
 
     /// Takes in whether a round whose window came from `source` was followed by a hit.
     pub(in crate::worker) fn observe_source(&mut self, cohort: Cohort, source: Source, hit: bool) {
-        if let Some(endpoint) = self.find(cohort.link) {
-            let chooser = endpoint.controllers.chooser_mut(cohort.regime);
-            chooser.observe(source, hit);
+        if let Some(learned) = self.learned_mut(cohort) {
+            learned.chooser.observe(source, hit);
         }
     }
 }
