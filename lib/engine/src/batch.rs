@@ -29,7 +29,7 @@ use foretoken_speculation::TokenId;
 use self::assemble::Assembly;
 pub use self::fault::{SeqError, StepError};
 pub use self::feed::{Feed, StepLogits, Wants};
-use self::sequence::{Sequence, Slab};
+use self::sequence::Slab;
 use crate::kv::{AuditError, PagePool, Salt, Usage, pages_for};
 use crate::runner::{ModelRunner, PAGE_TOKENS, RunnerInfo};
 
@@ -104,16 +104,7 @@ impl Engine {
     /// partly filled one is copied when either side writes to it.
     pub fn fork(&mut self, seq: SeqId, len: usize) -> Result<SeqId, SeqError> {
         let parent = self.sequences.at_least(seq, len)?;
-        let child = Sequence {
-            tokens: parent.tokens[..len].to_vec(),
-            pages: parent.pages[..pages_for(len)].to_vec(),
-            root: parent.root,
-            published: parent.published.min(len / PAGE_TOKENS),
-            ..Sequence::default()
-        };
-        for &page in &child.pages {
-            self.pool.retain(page);
-        }
+        let child = parent.fork(len, 0, &mut self.pool);
         let (id, sequence) = self.sequences.insert();
         *sequence = child;
         self.debug_audit();
@@ -132,24 +123,12 @@ impl Engine {
         if needed > available {
             return Err(StepError::OutOfPages { needed, available });
         }
-        let mut child = Sequence {
-            tokens: parent.tokens.clone(),
-            pages: parent.pages[..shared].to_vec(),
-            root: parent.root,
-            published: parent.published.min(shared),
-            ..Sequence::default()
-        };
-        let nodes = path.iter().map(|&node| parent.tail[node as usize]);
-        child.tokens.extend(nodes);
-        for &page in &child.pages {
-            self.pool.retain(page);
-        }
-        for _ in 0..needed {
-            child.pages.extend(self.pool.take());
-        }
         let (copies, moves) = (&mut self.step.copies, &mut self.step.moves);
         copies.clear();
-        copies.extend(parent.copy_to(&child, shared));
+        let mut child = parent.fork(len, path.len(), &mut self.pool);
+        child.make_room(path.len(), &mut self.pool, copies)?;
+        let nodes = path.iter().map(|&node| parent.tail[node as usize]);
+        child.tokens.extend(nodes);
         moves.clear();
         moves.extend(parent.moves_to(&child, path));
         self.runner.copy_pages(copies);
@@ -176,7 +155,7 @@ impl Engine {
         sequence.check_path(path)?;
         let moves = &mut self.step.moves;
         moves.clear();
-        moves.extend(sequence.path_moves(path));
+        moves.extend(sequence.moves_to(sequence, path));
         // Pages shared with forks may be written here: a fork never sees slots past the trunk.
         self.runner.move_slots(moves);
         sequence.accept_path(path, &mut self.pool);

@@ -16,7 +16,7 @@ pub fn scratch() -> Scratch {
 }
 
 /// Buffers for samplers that use the instructions of `isa`, if the machine has them.
-pub fn scratch_for(isa: Isa) -> Scratch {
+fn scratch_for(isa: Isa) -> Scratch {
     match isa {
         _ if !isa.is_supported() => Scratch::new(),
         #[cfg(target_arch = "x86_64")]

@@ -115,17 +115,41 @@ pub(crate) fn unpack_pairs(
 ) -> Result<Vec<(TokenId, f32)>, ValueError> {
     let tokens = unpack_words(field, tokens)?;
     let values = unpack_words(field, values)?;
-    if tokens.len() != values.len() {
-        return Err(ValueError::Count {
-            field,
-            found: values.len(),
-            expected: tokens.len(),
-        });
-    }
+    check_count(field, values.len(), tokens.len())?;
     Ok(tokens
         .map(TokenId)
         .zip(values.map(f32::from_bits))
         .collect())
+}
+
+pub(crate) fn check_count(
+    field: &'static str,
+    found: usize,
+    expected: usize,
+) -> Result<(), ValueError> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(ValueError::Count {
+        field,
+        found,
+        expected,
+    })
+}
+
+pub(crate) fn check_at_most(
+    field: &'static str,
+    found: usize,
+    limit: usize,
+) -> Result<(), ValueError> {
+    if found <= limit {
+        return Ok(());
+    }
+    Err(ValueError::TooMany {
+        field,
+        found,
+        limit,
+    })
 }
 
 pub(crate) fn check_text(field: &'static str, text: String) -> Result<String, ValueError> {

@@ -5,7 +5,7 @@ use std::{future::Future, path::Path, time::Duration};
 use foretoken_draft::{DraftConfig, DraftService};
 use foretoken_engine::{
     model::{CpuOptions, CpuRunner},
-    runner::ModelRunner,
+    runner::{Logits, ModelRunner, PageCopy, RunnerError, RunnerInfo, SlotMove, StepPlan},
     sim::{Latency, Role, SimOptions, SimRunner},
 };
 use foretoken_protocol::{
@@ -75,6 +75,40 @@ pub(super) fn shipped(name: &str) -> Box<dyn ModelRunner> {
         ..CpuOptions::default()
     };
     Box::new(CpuRunner::load(&models.join(name), &options).expect("the model is shipped"))
+}
+
+/// A runner whose steps take longer by a set time, so that what happens meanwhile does not depend on
+/// the machine.
+struct Slowed {
+    inner: Box<dyn ModelRunner>,
+    by: Duration,
+}
+
+impl ModelRunner for Slowed {
+    fn info(&self) -> &RunnerInfo {
+        self.inner.info()
+    }
+
+    fn forward(&mut self, plan: &StepPlan, logits: &mut Logits) -> Result<(), RunnerError> {
+        std::thread::sleep(self.by);
+        self.inner.forward(plan, logits)
+    }
+
+    fn copy_pages(&mut self, copies: &[PageCopy]) {
+        self.inner.copy_pages(copies);
+    }
+
+    fn move_slots(&mut self, moves: &[SlotMove]) {
+        self.inner.move_slots(moves);
+    }
+}
+
+/// The shipped target, with time for a draft to work ahead in each of its steps.
+pub(super) fn slowed_target() -> Box<dyn ModelRunner> {
+    Box::new(Slowed {
+        inner: shipped("target"),
+        by: Duration::from_millis(5),
+    })
 }
 
 pub(super) fn runner(options: SimOptions) -> Box<dyn ModelRunner> {

@@ -208,7 +208,7 @@ async fn the_shipped_pair_drafts_ahead_without_changing_a_token() {
     let folder = tempfile::tempdir().expect("a folder");
     let address = socket(&folder, "draft");
     let (endpoint, port) = observed(&address, shipped("draft"));
-    let (client, target) = target(with_endpoint(&address), shipped("target"));
+    let (client, target) = target(with_endpoint(&address), slowed_target());
     warm(&client).await;
     let mut stats = Vec::new();
     for (seed, temperature) in [0.0, 0.0, 0.7, 0.7, 1.0, 1.0].into_iter().enumerate() {

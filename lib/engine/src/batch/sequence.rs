@@ -37,6 +37,24 @@ impl Sequence {
         self.release_past_end(pool);
     }
 
+    /// A sequence with the first `len` tokens of this one's trunk in the same pages, and room for
+    /// as many more tokens.
+    pub(super) fn fork(&self, len: usize, room: usize, pool: &mut PagePool) -> Self {
+        let pages = self.pages[..pages_for(len)].to_vec();
+        for &page in &pages {
+            pool.retain(page);
+        }
+        let mut tokens = Vec::with_capacity(len + room);
+        tokens.extend_from_slice(&self.tokens[..len]);
+        Self {
+            tokens,
+            pages,
+            root: self.root,
+            published: self.published.min(len / PAGE_TOKENS),
+            ..Self::default()
+        }
+    }
+
     /// Releases pages that hold no slot in use.
     fn release_past_end(&mut self, pool: &mut PagePool) {
         for page in self
@@ -131,34 +149,19 @@ impl Sequence {
         Ok(())
     }
 
-    /// What brings the slots of a checked path in order behind the trunk. Ids rise along a path,
-    /// so no move overwrites what a later one reads.
-    pub(super) fn path_moves<'a>(&'a self, path: &'a [u32]) -> impl Iterator<Item = SlotMove> + 'a {
-        self.moves_to(self, path)
-            .filter(|moved| moved.from != moved.to)
-    }
-
-    /// What brings the slots of a checked path behind the same trunk in another page table.
+    /// What brings the slots of a checked path in order behind the trunk, here or in another page
+    /// table. Ids rise along a path, so no move overwrites what a later one reads.
     pub(super) fn moves_to<'a>(
         &'a self,
         other: &'a Self,
         path: &'a [u32],
     ) -> impl Iterator<Item = SlotMove> + 'a {
         let trunk = self.tokens.len();
-        (0..).zip(path).map(move |(to, from)| SlotMove {
+        let moves = (0..).zip(path).map(move |(to, from)| SlotMove {
             from: self.place(trunk + *from as usize),
             to: other.place(trunk + to),
-        })
-    }
-
-    /// The copy of the partly filled page of the trunk, the one with this index, for `other`.
-    pub(super) fn copy_to(&self, other: &Self, page: usize) -> Option<PageCopy> {
-        let slots = (self.tokens.len() % PAGE_TOKENS) as u32;
-        (slots > 0).then(|| PageCopy {
-            from: self.pages[page],
-            to: other.pages[page],
-            slots,
-        })
+        });
+        moves.filter(|moved| moved.from != moved.to)
     }
 
     /// Where a slot is.

@@ -309,19 +309,20 @@ impl Cpu {
         let panels = w.panels();
         let shared = x.rows() * w.inputs * w.outputs >= WORTH_SHARING;
         // Several tasks a thread, so that a thread that lost its core delays little.
+        let group = w.task_panels();
+        let groups = panels.div_ceil(group);
         let tasks = if shared && self.pool.threads() > 1 {
-            (4 * self.pool.threads()).min(panels.div_ceil(w.task_panels()))
+            (4 * self.pool.threads()).min(groups)
         } else {
             1
         };
-        let groups = panels.div_ceil(w.task_panels());
         let job = Job {
             w,
             x,
             y: y.as_mut_ptr(),
         };
         self.pool.run(tasks, &|task| {
-            let edge = |task: usize| (groups * task / tasks * w.task_panels()).min(panels);
+            let edge = |task: usize| (groups * task / tasks * group).min(panels);
             let job = &job;
             // SAFETY: `y` has all rows (checked above), tasks have disjoint panels, and
             // `Cpu::new` made sure of the path.

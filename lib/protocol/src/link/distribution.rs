@@ -2,7 +2,10 @@
 
 use foretoken_speculation::{TokenId, message::SparseDistribution, saguaro::Saguaro};
 
-use crate::wire::{ValueError, Wire, proto::speculation::v1::SparseQ};
+use crate::wire::{
+    ValueError, Wire, check_at_most, check_count,
+    proto::speculation::v1::{self as proto, SparseQ},
+};
 
 /// Most tokens of all distributions of a message together.
 const MAX_TOKENS: usize = 1 << 20;
@@ -17,7 +20,7 @@ pub(super) fn pack(q: &[SparseDistribution], saguaro: Saguaro) -> Option<SparseQ
         counts: Vec::with_capacity(q.len()),
         tokens: Vec::with_capacity(pairs),
         weights: Vec::with_capacity(pairs),
-        saguaro: (saguaro != Saguaro::default()).then(|| saguaro.to_proto()),
+        saguaro: write_saguaro(saguaro),
     };
     for q in q {
         packed.counts.push(q.entries.len() as u32);
@@ -42,13 +45,7 @@ pub(super) fn unpack(
     };
     check_count("q.counts", q.counts.len(), expected)?;
     check_count("q.weights", q.weights.len(), q.tokens.len())?;
-    if q.tokens.len() > MAX_TOKENS {
-        return Err(ValueError::TooMany {
-            field: "q.tokens",
-            found: q.tokens.len(),
-            limit: MAX_TOKENS,
-        });
-    }
+    check_at_most("q.tokens", q.tokens.len(), MAX_TOKENS)?;
     let mut pairs = q.tokens.iter().copied().zip(q.weights.iter().copied());
     let mut distributions = Vec::with_capacity(expected);
     for &count in &q.counts {
@@ -63,8 +60,16 @@ pub(super) fn unpack(
         distributions.push(read(pairs.by_ref().take(count as usize))?);
     }
     check_count("q.tokens", q.tokens.len(), q.tokens.len() - pairs.len())?;
-    let saguaro = Saguaro::from_proto(q.saguaro.unwrap_or_default())?;
-    Ok((distributions, saguaro))
+    Ok((distributions, read_saguaro(q.saguaro)?))
+}
+
+/// Nothing if nothing is lowered.
+pub(super) fn write_saguaro(saguaro: Saguaro) -> Option<proto::Saguaro> {
+    (saguaro != Saguaro::default()).then(|| saguaro.to_proto())
+}
+
+pub(super) fn read_saguaro(saguaro: Option<proto::Saguaro>) -> Result<Saguaro, ValueError> {
+    Saguaro::from_proto(saguaro.unwrap_or_default())
 }
 
 /// A distribution, from distances between its tokens and its weights.
@@ -87,15 +92,4 @@ fn read(
         return Err(broken);
     }
     Ok(SparseDistribution { entries })
-}
-
-fn check_count(field: &'static str, found: usize, expected: usize) -> Result<(), ValueError> {
-    if found == expected {
-        return Ok(());
-    }
-    Err(ValueError::Count {
-        field,
-        found,
-        expected,
-    })
 }

@@ -102,20 +102,18 @@ impl<T> Mailbox<T> {
     /// The next item, if there is one. If there is none, sends what links have to send and looks
     /// whether something has arrived (about 3 us).
     pub fn try_recv(&self) -> Option<T> {
-        self.take().or_else(|| {
-            self.driver.drive(turn());
-            self.take()
-        })
+        self.try_recv_after(Duration::ZERO)
     }
 
     /// The same for a thread that has work to do: looks at links only if nobody did for `pause`,
     /// and what links have to send waits as long.
     pub fn try_recv_after(&self, pause: Duration) -> Option<T> {
         self.take().or_else(|| {
-            if self.driver.since_driven() < pause {
+            if !pause.is_zero() && self.driver.since_driven() < pause {
                 return None;
             }
-            self.try_recv()
+            self.driver.drive(turn());
+            self.take()
         })
     }
 

@@ -19,7 +19,7 @@ use foretoken_speculation::{
 
 use super::distribution;
 use crate::wire::{
-    ValueError, Wire, check_text, pack_tokens,
+    ValueError, Wire, check_at_most, check_count, check_text, pack_tokens,
     proto::speculation::v1::{
         self as proto, DraftMessage, TargetMessage, draft_message, target_message,
     },
@@ -111,8 +111,7 @@ impl Wire for ToDraft {
                     nodes: tree.nodes,
                     row_cost: tree.row_cost,
                 }),
-                saguaro: (outcome.saguaro != Saguaro::default())
-                    .then(|| outcome.saguaro.to_proto()),
+                saguaro: distribution::write_saguaro(outcome.saguaro),
             }),
             Self::Close { .. } => target_message::Body::Close(proto::Close {}),
         };
@@ -174,7 +173,7 @@ impl Wire for ToDraft {
                         nodes: tree.nodes,
                         row_cost: tree.row_cost,
                     }),
-                    saguaro: Saguaro::from_proto(outcome.saguaro.unwrap_or_default())?,
+                    saguaro: distribution::read_saguaro(outcome.saguaro)?,
                 })
             }
             target_message::Body::Close(proto::Close {}) => Self::Close { session, epoch },
@@ -316,13 +315,7 @@ fn read_entries(
     entries: proto::Entries,
 ) -> Result<Entries, ValueError> {
     let (accepted, decided) = (entries.accepted, entries.decided);
-    if accepted.len() != decided.len() {
-        return Err(ValueError::Count {
-            field: "entries.accepted",
-            found: accepted.len(),
-            expected: decided.len(),
-        });
-    }
+    check_count("entries.accepted", accepted.len(), decided.len())?;
     check_branches("entries.decided", decided.len())?;
     check_at_most("entries.tokens", entries.tokens.len(), MAX_PART)?;
     let keys = accepted.into_iter().zip(tokens_of(decided));
@@ -360,13 +353,7 @@ fn read_sides(sides: proto::Sides) -> Result<Vec<Side>, ValueError> {
     } = sides;
     check_at_most("entries.sides", tokens.len(), MAX_PART)?;
     for found in [entries.len(), after.len()] {
-        if found != tokens.len() {
-            return Err(ValueError::Count {
-                field: "entries.sides",
-                found,
-                expected: tokens.len(),
-            });
-        }
+        check_count("entries.sides", found, tokens.len())?;
     }
     let places = entries.into_iter().zip(after);
     let side = |((entry, after), token)| Side {
@@ -400,15 +387,4 @@ fn check_window(field: &'static str, found: usize) -> Result<(), ValueError> {
 
 fn check_branches(field: &'static str, found: usize) -> Result<(), ValueError> {
     check_at_most(field, found, MAX_BRANCHES)
-}
-
-fn check_at_most(field: &'static str, found: usize, limit: usize) -> Result<(), ValueError> {
-    if found > limit {
-        return Err(ValueError::TooMany {
-            field,
-            found,
-            limit,
-        });
-    }
-    Ok(())
 }
