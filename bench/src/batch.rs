@@ -11,6 +11,7 @@ use std::{
 
 use anyhow::bail;
 use futures::{StreamExt, TryStreamExt};
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::{
@@ -26,7 +27,7 @@ use crate::{
 pub struct BatchArgs {
     /// Numbers of streams.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16")]
-    pub streams: Vec<usize>,
+    pub streams: Vec<u32>,
     /// Who has which cores.
     #[arg(long, value_delimiter = ',', default_value = "shared,apart")]
     pub layouts: Vec<Layout>,
@@ -45,9 +46,11 @@ pub struct BatchArgs {
 }
 
 /// Who has which cores.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Layout {
     /// All services have all cores.
+    #[default]
     Shared,
     /// Target and router have one, the draft another.
     Apart,
@@ -68,6 +71,33 @@ impl Layout {
             Self::Apart => &["Autoregressive", "Speculative", "SSD"],
         }
     }
+}
+
+/// A load in `batch.json`: what came of all arms.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Line {
+    /// Results from before there was a choice have none: theirs was the first.
+    #[serde(default)]
+    pub(crate) layout: Layout,
+    pub(crate) streams: u32,
+    pub(crate) temperature: f32,
+    pub(crate) plain_tok_s: Summary,
+    pub(crate) speculative_tok_s: Option<Summary>,
+    pub(crate) ssd_tok_s: Option<Summary>,
+    #[serde(alias = "ratio")]
+    pub(crate) speculative_over_plain: Option<Summary>,
+    pub(crate) ssd_over_plain: Option<Summary>,
+    pub(crate) ssd_over_speculative: Option<Summary>,
+    /// Not read: nothing is drawn of it, and early results have it of one policy only.
+    #[serde(skip_deserializing)]
+    pub(crate) drafted_a_token: Drafted,
+}
+
+/// Tokens proposed for each one emitted.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct Drafted {
+    pub(crate) speculative: Option<f64>,
+    pub(crate) ssd: Option<f64>,
 }
 
 const TOKENS: u32 = 128;
@@ -131,7 +161,7 @@ pub async fn run(
 /// All arms under one load.
 struct Cell {
     layout: Layout,
-    streams: usize,
+    streams: u32,
     temperature: f32,
     /// By policy, by round.
     rates: Vec<Vec<f64>>,
@@ -139,7 +169,7 @@ struct Cell {
 }
 
 impl Cell {
-    fn new(layout: Layout, streams: usize, temperature: f32) -> Self {
+    fn new(layout: Layout, streams: u32, temperature: f32) -> Self {
         let arms = layout.policies().len();
         Self {
             layout,
@@ -183,7 +213,7 @@ impl Cell {
         Summary::of(&of.iter().zip(to).map(|(a, b)| a / b).collect::<Vec<_>>())
     }
 
-    fn publish(&self, report: &mut Report) -> Option<serde_json::Value> {
+    fn publish(&self, report: &mut Report) -> Option<Line> {
         let rate = |arm: usize| {
             self.rates
                 .get(arm)
@@ -214,12 +244,21 @@ impl Cell {
                 .join(", "),
         );
         report.row(cells);
-        Some(
-            json!({"layout": self.layout.name(), "streams": self.streams, "temperature": self.temperature,
-            "plain_tok_s": rate(0)?, "speculative_tok_s": rate(1), "ssd_tok_s": rate(2),
-            "speculative_over_plain": ratios[0], "ssd_over_plain": ratios[1], "ssd_over_speculative": ratios[2],
-            "drafted_a_token": {"speculative": drafted(1), "ssd": drafted(2)}}),
-        )
+        Some(Line {
+            layout: self.layout,
+            streams: self.streams,
+            temperature: self.temperature,
+            plain_tok_s: rate(0)?,
+            speculative_tok_s: rate(1),
+            ssd_tok_s: rate(2),
+            speculative_over_plain: ratios[0],
+            ssd_over_plain: ratios[1],
+            ssd_over_speculative: ratios[2],
+            drafted_a_token: Drafted {
+                speculative: drafted(1),
+                ssd: drafted(2),
+            },
+        })
     }
 }
 
@@ -236,7 +275,7 @@ struct Run {
 async fn measure(
     client: &Client,
     prompts: &[Vec<u32>],
-    streams: usize,
+    streams: u32,
     temperature: f32,
     policy: &str,
 ) -> anyhow::Result<Run> {
@@ -253,7 +292,7 @@ async fn measure(
             };
             async move { anyhow::Ok((i, client.complete(&ask).await?)) }
         })
-        .buffer_unordered(streams)
+        .buffer_unordered(streams as usize)
         .try_collect();
     let mut answers: Vec<(usize, Answer)> = answers.await?;
     let elapsed = start.elapsed();
@@ -265,4 +304,55 @@ async fn measure(
         drafted: f64::from(drafted) / tokens as f64,
         outputs: answers.into_iter().map(|(_, answer)| answer.ids).collect(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::plots::{self, PlotsArgs};
+
+    /// Plots that are drawn of this as `batch.json`.
+    fn drawn(data: serde_json::Value) -> Option<String> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut report = Report::computed("batch", "", &[]);
+        report.data = data;
+        report.publish(folder.path()).expect("a result");
+        let plots = folder.path().to_owned();
+        plots::run(&PlotsArgs { plots }, folder.path()).expect("plots");
+        fs::read_to_string(folder.path().join("batch.svg")).ok()
+    }
+
+    /// Two rounds of a load: plain decoding, twice and three times as fast, and as fast as that.
+    fn measured(layout: Layout, temperature: f32) -> Line {
+        let mut cell = Cell::new(layout, 4, temperature);
+        let rates = [vec![100.0, 100.0], vec![200.0, 300.0], vec![200.0, 300.0]];
+        let arms = cell.rates.len();
+        cell.rates = rates.into_iter().take(arms).collect();
+        cell.drafted = vec![vec![1.0, 1.5]; arms];
+        let mut report = Report::computed("batch", "", &[]);
+        cell.publish(&mut report).expect("rounds")
+    }
+
+    #[test]
+    fn what_was_measured_is_drawn_where_all_share_the_cores() {
+        let lines = [measured(Layout::Shared, 1.0), measured(Layout::Apart, 0.0)];
+        let svg = drawn(json!(lines)).expect("a plot");
+        assert!(svg.contains("T = 1") && !svg.contains("T = 0"));
+        assert_eq!(drawn(json!(lines[1..])), None);
+        let read: Line = serde_json::from_value(json!(lines[1])).expect("a load");
+        let ratio = |of: Option<Summary>| of.map(|ratio| ratio.median);
+        assert_eq!(read.layout, Layout::Apart);
+        assert_eq!(ratio(read.speculative_over_plain), Some(2.5));
+        assert_eq!(ratio(read.ssd_over_speculative), Some(1.0));
+    }
+
+    #[test]
+    fn early_results_are_drawn_as_of_shared_cores() {
+        let figure = json!({"min": 0.5, "median": 1.0, "max": 1.5, "n": 2});
+        let line = json!({"streams": 2, "temperature": 1.0, "drafted_a_token": 1.25,
+            "plain_tok_s": figure, "speculative_tok_s": figure, "ratio": figure});
+        assert!(drawn(json!([line])).expect("a plot").contains("T = 1"));
+    }
 }

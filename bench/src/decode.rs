@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::{
@@ -34,6 +35,22 @@ pub struct DecodeArgs {
 }
 
 const TOKENS: u32 = 128;
+
+/// The name of plain decoding.
+pub(crate) const PLAIN: &str = "plain";
+
+/// An arm in `decode.json`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Line {
+    pub(crate) threads: usize,
+    pub(crate) dtype: String,
+    pub(crate) temperature: f32,
+    pub(crate) policy: String,
+    pub(crate) decode_tok_s: Summary,
+    pub(crate) wall_tok_s: Summary,
+    /// Tokens that a pass of the target decides.
+    pub(crate) per_pass: f64,
+}
 
 /// Measures and publishes `decode`.
 pub async fn run(
@@ -85,8 +102,15 @@ pub async fn run(
                         format!("{:.2}", arm.per_pass),
                         format!("{:.2}", arm.decode.median / plain),
                     ]);
-                    data.push(json!({"threads": threads, "dtype": dtype, "temperature": temperature, "policy": arm.name,
-                        "decode_tok_s": arm.decode, "wall_tok_s": arm.wall, "per_pass": arm.per_pass}));
+                    data.push(Line {
+                        threads,
+                        dtype: dtype.clone(),
+                        temperature,
+                        policy: arm.name,
+                        decode_tok_s: arm.decode,
+                        wall_tok_s: arm.wall,
+                        per_pass: arm.per_pass,
+                    });
                 }
             }
         }
@@ -108,7 +132,7 @@ async fn measure(
     prompts: &[Vec<u32>],
     temperature: f32,
 ) -> anyhow::Result<Vec<Arm>> {
-    let mut policies = vec![("plain".to_owned(), ("Autoregressive", None))];
+    let mut policies = vec![(PLAIN.to_owned(), ("Autoregressive", None))];
     for &k in &args.lookaheads {
         policies.push((format!("Speculative K={k}"), ("Speculative", Some(k))));
     }

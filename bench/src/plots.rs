@@ -40,7 +40,7 @@ const COLOURS: [RGBColor; 6] = [
 pub struct PlotsArgs {
     /// Where plots are written
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/plots"))]
-    plots: PathBuf,
+    pub plots: PathBuf,
 }
 
 /// A plot.
@@ -101,8 +101,8 @@ pub fn run(args: &PlotsArgs, results: &Path) -> anyhow::Result<()> {
         plots.push(("decode", measured::decode(&arms)));
     }
     if let Some(data) = results.data("batch")? {
-        let cells: Vec<_> = serde_json::from_value(data)?;
-        plots.push(("batch", measured::batch(&cells)));
+        let loads: Vec<_> = serde_json::from_value(data)?;
+        plots.extend(measured::batch(&loads).map(|plot| ("batch", plot)));
     }
     for (name, plot) in plots {
         let path = folder.join(format!("{name}.svg"));

@@ -1,9 +1,9 @@
 //! Medians, spreads and the order of interleaved arms.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What several measurements of one figure came to.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// Smallest value.
     pub min: f64,

@@ -7,6 +7,7 @@ use foretoken_engine::{
     runner::{Logits, ModelRunner, PAGE_TOKENS, PageIndex, SequenceRows, StepPlan, Tail},
 };
 use foretoken_speculation::TokenId;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::{
@@ -29,8 +30,20 @@ pub struct VerifyArgs {
     pub model: Option<std::path::PathBuf>,
 }
 
+/// A weight format in `verify_ratio.json`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Line {
+    /// Name of the engine's path.
+    pub(crate) path: String,
+    /// Rows of a pass, and the milliseconds that each number of them takes.
+    pub(crate) rows: Vec<u32>,
+    pub(crate) ms: Vec<Summary>,
+    pub(crate) weight_bytes: usize,
+    pub(crate) stream_gb_s: Summary,
+}
+
 const CONTEXT: usize = 256;
-const ROWS: [usize; 7] = [1, 2, 4, 6, 8, 16, 32];
+const ROWS: [u32; 7] = [1, 2, 4, 6, 8, 16, 32];
 const DTYPES: [WeightType; 3] = [WeightType::F32, WeightType::Bf16, WeightType::Int8];
 
 /// Measures and publishes `verify_ratio`.
@@ -83,10 +96,13 @@ pub fn run(args: &VerifyArgs, results: &Path) -> anyhow::Result<()> {
             format!("{:.0} %", 100.0 * rate / stream.median),
         ]);
         report.row(row);
-        data.push(
-            json!({"path": subject.runner.info().path, "rows": ROWS, "ms": cells,
-            "weight_bytes": bytes, "stream_gb_s": stream}),
-        );
+        data.push(Line {
+            path: subject.runner.info().path.clone(),
+            rows: ROWS.to_vec(),
+            ms: cells,
+            weight_bytes: bytes,
+            stream_gb_s: stream,
+        });
     }
     report.data = json!(data);
     report.publish(results)
@@ -157,7 +173,7 @@ impl Subject {
                 };
                 // The best of three: what the machine can do, not what its neighbours did to it.
                 let best = (0..3)
-                    .map(|_| self.step(CONTEXT, rows, true))
+                    .map(|_| self.step(CONTEXT, rows as usize, true))
                     .collect::<Result<Vec<_>, _>>()?;
                 if round > 0 {
                     times[arm].push(best.into_iter().fold(f64::INFINITY, f64::min));

@@ -1,53 +1,21 @@
 //! Plots of what was measured on this machine.
 
-use serde::Deserialize;
-
 use super::{
     Plot,
     chart::{Chart, Line},
     dots::{Arm, Dots},
 };
+use crate::{
+    batch::{self, Layout},
+    decode, verify,
+};
 
-/// What several measurements of a figure came to.
-#[derive(Clone, Copy, Deserialize)]
-pub(super) struct Range {
-    min: f64,
-    median: f64,
-    max: f64,
-}
-
-/// A weight format of `verify_ratio.json`.
-#[derive(Deserialize)]
-pub(super) struct Verify {
-    path: String,
-    rows: Vec<u32>,
-    ms: Vec<Range>,
-}
-
-/// An arm of `decode.json`.
-#[derive(Deserialize)]
-pub(super) struct Decode {
-    dtype: String,
-    policy: String,
-    temperature: f64,
-    threads: u32,
-    #[serde(rename = "decode_tok_s")]
-    speed: Range,
-}
-
-/// A cell of `batch.json`.
-#[derive(Deserialize)]
-pub(super) struct Batch {
-    streams: u32,
-    temperature: f64,
-    ratio: Range,
-}
-
-pub(super) fn verify(formats: Vec<Verify>) -> Plot {
+/// `verify_ratio.json`.
+pub(super) fn verify(formats: Vec<verify::Line>) -> Plot {
     let marks = formats.first().map_or(Vec::new(), |format| {
         format.rows.iter().map(|&rows| f64::from(rows)).collect()
     });
-    let line = |format: Verify| {
+    let line = |format: verify::Line| {
         let one = format.ms.first().map_or(1.0, |ms| ms.median);
         let name = format.path.split('/').next_back().unwrap_or_default();
         let rows = format.rows.iter().map(|&rows| f64::from(rows));
@@ -76,8 +44,9 @@ pub(super) fn verify(formats: Vec<Verify>) -> Plot {
     })
 }
 
-pub(super) fn decode(arms: &[Decode]) -> Plot {
-    let row = |arm: &Decode| {
+/// `decode.json`.
+pub(super) fn decode(arms: &[decode::Line]) -> Plot {
+    let row = |arm: &decode::Line| {
         let cores = if arm.threads == 1 { "core" } else { "cores" };
         format!(
             "{} {cores}, {}, T = {}",
@@ -97,14 +66,14 @@ pub(super) fn decode(arms: &[Decode]) -> Plot {
         let value = |name: &String| {
             let mut arms = arms.iter();
             let arm = arms.find(|arm| row(arm) == *name && arm.policy == *policy);
-            arm.map(|arm| arm.speed.median)
+            arm.map(|arm| arm.decode_tok_s.median)
         };
         rows.iter().map(value).collect()
     };
     let dots = policies.iter().map(|policy| Arm {
         name: policy.clone(),
         values: values(policy),
-        bare: policy == "plain",
+        bare: policy == decode::PLAIN,
     });
     Plot::Dots(Dots {
         title: "Shipped pair over HTTP, one request at a time".to_owned(),
@@ -114,33 +83,40 @@ pub(super) fn decode(arms: &[Decode]) -> Plot {
     })
 }
 
-pub(super) fn batch(cells: &[Batch]) -> Plot {
-    let mut temperatures: Vec<f64> = cells.iter().map(|cell| cell.temperature).collect();
-    temperatures.sort_by(f64::total_cmp);
+/// `batch.json`, as far as all services share the cores; none if they never do.
+pub(super) fn batch(loads: &[batch::Line]) -> Option<Plot> {
+    let shared = loads.iter().filter(|load| load.layout == Layout::Shared);
+    let cells: Vec<_> = shared
+        .filter_map(|load| Some((load.temperature, load.streams, load.speculative_over_plain?)))
+        .collect();
+    let mut temperatures: Vec<f32> = cells.iter().map(|cell| cell.0).collect();
+    temperatures.sort_by(f32::total_cmp);
     temperatures.dedup();
-    let mut marks: Vec<f64> = cells.iter().map(|cell| f64::from(cell.streams)).collect();
-    marks.sort_by(f64::total_cmp);
+    let mut marks: Vec<u32> = cells.iter().map(|cell| cell.1).collect();
+    marks.sort_unstable();
     marks.dedup();
-    let line = |temperature: f64| {
+    let line = |temperature: f32| {
         let own = cells.iter();
-        let own = own.filter(|cell| cell.temperature.total_cmp(&temperature).is_eq());
+        let own = own.filter(|cell| cell.0.total_cmp(&temperature).is_eq());
         Line {
             name: format!("T = {temperature}"),
             points: own
                 .clone()
-                .map(|cell| (f64::from(cell.streams), cell.ratio.median))
+                .map(|(_, streams, ratio)| (f64::from(*streams), ratio.median))
                 .collect(),
-            ranges: own.map(|cell| (cell.ratio.min, cell.ratio.max)).collect(),
+            ranges: own.map(|(.., ratio)| (ratio.min, ratio.max)).collect(),
             bare: false,
         }
     };
-    Plot::Chart(Chart {
-        title: "Shipped pair, adaptive speculation on the same two cores".to_owned(),
-        across: "streams at once",
-        up: "tokens/s over plain decoding's",
-        marks,
-        even: true,
-        lines: temperatures.into_iter().map(line).collect(),
-        ..Chart::default()
+    (!cells.is_empty()).then(|| {
+        Plot::Chart(Chart {
+            title: "Shipped pair, adaptive speculation on the same two cores".to_owned(),
+            across: "streams at once",
+            up: "tokens/s over plain decoding's",
+            marks: marks.into_iter().map(f64::from).collect(),
+            even: true,
+            lines: temperatures.into_iter().map(line).collect(),
+            ..Chart::default()
+        })
     })
 }
