@@ -101,9 +101,8 @@ impl Candidates {
         for node in 0..=window.len() as u32 {
             if !window.is_chain() {
                 sampler.truncate(base);
-                let path = window.path(node).into_iter();
-                path.filter_map(|node| window.token(node))
-                    .for_each(|token| sampler.push(token));
+                let spelled = window.spelled(node).into_iter();
+                spelled.for_each(|token| sampler.push(token));
             }
             let proposed = window.children(node).next();
             let proposed = proposed.and_then(|child| window.token(child));
@@ -171,9 +170,17 @@ impl Candidates {
         });
     }
 
+    /// Forgets all rows; of the next ones `n` candidates of each will be ranked `by` this, as by
+    /// [`Self::new`]. Keeps its memory.
+    pub fn reset(&mut self, by: RankBy, n: usize) {
+        self.clear();
+        self.by = by;
+        self.n = n;
+    }
+
     /// Forgets all rows.
     pub fn clear(&mut self) {
-        self.window = Proposals::new();
+        self.window.clear();
         self.listed.clear();
         self.rows.clear();
     }

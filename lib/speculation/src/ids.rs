@@ -22,6 +22,11 @@ impl fmt::Display for TokenId {
     }
 }
 
+/// How many tokens two sequences begin with alike.
+pub(crate) fn common_prefix(a: &[TokenId], b: &[TokenId]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
 /// One request's conversation between a target and an endpoint; unique per link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);

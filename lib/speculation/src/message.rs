@@ -271,14 +271,6 @@ impl SparseDistribution {
         let found = self.entries.binary_search_by_key(&token, |entry| entry.0);
         found.map_or(0, |place| self.entries[place].1)
     }
-
-    /// Probability of `token`.
-    pub fn probability(&self, token: TokenId) -> f64 {
-        match self.weight(token) {
-            0 => 0.0,
-            weight => f64::from(weight) / self.total(),
-        }
-    }
 }
 
 /// Asks for an `Open` of a new epoch.

@@ -11,7 +11,7 @@
 //! becomes of a window tells something about all of its tokens, so the noise of those that were
 //! turned down is spent.
 
-use alloc::vec::Vec;
+use alloc::{borrow::Cow, vec::Vec};
 
 use crate::{
     TokenId,
@@ -63,10 +63,15 @@ impl Proposer {
         };
         sampler.rank(ranking, logits, scratch, &mut self.ranked);
         let q = law(&self.ranked);
-        self.lowered.clone_from(&q);
-        saguaro.apply(&mut self.lowered);
+        let lowered = if saguaro.is_off() {
+            &q
+        } else {
+            self.lowered.entries.clone_from(&q.entries);
+            saguaro.apply(&mut self.lowered);
+            &self.lowered
+        };
         let noise = Noise::new(sampler.seed(), Domain::Propose, place.start);
-        let token = draw(&self.lowered, noise.uniform(place.index)).unwrap_or_default();
+        let token = draw(lowered, noise.uniform(place.index)).unwrap_or_default();
         (token, q)
     }
 }
@@ -99,18 +104,21 @@ pub struct Laws {
 
 impl Laws {
     /// What the tokens really were drawn from.
-    pub fn lowered(&self) -> Vec<SparseDistribution> {
-        let mut lowered = self.q.clone();
-        for q in &mut lowered {
-            self.saguaro.apply(q);
+    pub fn lowered(&self) -> Cow<'_, [SparseDistribution]> {
+        let mut lowered = Cow::from(&self.q);
+        if !self.saguaro.is_off() {
+            for q in lowered.to_mut() {
+                self.saguaro.apply(q);
+            }
         }
         lowered
     }
 
     /// Whether each of `tokens` can have been drawn from what is said of it.
     pub fn explain(&self, tokens: &[TokenId]) -> bool {
-        let mut drawn = tokens.iter().zip(self.lowered());
-        self.q.len() == tokens.len() && drawn.all(|(&token, q)| q.weight(token) > 0)
+        let lowered = self.lowered();
+        let mut drawn = tokens.iter().zip(&*lowered);
+        lowered.len() == tokens.len() && drawn.all(|(&token, q)| q.weight(token) > 0)
     }
 }
 
@@ -172,7 +180,7 @@ mod tests {
             let kept: f64 = order.iter().map(|&t| p[t]).sum();
             for (t, p) in p.iter().enumerate() {
                 let expected = if order.contains(&t) { p / kept } else { 0.0 };
-                let found = q.probability(TokenId(t as u32));
+                let found = f64::from(q.weight(TokenId(t as u32))) / q.total();
                 assert!((found - expected).abs() < 1e-3, "{found} {expected}");
             }
         }
@@ -207,6 +215,10 @@ mod tests {
             saguaro,
         };
         let off = laws(Saguaro::default());
+        assert!(
+            matches!(off.lowered(), Cow::Borrowed(_)),
+            "a copy for nothing"
+        );
         assert!(off.explain(&[TokenId(3), TokenId(5)]));
         assert!(!off.explain(&[TokenId(3)]) && !off.explain(&[TokenId(3), TokenId(4)]));
         let lowered = laws(Saguaro::new(1, 20));

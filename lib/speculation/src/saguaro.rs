@@ -41,6 +41,11 @@ impl Saguaro {
         }
     }
 
+    /// Whether nothing is lowered.
+    pub fn is_off(&self) -> bool {
+        self.lost == 0 || self.fan_out == 0
+    }
+
     /// The factor C.
     pub fn c(&self) -> f64 {
         f64::from(STEPS - self.lost) / f64::from(STEPS)
@@ -60,7 +65,7 @@ impl Saguaro {
     /// lower id among equals) and `q` for the others, times 20. Tokens that lose all weight are left
     /// out. If nothing would be left, `q` stays as it is.
     pub fn apply(&self, q: &mut SparseDistribution) {
-        if self.lost > 0 {
+        if !self.is_off() {
             lower(q, self.fan_out as usize, STEPS - self.lost, STEPS);
         }
     }

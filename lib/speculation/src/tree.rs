@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 use crate::TokenId;
 
 /// A chain or a tree of proposed tokens; see the [module](self).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Proposals {
     tokens: Vec<TokenId>,
     /// Parents of all nodes but the root; empty in a chain.
@@ -127,11 +127,17 @@ impl Proposals {
         }
     }
 
+    /// Drops all proposals; their memory is kept.
+    pub fn clear(&mut self) {
+        self.tokens.clear();
+        self.parents.clear();
+    }
+
     /// Keeps the proposals down to a depth of `depth`.
     pub fn cut_below(&mut self, depth: usize) {
         if self.is_chain() {
             self.tokens.truncate(depth);
-        } else {
+        } else if self.height() > depth {
             *self = self.select(0, |node| self.depth(node) <= depth);
         }
     }
@@ -248,10 +254,32 @@ impl Proposals {
         path
     }
 
+    /// The tokens of that path: what follows the sequence if `node` is accepted last.
+    pub fn spelled(&self, node: u32) -> Vec<TokenId> {
+        let mut tokens: Vec<_> = self.up(node).filter_map(|node| self.token(node)).collect();
+        tokens.reverse();
+        tokens
+    }
+
     /// The nodes from `node` up to the root, which is left out.
     fn up(&self, node: u32) -> impl Iterator<Item = u32> + '_ {
         core::iter::successors(Some(node), |&node| Some(self.parent(node)))
             .take_while(|&node| node > 0)
+    }
+}
+
+impl Clone for Proposals {
+    fn clone(&self) -> Self {
+        Self {
+            tokens: self.tokens.clone(),
+            parents: self.parents.clone(),
+        }
+    }
+
+    /// Keeps the memory there is.
+    fn clone_from(&mut self, source: &Self) {
+        self.tokens.clone_from(&source.tokens);
+        self.parents.clone_from(&source.parents);
     }
 }
 

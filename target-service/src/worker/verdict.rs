@@ -428,7 +428,7 @@ impl<'a> Pass<'a> {
         let of_node = |node: u32| row(node as usize);
         let verdict = verify::coupled_tree(&mut request.sampler, scratch, tree, of_node);
         let path = tree.path(verdict.node);
-        let accepted: Vec<_> = path.iter().filter_map(|&node| tree.token(node)).collect();
+        let accepted = tree.spelled(verdict.node);
         let passed = Passed {
             drafted,
             accepted: &accepted,

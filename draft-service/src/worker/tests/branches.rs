@@ -250,10 +250,9 @@ fn after_a_tree_entries_are_what_decoding_each_path_gives_and_leave_no_page() {
         let nodes: std::collections::BTreeSet<_> = keys.iter().map(|key| key.accepted).collect();
         assert!(nodes.len() > 2, "of all nodes only {nodes:?}");
         for (place, key) in keys.iter().enumerate() {
-            let path = tree.path(key.accepted).into_iter();
             let mut context = tokens.clone();
             context.push(TokenId(7));
-            context.extend(path.filter_map(|node| tree.token(node)));
+            context.extend(tree.spelled(key.accepted));
             assert_eq!(
                 tree.child(key.accepted, key.token),
                 None,

@@ -200,16 +200,12 @@ impl Row {
             Next::Finished => return Progress::Finished,
         };
         let base = self.target.tokens().to_vec();
-        let path = |node| -> Vec<TokenId> {
-            let nodes = window.path(node).into_iter();
-            nodes.filter_map(|node| window.token(node)).collect()
-        };
         let logits: Vec<Vec<f32>> = (0..=window.len() as u32)
-            .map(|node| logits(&[&base[..], &path(node)].concat(), 0.0))
+            .map(|node| logits(&[&base[..], &window.spelled(node)].concat(), 0.0))
             .collect();
         let row = |node: u32| &logits[node as usize][..];
         let verdict = coupled_tree(&mut self.sampler, &mut self.scratch, &window, row);
-        let mut tokens = path(verdict.node);
+        let mut tokens = window.spelled(verdict.node);
         let accepted = tokens.len() as u32;
         tokens.push(verdict.decided);
         let verified = Verified {

@@ -54,13 +54,17 @@ impl Acceptance {
             })
     }
 
+    /// Probability that the tokens up to position 0, 1, .. are all accepted; without end.
+    pub fn reached(&self) -> impl Iterator<Item = f64> {
+        self.by_position().scan(1.0, |reached, accepted| {
+            *reached *= accepted;
+            Some(*reached)
+        })
+    }
+
     /// Expected tokens a round with lookahead `k` emits: the accepted ones and the decided one.
     pub fn expected(&self, k: u32) -> f64 {
-        let reached = self.by_position().take(k as usize).scan(1.0, |reached, a| {
-            *reached *= a;
-            Some(*reached)
-        });
-        1.0 + reached.sum::<f64>()
+        1.0 + self.reached().take(k as usize).sum::<f64>()
     }
 }
 

@@ -201,11 +201,13 @@ impl Budgets {
     /// Names the bids whose next branch is worth more than one that another tenant got.
     fn find_weights(&mut self, tenants: &[Tenant], claims: &[Claim<'_>]) {
         let worth = |claim: &Claim<'_>, guess: usize| {
-            let weight = tenants.get(claim.tenant)?.weight;
-            Some(claim.guesses.get(guess)?.probability * claim.saves * weight)
+            claim.density(guess, tenants.get(claim.tenant)?.weight)
         };
         for (index, claim) in claims.iter().enumerate() {
             let own = self.grants[index];
+            if own.limit != Limit::Worth {
+                continue;
+            }
             let Some(next) = worth(claim, own.branches as usize) else {
                 continue;
             };
@@ -214,7 +216,7 @@ impl Budgets {
                 let last = last.and_then(|last| worth(other, last as usize));
                 other.tenant != claim.tenant && last.is_some_and(|last| last < next)
             });
-            if outdone && own.limit == Limit::Worth {
+            if outdone {
                 self.grants[index].limit = Limit::Weight;
             }
         }

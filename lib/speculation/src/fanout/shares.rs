@@ -35,7 +35,7 @@ pub struct Claim<'a> {
 
 impl Claim<'_> {
     /// What the branch for a guess is worth to a tenant of this weight, per draft token.
-    fn density(&self, guess: usize, weight: f64) -> Option<f64> {
+    pub(super) fn density(&self, guess: usize, weight: f64) -> Option<f64> {
         let saves = self.guesses.get(guess)?.probability * self.saves;
         let density = saves * weight / f64::from(self.cost);
         (density > 0.0).then_some(density)

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use super::{Origin, SuffixIndex, tenant::Tenant, yields::Yields};
-use crate::TokenId;
+use crate::{TokenId, ids::common_prefix};
 
 /// Tokens of a sequence, counted from its end, that a new request brings into the table of its
 /// tenant.
@@ -19,10 +19,7 @@ pub struct Proposer {
     /// Whether it has a part in the table of its tenant.
     recycles: bool,
     suffixes: SuffixIndex,
-    /// Tokens of `said` that the tenant's table has seen.
-    recycled: usize,
-    /// What each source has to follow the first `base` tokens.
-    base: usize,
+    /// What each source has to follow `said`.
     guesses: [Guess; 2],
 }
 
@@ -53,8 +50,6 @@ impl Proposer {
             said: Vec::new(),
             recycles,
             suffixes: SuffixIndex::new(positions),
-            recycled: 0,
-            base: 0,
             guesses: [Guess::default(), Guess::default()],
         }
     }
@@ -69,21 +64,20 @@ impl Proposer {
         most: u32,
         tenant: &mut Tenant,
     ) {
-        let known = self.said.len();
+        let before = self.said.len();
         self.said
-            .extend_from_slice(tokens.get(known..).unwrap_or_default());
+            .extend_from_slice(tokens.get(before..).unwrap_or_default());
         let known = self.said.len().saturating_sub(tokens.len());
         self.said
             .extend_from_slice(emitted.get(known..).unwrap_or_default());
-        self.judge(&mut tenant.yields);
+        self.judge(before, &mut tenant.yields);
         self.suffixes.extend(&self.said);
         if self.recycles {
             let from = self.said.len().saturating_sub(RECYCLED_AT_ONCE);
-            let from = from.max(self.recycled.saturating_sub(1));
+            // The last token before is the neighbour of the first new one.
+            let from = from.max(before.saturating_sub(1));
             tenant.recycling.extend(&self.said[from..]);
-            self.recycled = self.said.len();
         }
-        self.base = self.said.len();
         let [suffix, recycled] = &mut self.guesses;
         let most = most as usize;
         let matched = self.suffixes.propose(&self.said, most, &mut suffix.tokens);
@@ -124,13 +118,13 @@ impl Proposer {
         best.1
     }
 
-    /// Holds what every source said last time against what the target said then.
-    fn judge(&mut self, yields: &mut Yields) {
-        let followed = &self.said[self.base..];
+    /// Holds what every source said last time, to follow the first `before` tokens, against what
+    /// the target said then.
+    fn judge(&mut self, before: usize, yields: &mut Yields) {
+        let followed = &self.said[before..];
         for guess in &mut self.guesses {
-            let known = guess.tokens.iter().zip(followed);
-            let accepted = known.take_while(|(proposed, said)| proposed == said);
-            let (accepted, proposed) = (accepted.count(), guess.tokens.len().min(followed.len()));
+            let accepted = common_prefix(&guess.tokens, followed);
+            let proposed = guess.tokens.len().min(followed.len());
             yields.observe(guess.origin, proposed as u32, accepted as u32);
             guess.tokens.clear();
         }

@@ -62,14 +62,4 @@ impl<K: PartialEq> Tenants<K> {
         *used = self.turn;
         tenant
     }
-
-    /// Tenants that have a table.
-    pub fn len(&self) -> usize {
-        self.known.len()
-    }
-
-    /// Whether nobody has one.
-    pub fn is_empty(&self) -> bool {
-        self.known.is_empty()
-    }
 }

@@ -265,12 +265,10 @@ fn what_one_tenant_said_is_never_proposed_to_another() {
     // There is room for two: the one that was not used for longest is forgotten.
     ask(&mut tenants, "a", true);
     ask(&mut tenants, "c", true);
-    assert_eq!(tenants.len(), 2);
     assert_eq!(ask(&mut tenants, "a", true), ids(&[2, 3, 1]));
     ask(&mut tenants, "b", true);
     ask(&mut tenants, "c", true);
     assert_eq!(ask(&mut tenants, "a", true), []);
-    assert_eq!(tenants.len(), 2);
 }
 
 #[test]

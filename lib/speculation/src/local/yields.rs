@@ -27,11 +27,7 @@ impl Yields {
     /// accepted; without end, nothing for [`Origin::Nothing`].
     pub fn reached(&self, origin: Origin) -> impl Iterator<Item = f64> + '_ {
         let kind = kind(origin).map(|kind| &self.kinds[kind]);
-        let positions = kind.into_iter().flat_map(Acceptance::by_position);
-        positions.scan(1.0, |reached, accepted| {
-            *reached *= accepted;
-            Some(*reached)
-        })
+        kind.into_iter().flat_map(Acceptance::reached)
     }
 }
 

@@ -27,7 +27,7 @@ mod work;
 
 use alloc::{string::ToString, vec::Vec};
 
-use self::{build::Build, second::no_candidates, work::Flight};
+use self::{build::Build, second::nothing_drawn, work::Flight};
 pub use self::{
     build::{BuildId, MAX_TAIL},
     forks::{BranchWork, ForkFeed},
@@ -38,6 +38,7 @@ use crate::{
     Epoch, Proposals, Round, SessionId, TokenId,
     fanout::{Chances, FanOut, Planner},
     guess::{Candidates, OutcomeKey},
+    ids::common_prefix,
     message::{Branching, Resync, SparseDistribution, ToDraft, ToTarget, TreeBudget},
     proposal::Proposer,
     saguaro::Saguaro,
@@ -119,12 +120,7 @@ struct Choices {
 impl Choices {
     /// Takes in what was emitted after the tokens that were drawn since the last time.
     fn judge(&mut self, emitted: &[TokenId]) {
-        let drawn = self.drawn.window().tokens();
-        let accepted = drawn
-            .iter()
-            .zip(emitted)
-            .take_while(|(a, b)| a == b)
-            .count();
+        let accepted = common_prefix(self.drawn.window().tokens(), emitted);
         // Whatever was accepted teaches; of what comes after the last token drawn nothing is known.
         if let Some(&token) = emitted.get(accepted) {
             let accepted = accepted as u32;
@@ -149,8 +145,8 @@ impl Choices {
         Self {
             chances: Chances::default(),
             stale: true,
-            drawn: no_candidates(Chances::SIDES + 1),
-            judged: no_candidates(Chances::SIDES + 1),
+            drawn: nothing_drawn(),
+            judged: nothing_drawn(),
             verdict: None,
         }
     }

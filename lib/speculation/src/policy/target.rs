@@ -340,11 +340,11 @@ impl TargetSession {
     fn unbind(&mut self, link: Link) {
         self.link = link;
         self.asked = None;
-        self.late = Proposals::new();
+        self.late.clear();
         self.cache.expect(0, 0, 0);
         if let Phase::Collecting { deadline } = &mut self.phase {
             *deadline = None;
-            self.window = Proposals::new();
+            self.window.clear();
             self.laws = Laws::default();
         }
     }
@@ -410,9 +410,9 @@ impl TargetSession {
         self.stats.drafted += self.window.len() as u32;
         self.stats.accepted += verified.accepted;
         self.stats.emitted += verified.tokens.len() as u32;
-        self.window = Proposals::new();
+        self.window.clear();
         self.laws = Laws::default();
-        self.late = Proposals::new();
+        self.late.clear();
         self.cache.expect(0, 0, 0);
         self.phase = Phase::Collecting { deadline: None };
         if verified.last || self.tokens.len() >= self.config.max_len {

@@ -15,12 +15,7 @@
 use alloc::vec::Vec;
 
 use super::Proposals;
-use crate::{
-    TokenId,
-    fanout::Chances,
-    guess::{Candidates, Row},
-    message::TreeBudget,
-};
+use crate::{TokenId, fanout::Chances, guess::Candidates, message::TreeBudget};
 
 /// How many proposals to verify, of those with these probabilities, likeliest first: the number
 /// with the most expected tokens in its time. Of equally good numbers the smallest.
@@ -92,16 +87,14 @@ pub fn window(drawn: &Candidates, chances: &Chances, budget: TreeBudget) -> Prop
     proposals
 }
 
-/// The second choices of a row that is reached with probability `reached` and are worth `price`,
-/// likeliest first.
+/// Those of a row's second choices (see [`Chances::of`]) that are worth `price`, likeliest first, if
+/// the row is reached with probability `reached`.
 pub fn sides(
-    row: &Row<'_>,
-    chances: &Chances,
+    choices: impl Iterator<Item = (TokenId, f64)>,
     reached: f64,
     price: f64,
 ) -> impl Iterator<Item = TokenId> {
-    let (_, sides) = chances.of(row);
-    sides
+    choices
         .take_while(move |(_, probability)| reached * probability > price)
         .map(|(token, _)| token)
 }
@@ -216,7 +209,7 @@ mod tests {
         let (drawn, sure) = (drawn(1, 0.05), drawn(1, 20.0));
         let count = |drawn: &Candidates, reached| {
             let row = drawn.row(0).unwrap();
-            sides(&row, &chances, reached, price).count()
+            sides(chances.of(&row).1, reached, price).count()
         };
         // The second choice is right more than half of the time.
         assert_eq!((count(&drawn, 1.0), count(&sure, 1.0)), (1, 0));

@@ -32,10 +32,7 @@ fn any_tree() -> impl Strategy<Value = Proposals> {
 /// All paths from the root, as tokens.
 fn paths(proposals: &Proposals) -> Vec<Vec<TokenId>> {
     let nodes = 1..=proposals.len() as u32;
-    let path = |node| proposals.path(node).into_iter();
-    let mut paths: Vec<Vec<TokenId>> = nodes
-        .map(|node| path(node).filter_map(|n| proposals.token(n)).collect())
-        .collect();
+    let mut paths: Vec<Vec<TokenId>> = nodes.map(|node| proposals.spelled(node)).collect();
     paths.sort();
     paths
 }
@@ -113,6 +110,7 @@ proptest! {
             prop_assert_eq!(path.len(), tree.depth(node));
             let tokens: Vec<_> = path.iter().filter_map(|&n| tree.token(n)).collect();
             prop_assert_eq!(tree.find(&tokens), Some(node));
+            prop_assert_eq!(tree.spelled(node), tokens);
             let children: Vec<_> = (1..=tree.len() as u32).filter(|&n| tree.parent(n) == node).collect();
             prop_assert_eq!(tree.children(node).collect::<Vec<_>>(), children);
         }
@@ -132,7 +130,7 @@ proptest! {
         prop_assert!((1..=first.len() as u32).all(|i| first.parent(i) == tree.parent(i)));
 
         let node = node % (tree.len() as u32 + 1);
-        let prefix: Vec<_> = tree.path(node).into_iter().filter_map(|n| tree.token(n)).collect();
+        let prefix = tree.spelled(node);
         let mut expected = vec![];
         for path in paths(&tree) {
             if let Some(rest) = path.strip_prefix(&prefix[..]).filter(|rest| !rest.is_empty()) {

@@ -231,7 +231,7 @@ fn draw_tree(widths: &[usize], q: u32, coins: &mut Enumerator) -> Proposals {
     for &width in widths {
         let mut next = vec![];
         for &parent in &level {
-            let mut left = law(&context(&tree, parent), q);
+            let mut left = law(&tree.spelled(parent), q);
             for _ in 0..width {
                 let token = coins.pick(&left);
                 left[token] = 0.0;
@@ -243,12 +243,6 @@ fn draw_tree(widths: &[usize], q: u32, coins: &mut Enumerator) -> Proposals {
     tree
 }
 
-/// Proposals on the way to a node.
-fn context(tree: &Proposals, node: u32) -> Vec<TokenId> {
-    let path = tree.path(node).into_iter();
-    path.filter_map(|node| tree.token(node)).collect()
-}
-
 #[test]
 fn traversal_of_trees_emits_the_targets_law() {
     for widths in [&[1][..], &[1, 1], &[2], &[2, 1], &[2, 2], &[3, 1]] {
@@ -258,11 +252,11 @@ fn traversal_of_trees_emits_the_targets_law() {
             loop {
                 let tree = draw_tree(widths, salt + 50, &mut coins);
                 let laws: Vec<_> = (0..=tree.len() as u32)
-                    .map(|node| sparse(&law(&context(&tree, node), salt + 50)))
+                    .map(|node| sparse(&law(&tree.spelled(node), salt + 50)))
                     .collect();
-                let target = |node: u32, p: &mut Vec<f64>| *p = law(&context(&tree, node), salt);
+                let target = |node: u32, p: &mut Vec<f64>| *p = law(&tree.spelled(node), salt);
                 let verdict = traversal(&tree, &laws, target, &mut coins);
-                let mut tokens = context(&tree, verdict.node);
+                let mut tokens = tree.spelled(verdict.node);
                 tokens.push(verdict.decided);
                 *law_of.entry(tokens).or_insert(0.0) += coins.probability();
                 if !coins.advance() {
@@ -393,7 +387,7 @@ proptest! {
             // A repeated child is left out.
             tree.push(parent % (tree.len() as u32 + 1), TokenId(token)).ok();
         }
-        let rows: Vec<_> = (0..=tree.len() as u32).map(|i| logits(&context(&tree, i))).collect();
+        let rows: Vec<_> = (0..=tree.len() as u32).map(|i| logits(&tree.spelled(i))).collect();
         let mut sampler = coupled_sampler(seed, 1.0);
         let verdict = coupled_tree(&mut sampler, &mut Scratch::new(), &tree, |node| &rows[node as usize]);
         let depth = tree.depth(verdict.node);

@@ -68,10 +68,8 @@ pub(super) struct Build {
     /// If that is a tree, its glue pass: the decided token and the window, and their parents.
     glue: Vec<TokenId>,
     glue_parents: Vec<Option<u32>>,
-    /// What may be decided, and how many of each row are listed.
+    /// What may be decided.
     candidates: Candidates,
-    listed: usize,
-    by: RankBy,
     /// Candidates of an earlier round, and its verdict, that nobody learned from yet.
     judged: Candidates,
     verdict: Option<OutcomeKey>,
@@ -102,8 +100,6 @@ impl Build {
             glue: Vec::new(),
             glue_parents: Vec::new(),
             candidates: Candidates::new(COUPLED, 0),
-            listed: 0,
-            by: COUPLED,
             judged: Candidates::new(COUPLED, 0),
             verdict: None,
             guesses: Vec::new(),
@@ -141,10 +137,7 @@ impl Build {
             Verification::Coupled => COUPLED,
             Verification::Rejection { .. } => RankBy::Likelihood,
         };
-        if (self.listed, self.by) != (wanted, by) {
-            self.candidates = Candidates::new(by, wanted);
-            (self.listed, self.by) = (wanted, by);
-        }
+        self.candidates.reset(by, wanted);
         self.order = Some(order);
         self.stage = Stage::Glue;
     }
@@ -193,8 +186,6 @@ impl Build {
         let ranked = self.candidates.rows().len() > 0;
         if ranked && self.order.is_some_and(|order| order.round == round) {
             core::mem::swap(&mut self.candidates, &mut self.judged);
-            // What comes back may list another number of candidates.
-            self.listed = 0;
             self.verdict = Some(key);
         }
     }
@@ -347,12 +338,11 @@ impl Build {
             if accepted != node {
                 let kept = if self.window.is_chain() { depth } else { 0 };
                 sampler.truncate(base + kept);
-                let path = self.window.path(accepted);
-                let tokens = path[kept..].iter();
-                tokens
-                    .filter_map(|&node| self.window.token(node))
-                    .for_each(|token| sampler.push(token));
-                (node, depth) = (accepted, path.len());
+                let spelled = self.window.spelled(accepted);
+                spelled[kept..]
+                    .iter()
+                    .for_each(|&token| sampler.push(token));
+                (node, depth) = (accepted, spelled.len());
             }
             let own = self.columns[branch..].iter().step_by(count);
             own.for_each(|&token| sampler.push(token));
@@ -469,4 +459,4 @@ impl Build {
 }
 
 /// What outcomes are ranked by if both sides share the noise.
-const COUPLED: RankBy = RankBy::Noise(Domain::Coupled);
+pub(super) const COUPLED: RankBy = RankBy::Noise(Domain::Coupled);

@@ -13,6 +13,7 @@ use super::{
 use crate::{
     Epoch, Proposals, Round, TokenId,
     guess::OutcomeKey,
+    ids::common_prefix,
     message::{Delivery, Open, Outcome, Resync, SparseDistribution, ToTarget, Window},
     saguaro::Saguaro,
     sampling::Sampler,
@@ -314,6 +315,8 @@ impl DraftSession {
             return;
         }
         self.stats.builds += 1;
+        // Second choices are of use to nobody but a target that is sent them.
+        let tree = tree.filter(|_| branching.delivery == Delivery::Push);
         let order = Order {
             session: self.session,
             epoch,
@@ -347,11 +350,7 @@ impl DraftSession {
             &chain
         };
         let proposals = &self.tokens[self.decided..];
-        let common = proposals
-            .iter()
-            .zip(window)
-            .take_while(|(a, b)| a == b)
-            .count();
+        let common = common_prefix(proposals, window);
         if common < proposals.len() || common < window.len() {
             self.set_tail(self.decided + common, &window[common..]);
         }
@@ -362,12 +361,7 @@ impl DraftSession {
     /// from the same tokens with the same noise would give the same (a window that came late is
     /// thus ready for the next round).
     fn follow(&mut self, emitted: &[TokenId]) {
-        let proposals = &self.tokens[self.decided..];
-        let common = proposals
-            .iter()
-            .zip(emitted)
-            .take_while(|(a, b)| a == b)
-            .count();
+        let common = common_prefix(&self.tokens[self.decided..], emitted);
         let keep = self.decided + common;
         self.decided += emitted.len();
         if common == emitted.len() {
@@ -378,12 +372,7 @@ impl DraftSession {
 
     /// Makes `tokens` the decided sequence; what it shares with the old one keeps its KV.
     fn replace(&mut self, tokens: &[TokenId]) {
-        let common = self
-            .tokens
-            .iter()
-            .zip(tokens)
-            .take_while(|(a, b)| a == b)
-            .count();
+        let common = common_prefix(&self.tokens, tokens);
         self.set_tail(common, &tokens[common..]);
         self.decided = self.tokens.len();
     }

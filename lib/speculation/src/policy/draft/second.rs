@@ -3,13 +3,13 @@
 
 use alloc::vec::Vec;
 
+use super::build::COUPLED;
 use crate::{
     TokenId,
     fanout::Chances,
     guess::Candidates,
     message::{Side, TreeBudget},
-    noise::Domain,
-    sampling::{RankBy, Sampler, Scratch},
+    sampling::{Sampler, Scratch},
     tree::choose,
 };
 
@@ -37,7 +37,7 @@ impl Second {
             most: 0,
             reached: Vec::new(),
             sides: Vec::new(),
-            drawn: no_candidates(Chances::SIDES + 1),
+            drawn: nothing_drawn(),
         }
     }
 
@@ -63,7 +63,8 @@ impl Second {
         if let (Some(row), Some((reached, count))) =
             (self.drawn.row(0), self.reached.get_mut(branch))
         {
-            let worth = choose::sides(&row, &self.chances, *reached, self.price);
+            let (accepts, sides) = self.chances.of(&row);
+            let worth = choose::sides(sides, *reached, self.price);
             for token in worth.take(self.most.saturating_sub(*count)) {
                 *count += 1;
                 self.sides.push(Side {
@@ -72,13 +73,13 @@ impl Second {
                     token,
                 });
             }
-            *reached *= self.chances.of(&row).0;
+            *reached *= accepts;
         }
         token
     }
 }
 
-/// Room for `n` candidates a row, ranked as a coupled target decides.
-pub(super) fn no_candidates(n: usize) -> Candidates {
-    Candidates::new(RankBy::Noise(Domain::Coupled), n)
+/// Room for what is drawn as a coupled target decides, with the second choices beside it.
+pub(super) fn nothing_drawn() -> Candidates {
+    Candidates::new(COUPLED, Chances::SIDES + 1)
 }

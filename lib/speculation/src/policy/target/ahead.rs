@@ -267,19 +267,6 @@ impl TargetSession {
 }
 
 impl AheadStats {
-    /// Share of hits among the verdicts that could be one; none if there were none.
-    pub fn hit_rate(&self) -> Option<f64> {
-        rate(self.hits, self.misses)
-    }
-
-    /// The same without the first verdicts of bindings.
-    pub fn steady_hit_rate(&self) -> Option<f64> {
-        rate(
-            self.hits.saturating_sub(self.first_hits),
-            self.misses.saturating_sub(self.first_misses),
-        )
-    }
-
     fn count(&mut self, lookup: &Lookup, expected: bool) {
         match lookup.source {
             Source::Ahead { place } => {
@@ -301,9 +288,4 @@ impl AheadStats {
             }
         }
     }
-}
-
-fn rate(hits: u32, misses: u32) -> Option<f64> {
-    let all = f64::from(hits) + f64::from(misses);
-    (all > 0.0).then(|| f64::from(hits) / all)
 }

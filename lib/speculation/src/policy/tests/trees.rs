@@ -123,17 +123,13 @@ fn verify_wild(seed: u64, nodes: &[(u32, u32)], budget: Option<TreeBudget>) -> T
             Next::Finished => break,
         };
         let base = target.tokens().to_vec();
-        let path = |node| -> Vec<TokenId> {
-            let path = window.path(node).into_iter();
-            path.filter_map(|node| window.token(node)).collect()
-        };
         let rows: Vec<_> = (0..=window.len() as u32)
-            .map(|node| logits(&[&base[..], &path(node)].concat(), 0.0))
+            .map(|node| logits(&[&base[..], &window.spelled(node)].concat(), 0.0))
             .collect();
         let verdict = coupled_tree(&mut sampler, &mut Scratch::new(), &window, |node| {
             &rows[node as usize]
         });
-        let mut tokens = path(verdict.node);
+        let mut tokens = window.spelled(verdict.node);
         let accepted = tokens.len() as u32;
         tokens.push(verdict.decided);
         tokens.truncate(60 - base.len());

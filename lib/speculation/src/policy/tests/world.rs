@@ -214,19 +214,15 @@ impl World {
             let round = self.target.stats().rounds;
             self.trees.push((round, window.len()));
         }
-        let path = |node| -> Vec<TokenId> {
-            let nodes = window.path(node).into_iter();
-            nodes.filter_map(|node| window.token(node)).collect()
-        };
         let rows: Vec<Vec<f32>> = (0..=window.len() as u32)
-            .map(|node| logits(&[&base[..], &path(node)].concat(), 0.0))
+            .map(|node| logits(&[&base[..], &window.spelled(node)].concat(), 0.0))
             .collect();
         let (sampler, scratch) = (&mut self.sampler, &mut self.scratch);
         let row = |node: u32| &rows[node as usize][..];
         let (mut tokens, decided) = match self.target.verification() {
             Verification::Coupled => {
                 let verdict = coupled_tree(sampler, scratch, &window, row);
-                (path(verdict.node), verdict.decided)
+                (window.spelled(verdict.node), verdict.decided)
             }
             Verification::Rejection { .. } => {
                 let q = self.target.laws().lowered();
@@ -367,8 +363,7 @@ impl World {
                     context.extend_from_slice(&draft.tokens()[context.len()..end]);
                 }
                 Some(tree) => {
-                    let path = tree.path(key.accepted).into_iter();
-                    context.extend(path.filter_map(|node| tree.token(node)));
+                    context.extend(tree.spelled(key.accepted));
                     assert_eq!(tree.child(key.accepted, key.token), None);
                 }
             }
