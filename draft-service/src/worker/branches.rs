@@ -16,7 +16,7 @@ use foretoken_engine::{
 use foretoken_speculation::{
     control::StepCost,
     fanout::{Bid, Grant, Guess, Limit, Worth},
-    policy::draft::{BranchWork, BuildId, DraftSession, DraftStats},
+    policy::draft::{BranchWork, BuildId, DraftSession, DraftStats, ForkFeed},
 };
 
 use super::{Learned, Outlet, Worker, sessions::Session, tenants::TenantId, timing::Timing};
@@ -77,7 +77,7 @@ impl Forks {
     /// Pages that a step of the branches takes.
     fn pages_needed(&self, engine: &Engine, work: &BranchWork<'_>) -> usize {
         let made = self.build == Some(work.build);
-        let pages = |(index, fork): (usize, foretoken_speculation::policy::draft::ForkFeed<'_>)| {
+        let pages = |(index, fork): (usize, ForkFeed<'_>)| {
             let rows = fork.tokens.len();
             if let Some(&seq) = self.seqs.get(index).filter(|_| made) {
                 return engine.pages_needed(seq, rows).unwrap_or(0);

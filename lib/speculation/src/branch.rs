@@ -134,11 +134,6 @@ impl BranchPlan {
         Ok(())
     }
 
-    /// Drops the branches whose outcome is not wanted any more.
-    pub fn retain(&mut self, wanted: impl FnMut(&OutcomeKey) -> bool) {
-        self.branches.retain(wanted);
-    }
-
     /// Tokens of the sequence, the last decided one included.
     pub fn base_len(&self) -> u32 {
         self.base_len
@@ -182,12 +177,6 @@ impl BranchPlan {
             None => Parent::Glue(self.branches[branch].accepted),
             Some(before) => Parent::Step(before),
         }
-    }
-
-    /// Steps that fit a model of `max_len` positions, for all branches.
-    pub fn steps_within(&self, max_len: u32) -> u32 {
-        let ends = self.branches.iter().map(|key| self.trunk_len(key.accepted));
-        max_len.saturating_sub(ends.max().unwrap_or(self.base_len))
     }
 
     /// Parents of the glue's rows as the first nodes of a tail over trunk tokens 0 to N0 - 2.
@@ -349,8 +338,6 @@ mod tests {
         assert_eq!(plan.branches(), expected);
         assert_eq!(plan.parent(2, 0), Parent::Glue(2));
         assert_eq!(plan.parent(2, 3), Parent::Step(2));
-        assert_eq!(plan.steps_within(14), 3);
-        assert_eq!(plan.steps_within(4), 0);
     }
 
     #[test]

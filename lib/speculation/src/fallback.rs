@@ -120,10 +120,10 @@ impl RowWorth {
         let (primary, backup) = (ahead.primary, ahead.backup);
         let speedup = ahead.speedup();
         let saved = 1.0 + backup.time - primary.time.max(1.0);
-        let leaves = (1.0 - primary.next_hit + backup.next_hit).max(1e-3);
+        let gains = primary.tokens - backup.tokens + speedup * saved;
         Self {
             rate: speedup / verification.as_secs_f64().max(1e-9),
-            hit_value: (primary.tokens - backup.tokens + speedup * saved) / leaves,
+            hit_value: gains / turnover(primary.next_hit, backup.next_hit),
         }
     }
 
@@ -149,6 +149,12 @@ impl RowWorth {
         }
         best.1
     }
+}
+
+/// How much of a difference that a hit makes is gone a round later: `1 - p_p + p_b` of Theorem 7
+/// (SSD, arXiv 2603.03251), but never so little that nothing can be divided by it.
+fn turnover(primary_hit: f64, backup_hit: f64) -> f64 {
+    (1.0 - primary_hit + backup_hit).max(1e-3)
 }
 
 #[cfg(test)]

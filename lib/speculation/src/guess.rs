@@ -139,18 +139,21 @@ impl Candidates {
             [first, second, ..] => distance(first.score, second.score),
             _ => f64::NAN,
         };
-        self.list(Some(token), margin, 1);
-        let last = self.window.len() as u32;
-        // After the last token of a chain there is always room.
-        let _ = self.window.push(last, token);
+        self.take(token, margin, 1);
         token
     }
 
     /// Takes `token` as drawn next, of which nothing else is known.
     pub fn assume(&mut self, token: TokenId) {
         self.ranked.clear();
-        self.list(Some(token), f64::NAN, 0);
+        self.take(token, f64::NAN, 0);
+    }
+
+    /// Adds `token` to what was drawn, and a row of what was ranked beside it.
+    fn take(&mut self, token: TokenId, margin: f64, skip: usize) {
+        self.list(Some(token), margin, skip);
         let last = self.window.len() as u32;
+        // After the last token of a chain there is always room.
         let _ = self.window.push(last, token);
     }
 

@@ -25,6 +25,7 @@ pub mod policy;
 pub mod proposal;
 pub mod saguaro;
 pub mod sampling;
+mod tally;
 pub mod theory;
 pub mod tree;
 pub mod verify;

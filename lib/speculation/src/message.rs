@@ -174,15 +174,6 @@ impl Outcome {
     pub fn asks(&self) -> Option<u32> {
         (self.lookahead > 0 && self.verifying.is_none()).then_some(self.lookahead)
     }
-
-    /// The outcome as a key among those of its round; `None` if nothing was emitted.
-    pub fn key(&self) -> Option<OutcomeKey> {
-        let (&token, accepted) = self.tokens.split_last()?;
-        Some(OutcomeKey {
-            accepted: accepted.len() as u32,
-            token,
-        })
-    }
 }
 
 /// Tokens proposed for one round.

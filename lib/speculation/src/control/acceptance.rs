@@ -2,6 +2,8 @@
 
 use alloc::vec::Vec;
 
+use crate::tally::Tally;
+
 /// Weight that an observation keeps with each later one of the same position: about the last 200
 /// rounds count.
 const MEMORY: f64 = 0.995;
@@ -19,12 +21,6 @@ pub struct Acceptance {
     positions: Vec<Tally>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Tally {
-    accepted: f64,
-    tried: f64,
-}
-
 impl Acceptance {
     /// Takes in a window of `drafted` tokens of which the first `accepted` were accepted.
     pub fn observe(&mut self, drafted: u32, accepted: u32) {
@@ -34,9 +30,7 @@ impl Acceptance {
             self.positions.resize(tried, Tally::default());
         }
         for (position, tally) in self.positions[..tried].iter_mut().enumerate() {
-            let hit = if position < accepted { 1.0 } else { 0.0 };
-            tally.accepted = tally.accepted * MEMORY + hit;
-            tally.tried = tally.tried * MEMORY + 1.0;
+            tally.observe(position < accepted, MEMORY);
         }
     }
 
@@ -48,8 +42,7 @@ impl Acceptance {
             .copied()
             .chain(unseen)
             .scan(PRIOR, |previous, tally| {
-                let prior = *previous * PRIOR_WEIGHT;
-                *previous = (tally.accepted + prior) / (tally.tried + PRIOR_WEIGHT);
+                *previous = tally.estimate(*previous, PRIOR_WEIGHT);
                 Some(*previous)
             })
     }

@@ -2,10 +2,11 @@
 
 use core::time::Duration;
 
-use super::{Fallback, Offer, OnMiss, RowWorth};
+use super::{Fallback, Offer, OnMiss, RowWorth, turnover};
 use crate::{
     control::{Acceptance, AnswerTime, StepCost},
     policy::target::Source,
+    tally::Tally,
     theory::LockStep,
 };
 
@@ -38,17 +39,11 @@ const ALL: [Fallback; 3] = [Fallback::Nothing, Fallback::Local, Fallback::Remote
 /// the step longer cost as many tokens for each of the others in it.
 #[derive(Clone, Debug, Default)]
 pub struct Chooser {
-    ahead: Hits,
-    fallbacks: [Hits; 3],
+    /// How often rounds of each kind were followed by a hit.
+    ahead: Tally,
+    fallbacks: [Tally; 3],
     /// Misses since each fallback was taken.
     idle: [u32; 3],
-}
-
-/// How often rounds of a kind were followed by a hit.
-#[derive(Clone, Copy, Debug, Default)]
-struct Hits {
-    hits: f64,
-    rounds: f64,
 }
 
 /// What a row faces if its verdict was not drafted for.
@@ -99,8 +94,7 @@ impl Chooser {
                 &mut self.fallbacks[place(taken)]
             }
         };
-        hits.hits = hits.hits * MEMORY + if hit { 1.0 } else { 0.0 };
-        hits.rounds = hits.rounds * MEMORY + 1.0;
+        hits.observe(hit, MEMORY);
     }
 
     /// What is to follow if the verdict was not drafted for; none if `rule` needs nobody to choose.
@@ -125,11 +119,10 @@ impl Chooser {
             return Fallback::Nothing;
         };
         let cost = |kind: Kind| rate * (kind.seconds + kind.others);
-        let leaves = (1.0 - ahead.next_hit + backup.next_hit).max(1e-3);
         let gains = ahead.tokens - backup.tokens - cost(ahead) + cost(backup);
         let worth = RowWorth {
             rate,
-            hit_value: gains / leaves,
+            hit_value: gains / turnover(ahead.next_hit, backup.next_hit),
         };
         let least = kinds[place(Fallback::Nothing)].seconds;
         let offer = |(fallback, kind): (Fallback, Kind)| Offer {
@@ -215,7 +208,7 @@ impl Chooser {
 }
 
 impl Situation<'_> {
-    fn kind(&self, tokens: f64, proposals: u32, wait: f64, hits: Hits) -> Kind {
+    fn kind(&self, tokens: f64, proposals: u32, wait: f64, hits: Tally) -> Kind {
         let step = self.steps.seconds(self.rows);
         let longer = self.steps.seconds(self.rows.saturating_add(proposals));
         let others = f64::from(self.sessions.saturating_sub(1));
@@ -223,7 +216,7 @@ impl Situation<'_> {
             tokens,
             seconds: wait + longer,
             others: others * (longer - step),
-            next_hit: hits.probability(),
+            next_hit: hits.estimate(PRIOR, PRIOR_WEIGHT),
         }
     }
 
@@ -239,12 +232,6 @@ impl Situation<'_> {
     }
 }
 
-impl Hits {
-    fn probability(self) -> f64 {
-        (self.hits + PRIOR * PRIOR_WEIGHT) / (self.rounds + PRIOR_WEIGHT)
-    }
-}
-
 fn place(fallback: Fallback) -> usize {
     match fallback {
         Fallback::Nothing => 0,
@@ -255,8 +242,7 @@ fn place(fallback: Fallback) -> usize {
 
 /// Tokens a second of hits and this backup.
 fn rate(ahead: Kind, backup: Kind) -> f64 {
-    let leaves = (1.0 - ahead.next_hit + backup.next_hit).max(1e-3);
-    let hit = (backup.next_hit / leaves).clamp(0.0, 1.0);
+    let hit = (backup.next_hit / turnover(ahead.next_hit, backup.next_hit)).clamp(0.0, 1.0);
     let mix = |hits: f64, misses: f64| hit * hits + (1.0 - hit) * misses;
     mix(ahead.tokens, backup.tokens) / mix(ahead.seconds, backup.seconds).max(1e-9)
 }

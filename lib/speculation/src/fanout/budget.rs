@@ -19,6 +19,7 @@
 use alloc::vec::Vec;
 
 use super::{Claim, Guess, Limit, Shares, Tenant};
+use crate::theory::expected_tokens;
 
 /// Part of the rows that tenants get by their weights alone.
 const FAIR: f64 = 0.5;
@@ -52,12 +53,8 @@ impl Worth {
 
     /// Tokens that a hit emits more than a miss if `depth` tokens of its continuation are ready.
     pub fn saved(&self, depth: u32) -> f64 {
-        let (mut reached, mut sum) = (1.0, 0.0);
-        for _ in 0..depth.min(self.steps) {
-            reached *= self.acceptance;
-            sum += reached;
-        }
-        (sum - self.miss).max(0.0)
+        let accepted = expected_tokens(self.acceptance, depth.min(self.steps)) - 1.0;
+        (accepted - self.miss).max(0.0)
     }
 }
 

@@ -14,6 +14,7 @@ use super::PowerLaw;
 use crate::{
     TokenId,
     guess::{Candidates, OutcomeKey, Row},
+    tally::Tally,
 };
 
 /// Weight that an observation keeps with each later one of the same kind: about the last thousand
@@ -130,7 +131,7 @@ impl Estimates {
             let pooled = curve.pooled(rank, prior);
             let mut table = [pooled; MARGINS.len() + 2];
             for (value, tally) in table.iter_mut().zip(curve.margins[class(rank)]) {
-                *value = tally.estimate(pooled);
+                *value = tally.estimate(pooled, PRIOR_WEIGHT);
             }
             table
         };
@@ -240,39 +241,22 @@ struct Curve {
     margins: [[Tally; MARGINS.len() + 1]; CLASSES.len()],
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Tally {
-    held: f64,
-    tried: f64,
-}
-
-impl Tally {
-    fn observe(&mut self, held: bool) {
-        self.held = self.held * MEMORY + if held { 1.0 } else { 0.0 };
-        self.tried = self.tried * MEMORY + 1.0;
-    }
-
-    fn estimate(self, prior: f64) -> f64 {
-        (self.held + PRIOR_WEIGHT * prior) / (self.tried + PRIOR_WEIGHT)
-    }
-}
-
 impl Curve {
     fn observe(&mut self, rank: usize, margin: f64, held: bool) {
-        self.ranks[rank.min(RANKS - 1)].observe(held);
+        self.ranks[rank.min(RANKS - 1)].observe(held, MEMORY);
         if let Some(bucket) = bucket(margin) {
-            self.margins[class(rank)][bucket].observe(held);
+            self.margins[class(rank)][bucket].observe(held, MEMORY);
         }
     }
 
     fn pooled(&self, rank: usize, prior: f64) -> f64 {
-        self.ranks[rank.min(RANKS - 1)].estimate(prior)
+        self.ranks[rank.min(RANKS - 1)].estimate(prior, PRIOR_WEIGHT)
     }
 
     fn holds(&self, rank: usize, margin: f64, prior: f64) -> f64 {
         let pooled = self.pooled(rank, prior);
         bucket(margin).map_or(pooled, |bucket| {
-            self.margins[class(rank)][bucket].estimate(pooled)
+            self.margins[class(rank)][bucket].estimate(pooled, PRIOR_WEIGHT)
         })
     }
 }

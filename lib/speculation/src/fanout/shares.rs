@@ -7,7 +7,7 @@
 //! times tokens saved times the tenant's weight.
 
 use alloc::{collections::BinaryHeap, vec::Vec};
-use core::cmp::{Ordering, Reverse};
+use core::cmp::Ordering;
 
 use super::Guess;
 
@@ -48,24 +48,18 @@ pub struct Shares {
     fair: f64,
     /// Of each tenant: the next branch of each of its sessions.
     offers: Vec<BinaryHeap<Offer>>,
-    turns: BinaryHeap<Reverse<Turn>>,
+    /// The tenants that may take a branch; the value is what they have for their weight, negative.
+    turns: BinaryHeap<Offer>,
     all: BinaryHeap<Offer>,
     used: Vec<u32>,
 }
 
-/// The next branch of a session.
+/// The next branch of a claim, or the next turn of a tenant. The highest value comes first, among
+/// equals the lowest index.
 #[derive(Clone, Copy, Debug)]
 struct Offer {
     value: f64,
-    claim: usize,
-}
-
-/// A tenant that may take a branch.
-#[derive(Clone, Copy, Debug)]
-struct Turn {
-    /// Draft tokens it has, over its weight.
-    has: f64,
-    tenant: usize,
+    index: usize,
 }
 
 impl Shares {
@@ -96,30 +90,22 @@ impl Shares {
         let fair = libm::round(f64::from(budget) * self.fair) as u32;
         let mut left = budget;
         while budget - left < fair {
-            let Some(Reverse(turn)) = self.turns.pop() else {
+            let Some(Offer { index: tenant, .. }) = self.turns.pop() else {
                 break;
             };
             // A tenant leaves the round when it wants nothing more, or nothing that fits.
-            if let Some(offer) = self.offers[turn.tenant].pop() {
-                let room = left.min(tenants[turn.tenant].quota - self.used[turn.tenant]);
-                if claims[offer.claim].cost <= room {
-                    left -= claims[offer.claim].cost;
-                    self.grant(offer, tenants, claims, grants);
-                }
-                self.enter(turn.tenant, tenants);
+            if let Some(offer) = self.offers[tenant].pop() {
+                self.grant(offer, &mut left, tenants, claims, grants);
+                self.enter(tenant, tenants);
             }
         }
         for offers in &mut self.offers {
             self.all.append(offers);
         }
         while let Some(offer) = self.all.pop() {
-            let claim = &claims[offer.claim];
-            let room = left.min(tenants[claim.tenant].quota - self.used[claim.tenant]);
-            if claim.cost <= room {
-                left -= claim.cost;
-                self.grant(offer, tenants, claims, grants);
-                self.all.append(&mut self.offers[claim.tenant]);
-            }
+            self.grant(offer, &mut left, tenants, claims, grants);
+            self.all
+                .append(&mut self.offers[claims[offer.index].tenant]);
         }
     }
 
@@ -143,38 +129,41 @@ impl Shares {
         (0..tenants.len()).for_each(|tenant| self.enter(tenant, tenants));
     }
 
-    /// Gives a branch, and puts the session's next one on offer.
+    /// Gives a branch, if there is room for it in what is `left` and in the tenant's quota, and puts
+    /// the session's next one on offer.
     fn grant(
         &mut self,
         offer: Offer,
+        left: &mut u32,
         tenants: &[Tenant],
         claims: &[Claim<'_>],
         grants: &mut [u32],
     ) {
-        let claim = &claims[offer.claim];
-        self.used[claim.tenant] += claim.cost;
-        grants[offer.claim] += 1;
-        debug_assert!(
-            self.used[claim.tenant] <= tenants[claim.tenant].quota,
-            "quotas hold"
-        );
-        self.offer(offer.claim, grants[offer.claim] as usize, tenants, claims);
+        let claim = &claims[offer.index];
+        let used = &mut self.used[claim.tenant];
+        if claim.cost > (*left).min(tenants[claim.tenant].quota - *used) {
+            return;
+        }
+        *left -= claim.cost;
+        *used += claim.cost;
+        grants[offer.index] += 1;
+        self.offer(offer.index, grants[offer.index] as usize, tenants, claims);
     }
 
     fn offer(&mut self, index: usize, guess: usize, tenants: &[Tenant], claims: &[Claim<'_>]) {
         let claim = &claims[index];
         if let Some(value) = claim.density(guess, tenants[claim.tenant].weight) {
-            self.offers[claim.tenant].push(Offer {
-                value,
-                claim: index,
-            });
+            self.offers[claim.tenant].push(Offer { value, index });
         }
     }
 
     fn enter(&mut self, tenant: usize, tenants: &[Tenant]) {
         if !self.offers[tenant].is_empty() {
             let has = f64::from(self.used[tenant]) / tenants[tenant].weight;
-            self.turns.push(Reverse(Turn { has, tenant }));
+            self.turns.push(Offer {
+                value: -has,
+                index: tenant,
+            });
         }
     }
 }
@@ -183,7 +172,7 @@ impl Ord for Offer {
     fn cmp(&self, other: &Self) -> Ordering {
         self.value
             .total_cmp(&other.value)
-            .then(other.claim.cmp(&self.claim))
+            .then(other.index.cmp(&self.index))
     }
 }
 
@@ -200,28 +189,6 @@ impl PartialEq for Offer {
 }
 
 impl Eq for Offer {}
-
-impl Ord for Turn {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.has
-            .total_cmp(&other.has)
-            .then(self.tenant.cmp(&other.tenant))
-    }
-}
-
-impl PartialOrd for Turn {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Turn {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Turn {}
 
 #[cfg(test)]
 mod tests;

@@ -80,28 +80,26 @@ pub struct DraftStats {
     pub ranks: [u32; COUNTED_RANKS],
 }
 
-/// The window being drafted, and what to do then.
-#[derive(Debug)]
-struct Job {
+/// What a target asks for: a window, and continuations for the outcomes of its round.
+#[derive(Clone, Copy, Debug)]
+struct Wish {
+    /// The round that the window is for.
     round: Round,
-    lookahead: usize,
+    /// Tokens of the window, and of each continuation.
+    lookahead: u32,
+    /// Outcomes, at most.
     branches: u32,
     saguaro: Saguaro,
-    /// What the proposals were drawn from, if they are drawn.
-    q: Vec<SparseDistribution>,
-    /// Whether the window may be a tree.
+    /// Whether windows and continuations may be trees.
     tree: Option<TreeBudget>,
 }
 
-/// What a target asks for ahead of a verdict.
-#[derive(Clone, Copy, Debug)]
-struct Ahead {
-    round: Round,
-    lookahead: u32,
-    branches: u32,
-    saguaro: Saguaro,
-    /// Whether continuations may be trees.
-    tree: Option<TreeBudget>,
+/// The window being drafted, and what to do then.
+#[derive(Debug)]
+struct Job {
+    wish: Wish,
+    /// What the proposals were drawn from, if they are drawn.
+    q: Vec<SparseDistribution>,
 }
 
 /// What a session that may propose trees knows beside its tokens.
@@ -292,8 +290,8 @@ impl DraftSession {
             .as_ref()
             .and_then(|binding| binding.job.as_ref());
         job.map_or(0, |job| {
-            job.lookahead
-                .saturating_sub(self.tokens.len() - self.decided)
+            let lookahead = job.wish.lookahead as usize;
+            lookahead.saturating_sub(self.tokens.len() - self.decided)
         })
     }
 

@@ -420,17 +420,12 @@ impl TargetSession {
         }
         let decided = self.round;
         self.round = self.round.next();
-        match self.link {
-            Link::Bound => {}
-            Link::Refused(until) if now >= until => {
+        if self.link != Link::Bound {
+            if matches!(self.link, Link::Refused(until) if now >= until) {
                 self.open(effects);
-                effects.local = self.propose_locally(&verified, self.room(1));
-                return;
             }
-            Link::Down | Link::Refused(_) => {
-                effects.local = self.propose_locally(&verified, self.room(1));
-                return;
-            }
+            effects.local = self.propose_locally(&verified, self.room(1));
+            return;
         }
         let (settled, lookahead) = self.settle(looked, &verified, effects);
         // Trees are compared with the target's own choices, not by ratio.

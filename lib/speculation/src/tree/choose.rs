@@ -15,7 +15,9 @@
 use alloc::vec::Vec;
 
 use super::Proposals;
-use crate::{TokenId, fanout::Chances, guess::Candidates, message::TreeBudget};
+use crate::{
+    TokenId, fanout::Chances, guess::Candidates, message::TreeBudget, theory::expected_tokens,
+};
 
 /// How many proposals to verify, of those with these probabilities, likeliest first: the number
 /// with the most expected tokens in its time. Of equally good numbers the smallest.
@@ -39,9 +41,7 @@ pub fn worthwhile(
 /// which each is accepted with probability `acceptance`: what it costs in time, in tokens at the
 /// chain's own pace.
 pub fn price(budget: TreeBudget, acceptance: f64, proposals: usize) -> f64 {
-    let accepted = core::iter::successors(Some(acceptance), |p| Some(p * acceptance));
-    let expected = 1.0 + accepted.take(proposals).sum::<f64>();
-    let pace = expected / budget.time(proposals);
+    let pace = expected_tokens(acceptance, proposals as u32) / budget.time(proposals);
     pace * (budget.time(proposals + 1) - budget.time(proposals))
 }
 

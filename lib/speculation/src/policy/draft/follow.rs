@@ -7,7 +7,7 @@ use alloc::{
 };
 
 use super::{
-    Ahead, Binding, Choices, DraftSession, Job,
+    Binding, Choices, DraftSession, Job, Wish,
     build::{MAX_TAIL, Order},
 };
 use crate::{
@@ -59,7 +59,7 @@ impl DraftSession {
             job: None,
         });
         if let Some(branching) = open.branching {
-            self.begin_build(Ahead {
+            self.begin_build(Wish {
                 round: Round(0),
                 lookahead: branching.lookahead,
                 branches: branching.branches,
@@ -130,26 +130,29 @@ impl DraftSession {
                 }));
             }
         }
-        let q = self.judged(outcome);
+        // Trees are compared with what the target draws, not by ratio.
+        let wish = Wish {
+            round: outcome.round.next(),
+            lookahead: outcome.lookahead,
+            branches: outcome.branches,
+            saguaro: outcome.saguaro,
+            tree: outcome.tree.filter(|_| !self.draws()),
+        };
+        let q = self.judged(outcome, wish.tree.is_some());
         match &outcome.verifying {
             Some(window) => {
                 self.set_window(window);
-                self.begin_build(Ahead {
-                    round: outcome.round.next(),
-                    lookahead: outcome.lookahead,
-                    branches: outcome.branches,
-                    saguaro: outcome.saguaro,
-                    tree: outcome.tree.filter(|_| !self.draws()),
-                });
+                self.begin_build(wish);
                 None
             }
-            None => self.start_job(outcome, q),
+            None if wish.lookahead > 0 => self.start_job(wish, q),
+            None => None,
         }
     }
 
     /// Follows a verdict; what was drafted for it becomes proposals. Gives what they were drawn
-    /// from, if they are drawn.
-    fn judged(&mut self, outcome: &Outcome) -> Vec<SparseDistribution> {
+    /// from, if they are drawn. `trees` says whether what is asked for may be one.
+    fn judged(&mut self, outcome: &Outcome, trees: bool) -> Vec<SparseDistribution> {
         let asked = outcome.asks().unwrap_or(0) as usize;
         let (mut drafted, mut q) = (Vec::new(), Vec::new());
         // The target may have verified something else, if it lost patience with a window.
@@ -177,7 +180,7 @@ impl DraftSession {
         if self.build.end() {
             self.stats.cut += 1;
         }
-        if outcome.tree.is_some() && !self.draws() {
+        if trees {
             self.choices.get_or_insert_with(Choices::new);
         }
         if let Some(choices) = &mut self.choices {
@@ -220,22 +223,15 @@ impl DraftSession {
         tokens.iter().all(|token| token.0 < self.vocab_size)
     }
 
-    /// Begins the window for the round after `outcome`.
-    fn start_job(&mut self, outcome: &Outcome, q: Vec<SparseDistribution>) -> Option<ToTarget> {
-        let lookahead = outcome.asks()? as usize;
+    /// Begins a window; `q` is what those of its tokens were drawn from that are known, if they were
+    /// drawn.
+    fn start_job(&mut self, mut wish: Wish, q: Vec<SparseDistribution>) -> Option<ToTarget> {
         // A draft shorter than the target answers with what it can, at worst nothing: the target
         // then does not wait in vain.
         let room = self.max_len.saturating_sub(self.decided);
-        let tree = outcome.tree.filter(|_| !self.draws());
-        self.binding.as_mut()?.job = Some(Job {
-            round: outcome.round.next(),
-            lookahead: room.min(lookahead),
-            branches: outcome.branches,
-            saguaro: outcome.saguaro,
-            q,
-            tree,
-        });
-        if let Some(choices) = self.choices.as_mut().filter(|_| tree.is_some()) {
+        wish.lookahead = wish.lookahead.min(u32::try_from(room).unwrap_or(u32::MAX));
+        self.binding.as_mut()?.job = Some(Job { wish, q });
+        if let Some(choices) = self.choices.as_mut().filter(|_| wish.tree.is_some()) {
             let known = self.tokens[self.decided..].iter();
             known.for_each(|&token| choices.drawn.assume(token));
         }
@@ -246,50 +242,45 @@ impl DraftSession {
     pub(super) fn complete(&mut self) -> Option<ToTarget> {
         let binding = self.binding.as_mut()?;
         let proposals = &self.tokens[self.decided..];
-        let mut job = binding
+        let Job { wish, mut q } = binding
             .job
-            .take_if(|job| proposals.len() >= job.lookahead)?;
+            .take_if(|job| proposals.len() >= job.wish.lookahead as usize)?;
         let epoch = binding.epoch;
-        let proposals = match (job.tree, &self.choices) {
+        let lookahead = wish.lookahead as usize;
+        let proposals = match (wish.tree, &self.choices) {
             (Some(budget), Some(Choices { drawn, chances, .. })) => {
                 let mut window = choose::window(drawn, chances, budget);
-                window.cut_below(job.lookahead);
+                window.cut_below(lookahead);
                 window
             }
-            _ => proposals[..job.lookahead].into(),
+            _ => proposals[..lookahead].into(),
         };
         self.stats.windows += 1;
-        job.q.truncate(proposals.len());
+        q.truncate(proposals.len());
         if binding.branching.is_some() {
             self.set_window(&proposals);
-            self.begin_build(Ahead {
-                round: job.round,
-                lookahead: job.lookahead as u32,
-                branches: job.branches,
-                saguaro: job.saguaro,
-                tree: job.tree,
-            });
+            self.begin_build(wish);
         }
         Some(ToTarget::Window(Window {
             session: self.session,
             epoch,
-            round: job.round,
+            round: wish.round,
             base_len: self.decided as u32,
             proposals,
-            q: job.q,
-            saguaro: job.saguaro,
+            q,
+            saguaro: wish.saguaro,
         }))
     }
 
     /// Begins to draft for the outcomes of a round, which verifies what follows the decided tokens.
-    fn begin_build(&mut self, ahead: Ahead) {
-        let Ahead {
+    fn begin_build(&mut self, wish: Wish) {
+        let Wish {
             round,
             lookahead,
             branches,
             saguaro,
             tree,
-        } = ahead;
+        } = wish;
         let Some((epoch, verification, branching)) = self
             .binding
             .as_ref()

@@ -188,7 +188,7 @@ impl DraftSession {
                 let job = binding.job.as_mut()?;
                 align(&mut binding.sampler, &self.tokens, self.tokens.len());
                 let row = logits.first()?;
-                let choices = self.choices.as_mut().filter(|_| job.tree.is_some());
+                let choices = self.choices.as_mut().filter(|_| job.wish.tree.is_some());
                 let token = match binding.verification {
                     Verification::Coupled => match choices {
                         Some(choices) => choices.drawn.draw(&binding.sampler, scratch, row),
@@ -199,7 +199,7 @@ impl DraftSession {
                             start: self.decided as u32,
                             index: (self.tokens.len() - self.decided) as u32,
                         };
-                        let among = (support, job.saguaro);
+                        let among = (support, job.wish.saguaro);
                         let sampler = &binding.sampler;
                         let (token, q) = self.proposer.draw(sampler, scratch, row, place, among);
                         job.q.push(q);

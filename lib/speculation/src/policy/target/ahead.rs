@@ -226,13 +226,12 @@ impl TargetSession {
         most: u32,
     ) -> (Fallback, u32) {
         let chosen = verified.fallback.or(options.fallback.always());
-        let mut chosen = chosen.unwrap_or(Fallback::Remote);
+        let chosen = chosen.unwrap_or(Fallback::Remote);
         if chosen == Fallback::Local {
             let tokens = self.propose_locally(verified, most);
             if tokens > 0 {
                 return (Fallback::Local, tokens);
             }
-            chosen = Fallback::Nothing;
         }
         // The endpoint may hold what the verdict was drafted for.
         if chosen == Fallback::Remote || options.delivery == Delivery::Pull {
