@@ -97,12 +97,15 @@ fn yes() -> bool {
 }
 
 /// Parameters of `SSD`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SsdSpec {
-    /// Tokens in a window.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lookahead: Option<u32>,
+    /// Tokens in a window; the upper bound if `adaptive`.
+    #[serde(default = "default_lookahead")]
+    pub lookahead: u32,
+    /// Whether windows shrink, down to none, when shorter ones pay more.
+    #[serde(default = "yes")]
+    pub adaptive: bool,
     /// Branches prepared per round.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<u32>,
@@ -121,7 +124,7 @@ impl SsdSpec {
     fn options(self) -> SsdOptions {
         let defaults = SsdOptions::default();
         SsdOptions {
-            lookahead: Lookahead::Fixed(self.lookahead.unwrap_or(SSD_LOOKAHEAD)),
+            lookahead: windows(self.lookahead, self.adaptive),
             budget: self.budget.unwrap_or(defaults.budget),
             fan_out: match self.fan_out {
                 FanOut::Learned => fanout::FanOut::Learned,
@@ -142,8 +145,26 @@ impl SsdSpec {
     }
 }
 
-/// Tokens in a window of `SSD` unless the manifest says otherwise.
-const SSD_LOOKAHEAD: u32 = 5;
+impl Default for SsdSpec {
+    fn default() -> Self {
+        Self {
+            lookahead: default_lookahead(),
+            adaptive: true,
+            budget: None,
+            fan_out: FanOut::default(),
+            fallback: Fallback::default(),
+            delivery: Delivery::default(),
+        }
+    }
+}
+
+fn windows(lookahead: u32, adaptive: bool) -> Lookahead {
+    if adaptive {
+        Lookahead::Adaptive { max: lookahead }
+    } else {
+        Lookahead::Fixed(lookahead)
+    }
+}
 
 /// How branches are spread over the outcomes of a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -247,11 +268,7 @@ impl PolicySpec {
                     lookahead,
                     adaptive,
                 } = self.speculative.unwrap_or_default();
-                Some(Policy::Speculative(if adaptive {
-                    Lookahead::Adaptive { max: lookahead }
-                } else {
-                    Lookahead::Fixed(lookahead)
-                }))
+                Some(Policy::Speculative(windows(lookahead, adaptive)))
             }
             PolicyType::Ssd => Some(Policy::Ssd(self.ssd.unwrap_or_default().options())),
             PolicyType::MirrorSd | PolicyType::SpecPipe | PolicyType::Auto => None,
@@ -295,7 +312,8 @@ mod tests {
     #[test]
     fn ssd_takes_its_block() {
         let ssd = Some(SsdSpec {
-            lookahead: Some(7),
+            lookahead: 7,
+            adaptive: false,
             budget: Some(9),
             fan_out: FanOut::Uniform,
             fallback: Fallback::Fast,

@@ -259,7 +259,7 @@ impl Check<'_> {
             );
         }
         if let Some(block) = policy.ssd {
-            self.optional(
+            self.range(
                 &format!("{PATH}.ssd.lookahead"),
                 block.lookahead,
                 1,

@@ -152,11 +152,8 @@ impl TargetConfig {
             ("listen", self.listen.len()),
             ("max_running", self.max_running),
         ])?;
-        let k = match self.lookahead {
-            LookaheadConfig::Fixed(k) | LookaheadConfig::Adaptive { max: k } => k,
-        };
-        check_lookahead(k)?;
-        check_lookahead(self.ssd.lookahead)?;
+        check_lookahead(self.lookahead.most())?;
+        check_lookahead(self.ssd.lookahead.most())?;
         if let VerificationConfig::Rejection { support } = self.verification
             && !(1..=Proposer::MAX_SUPPORT).contains(&support)
         {
@@ -202,7 +199,7 @@ impl TargetConfig {
             ),
             PolicyName::Ssd => Policy::Ssd(
                 SsdConfig {
-                    lookahead: lookahead.unwrap_or(self.ssd.lookahead),
+                    lookahead: lookahead.map_or(self.ssd.lookahead, LookaheadConfig::Fixed),
                     ..self.ssd
                 }
                 .into(),
@@ -245,15 +242,16 @@ mod tests {
             config.policy_of(Some("Autoregressive"), Some(3)),
             Ok(Policy::Autoregressive)
         );
-        let ssd = |lookahead| SsdOptions {
-            lookahead: Lookahead::Fixed(lookahead),
-            ..SsdOptions::default()
+        let ssd = |lookahead| {
+            Ok(Policy::Ssd(SsdOptions {
+                lookahead,
+                ..SsdOptions::default()
+            }))
         };
-        assert_eq!(config.policy_of(Some("SSD"), None), Ok(Policy::Ssd(ssd(5))));
-        assert_eq!(
-            config.policy_of(Some("SSD"), Some(3)),
-            Ok(Policy::Ssd(ssd(3)))
-        );
+        let adaptive = ssd(Lookahead::Adaptive { max: 8 });
+        assert_eq!(config.policy_of(Some("SSD"), None), adaptive);
+        let fixed = ssd(Lookahead::Fixed(3));
+        assert_eq!(config.policy_of(Some("SSD"), Some(3)), fixed);
         let unknown = config
             .policy_of(Some("ssd"), None)
             .expect_err("no such name");
@@ -284,7 +282,7 @@ mod tests {
     #[test]
     fn options_of_ssd_are_what_was_configured() {
         let config = SsdConfig {
-            lookahead: 7,
+            lookahead: LookaheadConfig::Fixed(7),
             budget: 12,
             fan_out: FanOutName::Uniform,
             fallback: FallbackName::Local,

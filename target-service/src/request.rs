@@ -15,8 +15,9 @@ use foretoken_protocol::generate::{
 };
 use foretoken_speculation::{
     SessionId, TokenId,
+    control::Drafting,
     local::{Origin, Proposer},
-    policy::{Lookahead, Patience, Policy, target},
+    policy::{Lookahead, Patience, Policy, SsdOptions, target},
     sampling::{InvalidSampling, Sampler, Scratch, logprobs},
     verify::Verification,
 };
@@ -203,12 +204,21 @@ impl Request {
         Cohort {
             link,
             regime: self.regime,
+            drafting: match self.policy {
+                Policy::Autoregressive | Policy::Speculative(_) => Drafting::InTurn,
+                Policy::Ssd(_) => Drafting::Ahead,
+            },
         }
     }
 
     /// Whether a controller chooses how much is speculated on.
     pub(crate) fn is_adaptive(&self) -> bool {
-        matches!(self.policy, Policy::Speculative(Lookahead::Adaptive { .. }))
+        match self.policy {
+            Policy::Autoregressive => false,
+            Policy::Speculative(lookahead) | Policy::Ssd(SsdOptions { lookahead, .. }) => {
+                matches!(lookahead, Lookahead::Adaptive { .. })
+            }
+        }
     }
 
     /// Whether every row of its prompt needs logits.

@@ -151,7 +151,7 @@ impl Worker {
         let now = Instant::now();
         Self {
             eos: config.eos_tokens(),
-            endpoints: Endpoints::new(dial, steps, config.lookahead),
+            endpoints: Endpoints::new(dial, steps, &config),
             stopgap: Stopgap::new(config.on_loss, info.vocab_size as u32),
             config,
             engine,

@@ -13,6 +13,14 @@
 //! answers, is learned as `rest`. Acceptance alone never
 //! decides: it stays flat while the right lookahead falls with load.
 //!
+//! Windows that are drafted ahead are not waited for, but some verdicts find none or only a part of
+//! one. With c(K) the learned share of the lookahead that is there:
+//!
+//! ```text
+//! E(K) = 1 + c(K) (a1 + a1 a2 + ... + a1..aK)
+//! T(K) = step(other + sessions (c(K) K + 1)) + rest(K)
+//! ```
+//!
 //! A lookahead is left only for one that is better by a margin. At K = 0 nothing is learned of
 //! windows, so every now and then one round probes; at K > 0 nothing is learned of plain rounds, so
 //! every now and then a few are made.
@@ -21,22 +29,34 @@ mod acceptance;
 mod answer;
 mod cost;
 mod pace;
+mod probe;
 mod rest;
+mod table;
 
 use core::time::Duration;
 
 pub use self::{acceptance::Acceptance, answer::AnswerTime, cost::StepCost, pace::Pace};
+use probe::Probe;
 use rest::Rest;
+use table::Table;
 
-/// Decisions after which a probe that taught nothing is repeated: its session may have ended, or
-/// been too new to answer. Odd, so that it meets sessions of a few rounds in all their stages.
-const RETRY_AFTER: u32 = 7;
-/// Most repetitions.
-const RETRIES: u32 = 8;
+/// Share of a new observation in what is known of how much of a lookahead is missing.
+const MISSING_WEIGHT: f64 = 1.0 / 16.0;
+
+/// When windows are drafted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drafting {
+    /// After each verdict: every round waits for its window.
+    InTurn,
+    /// Ahead of verdicts: no round waits, and not every one has a window.
+    Ahead,
+}
 
 /// How a controller decides.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ControlConfig {
+    /// When windows are drafted.
+    pub drafting: Drafting,
     /// Largest lookahead.
     pub max: u32,
     /// Expected gain, as a fraction, for which the lookahead changes.
@@ -45,6 +65,8 @@ pub struct ControlConfig {
     pub probe_after: u32,
     /// The pause doubles after each probe that would not have paid, up to this.
     pub probe_at_most: u32,
+    /// Decisions that a probe has. What is drafted ahead is there a round later at the soonest.
+    pub probe_rounds: u32,
     /// Decisions for K > 0 before plain rounds are tried. The pause doubles, up to
     /// `probe_at_most`, after a trial that found them no better than thought.
     pub plain_after: u32,
@@ -55,12 +77,29 @@ pub struct ControlConfig {
 impl Default for ControlConfig {
     fn default() -> Self {
         Self {
+            drafting: Drafting::InTurn,
             max: 8,
             margin: 0.03,
             probe_after: 64,
             probe_at_most: 2048,
+            probe_rounds: 1,
             plain_after: 256,
             plain_rounds: 12,
+        }
+    }
+}
+
+impl ControlConfig {
+    /// What suits windows that are drafted then, of up to `max` tokens.
+    pub fn of(drafting: Drafting, max: u32) -> Self {
+        Self {
+            drafting,
+            max,
+            probe_rounds: match drafting {
+                Drafting::InTurn => 1,
+                Drafting::Ahead => 6,
+            },
+            ..Self::default()
         }
     }
 }
@@ -131,14 +170,10 @@ pub struct Controller {
     answers: AnswerTime,
     steps: StepCost,
     rest: Rest,
+    /// Share of a lookahead that is not there when it is to be verified.
+    missing: Table,
     current: u32,
-    /// Decisions for K = 0 since the last probe.
-    idle: u32,
-    pause: u32,
-    /// The last probe was left out.
-    postponed: bool,
-    /// How often the last probe may be repeated, having taught nothing so far.
-    retries: u32,
+    probe: Probe,
     trial: Trial,
     /// Load at the last decision.
     load: Load,
@@ -162,8 +197,8 @@ impl Controller {
     /// long answers take.
     pub fn new(config: ControlConfig, steps: StepCost, answers: AnswerTime) -> Self {
         let current = config.max;
-        let pause = config.probe_after.max(1);
-        let rest = Rest::new(config.max);
+        let (rest, missing) = (Rest::new(config.max), Table::new(config.max));
+        let probe = Probe::new(&config);
         let trial = Trial {
             since: 0,
             pause: config.plain_after.max(1),
@@ -176,11 +211,9 @@ impl Controller {
             answers,
             steps,
             rest,
+            missing,
             current,
-            idle: 0,
-            pause,
-            postponed: false,
-            retries: 0,
+            probe,
             trial,
             load: Load::default(),
         }
@@ -191,12 +224,23 @@ impl Controller {
     pub fn observe_round(&mut self, drafted: u32, accepted: u32) {
         self.acceptance.observe(drafted, accepted);
         if drafted > 0 {
-            (self.postponed, self.retries) = (false, 0);
+            self.probe.taught();
         }
         let rate = f64::from(accepted + 1) / self.seconds(drafted, self.load);
         let enough = (1.0 + self.config.margin) * self.goodput(0, self.load);
         if self.current == 0 && drafted > 0 && rate > enough {
-            self.pause = self.config.probe_after.max(1);
+            self.probe.encourage(&self.config);
+        }
+    }
+
+    /// Takes in how much of a lookahead that was to be drafted ahead was there: a window of `found`
+    /// tokens, of `sought`.
+    pub fn observe_coverage(&mut self, sought: u32, found: u32) {
+        if sought > 0 {
+            let share = 1.0 - f64::from(found.min(sought)) / f64::from(sought);
+            let known = self.missing.nearest(sought);
+            self.missing
+                .learn(sought, known + MISSING_WEIGHT * (share - known));
         }
     }
 
@@ -211,15 +255,14 @@ impl Controller {
     }
 
     /// Takes in how long a round of a session took, from verdict to verdict: `asked` tokens were
-    /// asked for (whether or not they came), and its step had `rows` rows.
+    /// sought for it (whether or not they came), and its step had `rows` rows.
     pub fn observe_turn(&mut self, asked: u32, rows: u32, took: Duration) {
-        let answer = if asked > 0 {
-            self.answers.seconds(asked)
-        } else {
-            0.0
-        };
-        let expected = self.steps.seconds(rows) + answer;
+        let expected = self.steps.seconds(rows) + self.answer_seconds(asked);
         self.rest.observe(asked, expected, took);
+        if asked == 0 {
+            // Without news of windows, what is missing of them is forgotten.
+            self.missing.learn(0, 0.0);
+        }
     }
 
     /// Chooses the lookahead for a session's next round under `load`.
@@ -254,8 +297,7 @@ impl Controller {
     /// Whether the probe just decided may be left out, for its session to settle: it comes again
     /// soon. Every second one may, since sessions may be too short to settle at all.
     pub fn postpone_probe(&mut self) -> bool {
-        self.postponed = !self.postponed;
-        self.postponed
+        self.probe.postpone()
     }
 
     /// What a further row of a session adds to the time of a round, as a share of the time of a
@@ -270,7 +312,15 @@ impl Controller {
 
     /// Expected tokens per second and session with lookahead `k` under `load`.
     pub fn goodput(&self, k: u32, load: Load) -> f64 {
-        self.acceptance.expected(k) / self.seconds(k, load)
+        self.expected(k) / self.seconds(k, load)
+    }
+
+    /// Share of a lookahead of `k` that is there when it is to be verified.
+    pub fn covered(&self, k: u32) -> f64 {
+        match self.config.drafting {
+            Drafting::InTurn => 1.0,
+            Drafting::Ahead => 1.0 - self.missing.nearest(k),
+        }
     }
 
     /// What was learned of acceptance.
@@ -286,23 +336,12 @@ impl Controller {
     fn decide(&mut self, choice: Choice, load: Load) -> Choice {
         self.current = choice.lookahead;
         if choice.lookahead > 0 || self.config.max == 0 {
-            self.idle = 0;
-            self.pause = self.config.probe_after.max(1);
+            self.probe.reset(&self.config);
             return self.try_plain(load).unwrap_or(choice);
         }
         (self.trial.since, self.trial.left) = (0, 0);
-        self.idle += 1;
-        let again = self.retries > 0 && self.idle >= RETRY_AFTER;
-        if self.idle < self.pause && !again {
+        if !self.probe.is_due(&self.config) {
             return choice;
-        }
-        self.idle = 0;
-        if again {
-            self.retries -= 1;
-        } else {
-            self.retries = RETRIES;
-            let most = self.config.probe_at_most.max(1);
-            self.pause = self.pause.saturating_mul(2).min(most);
         }
         Choice {
             lookahead: self.best(1, load),
@@ -355,12 +394,27 @@ impl Controller {
 
     fn seconds(&self, k: u32, load: Load) -> f64 {
         let step = self.step_seconds(k, load);
-        (step + self.answers.seconds(k) + self.rest.seconds(k)).max(step)
+        (step + self.answer_seconds(k) + self.rest.seconds(k)).max(step)
+    }
+
+    /// Expected tokens of a round with lookahead `k`.
+    fn expected(&self, k: u32) -> f64 {
+        1.0 + self.covered(k) * (self.acceptance.expected(k) - 1.0)
+    }
+
+    /// What is waited for a window of `k` tokens.
+    fn answer_seconds(&self, k: u32) -> f64 {
+        match self.config.drafting {
+            Drafting::InTurn => self.answers.seconds(k),
+            Drafting::Ahead => 0.0,
+        }
     }
 
     fn step_seconds(&self, k: u32, load: Load) -> f64 {
-        let rows = load.sessions.max(1).saturating_mul(k.saturating_add(1));
-        self.steps.seconds(rows.saturating_add(load.other_rows))
+        let sessions = f64::from(load.sessions.max(1));
+        let rows = sessions * (1.0 + self.covered(k) * f64::from(k));
+        let rows = libm::round(rows + f64::from(load.other_rows));
+        self.steps.seconds(rows.min(f64::from(u32::MAX)) as u32)
     }
 
     /// Why not `k + 1`: what one more token brings, in time at the present pace, against what it
@@ -371,10 +425,10 @@ impl Controller {
             return Limit::Maximum;
         }
         let pace = 1.0 / self.goodput(k, load);
-        let brings = (self.acceptance.expected(k + 1) - self.acceptance.expected(k)) * pace;
+        let brings = (self.expected(k + 1) - self.expected(k)) * pace;
         let accepted = self.acceptance.by_position().nth(k as usize).unwrap_or(1.0);
         let step = self.step_seconds(k + 1, load) - self.step_seconds(k, load);
-        let answer = self.answers.seconds(k + 1) - self.answers.seconds(k);
+        let answer = self.answer_seconds(k + 1) - self.answer_seconds(k);
         let pays_if_certain = brings / accepted > step + answer;
         if accepted < 0.5 && pays_if_certain {
             Limit::Acceptance

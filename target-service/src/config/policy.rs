@@ -49,8 +49,8 @@ pub enum TreesName {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SsdConfig {
-    /// Tokens of a window, and of what is prepared for an outcome. Default 5.
-    pub lookahead: u32,
+    /// Tokens of a window, and of what is prepared for an outcome. Default: as many as pay, up to 8.
+    pub lookahead: LookaheadConfig,
     /// Outcomes that are prepared for in a round, at most. Default 24.
     pub budget: u32,
     /// How they are spread over outcomes. Default `Learned`.
@@ -63,20 +63,14 @@ pub struct SsdConfig {
 
 impl Default for SsdConfig {
     fn default() -> Self {
-        Self {
-            lookahead: 5,
-            budget: 24,
-            fan_out: FanOutName::Learned,
-            fallback: FallbackName::Auto,
-            delivery: DeliveryName::Push,
-        }
+        SsdOptions::default().into()
     }
 }
 
 impl From<SsdConfig> for SsdOptions {
     fn from(config: SsdConfig) -> Self {
         Self {
-            lookahead: Lookahead::Fixed(config.lookahead),
+            lookahead: config.lookahead.into(),
             budget: config.budget,
             fan_out: match config.fan_out {
                 FanOutName::Learned => FanOut::Learned,
@@ -101,7 +95,7 @@ impl From<SsdConfig> for SsdOptions {
 impl From<SsdOptions> for SsdConfig {
     fn from(options: SsdOptions) -> Self {
         Self {
-            lookahead: options.lookahead.most(),
+            lookahead: options.lookahead.into(),
             budget: options.budget,
             fan_out: match options.fan_out {
                 FanOut::Learned => FanOutName::Learned,
@@ -179,6 +173,22 @@ pub enum LookaheadConfig {
         /// Upper bound.
         max: u32,
     },
+}
+
+impl LookaheadConfig {
+    /// The most tokens a window ever has.
+    pub(crate) fn most(self) -> u32 {
+        Lookahead::from(self).most()
+    }
+}
+
+impl From<Lookahead> for LookaheadConfig {
+    fn from(lookahead: Lookahead) -> Self {
+        match lookahead {
+            Lookahead::Fixed(k) => Self::Fixed(k),
+            Lookahead::Adaptive { max } => Self::Adaptive { max },
+        }
+    }
 }
 
 impl From<LookaheadConfig> for Lookahead {

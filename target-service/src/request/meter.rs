@@ -12,8 +12,10 @@ use foretoken_speculation::{
 /// A round that has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turnaround {
-    /// Tokens that were asked for.
-    pub(crate) asked: u32,
+    /// Tokens that were sought for its window: asked for, or drafted ahead.
+    pub(crate) sought: u32,
+    /// Whether they were to be drafted ahead.
+    pub(crate) ahead: bool,
     /// How long it took, from verdict to verdict.
     pub(crate) took: Duration,
     /// Where the window that it verified came from.
@@ -27,7 +29,8 @@ pub(crate) struct Turnaround {
 #[derive(Clone, Copy, Debug)]
 struct Begun {
     at: Instant,
-    asked: u32,
+    sought: u32,
+    ahead: bool,
     source: Source,
 }
 
@@ -64,11 +67,13 @@ impl Meter {
         let bytes = std::mem::take(&mut self.bytes);
         let begun = self.begun.replace(Begun {
             at: now,
-            asked,
+            sought: effects.lookup.map_or(asked, |lookup| lookup.sought),
+            ahead: effects.lookup.is_some_and(|lookup| lookup.expected),
             source,
         });
         begun.map(|begun| Turnaround {
-            asked: begun.asked,
+            sought: begun.sought,
+            ahead: begun.ahead,
             took: now.saturating_duration_since(begun.at),
             source: begun.source,
             bytes: (bytes > 0).then_some(bytes),
@@ -128,6 +133,8 @@ mod tests {
             lookup: Some(Lookup {
                 source: Source::Ahead { place },
                 tokens: 4,
+                sought: 5,
+                expected: true,
                 first: false,
             }),
             ..outcome(0)
@@ -158,7 +165,10 @@ mod tests {
         let round = meter.verdict(&effects, later).expect("it ended");
         let sizes = 2 * opened.wire_size() + effects.messages[0].wire_size();
         assert_eq!(round.bytes, Some(sizes as u32));
-        assert_eq!((round.asked, round.took), (4, later - now));
+        assert_eq!(
+            (round.sought, round.ahead, round.took),
+            (4, false, later - now)
+        );
         let first = effects.messages[0].wire_size();
         assert_eq!(meter.all_bytes(), (sizes + first) as u64);
     }

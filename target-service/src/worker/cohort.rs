@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use foretoken_speculation::{
-    control::{AnswerTime, ControlConfig, Controller, StepCost},
+    control::{AnswerTime, ControlConfig, Controller, Drafting, StepCost},
     fallback::Chooser,
     sampling::SamplingParams,
 };
@@ -32,11 +32,12 @@ impl Regime {
     }
 }
 
-/// The requests of one regime that have, or would have, the same endpoint.
+/// The requests of one regime that have, or would have, the same endpoint and are drafted for alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cohort {
     pub(crate) link: LinkKey,
     pub(crate) regime: Regime,
+    pub(crate) drafting: Drafting,
 }
 
 /// What is learned of one cohort.
@@ -49,40 +50,63 @@ pub(super) struct Learned {
 
 /// What is learned of one endpoint, for each cohort apart.
 pub(super) struct Cohorts {
+    in_turn: ByRegime,
+    ahead: ByRegime,
+}
+
+struct ByRegime {
     greedy: Learned,
     sampled: Learned,
 }
 
 impl Cohorts {
-    pub(super) fn new(config: &ControlConfig, steps: &StepCost, answers: &AnswerTime) -> Self {
-        let learned = || Learned {
-            controller: Controller::new(config.clone(), steps.clone(), answers.clone()),
+    pub(super) fn new(
+        config: impl Fn(Drafting) -> ControlConfig,
+        steps: &StepCost,
+        answers: &AnswerTime,
+    ) -> Self {
+        let learned = |drafting| Learned {
+            controller: Controller::new(config(drafting), steps.clone(), answers.clone()),
             chooser: Chooser::default(),
         };
+        let by_regime = |drafting| ByRegime {
+            greedy: learned(drafting),
+            sampled: learned(drafting),
+        };
         Self {
-            greedy: learned(),
-            sampled: learned(),
+            in_turn: by_regime(Drafting::InTurn),
+            ahead: by_regime(Drafting::Ahead),
         }
     }
 
-    pub(super) fn of(&self, regime: Regime) -> &Learned {
-        match regime {
-            Regime::Greedy => &self.greedy,
-            Regime::Sampled => &self.sampled,
+    pub(super) fn of(&self, cohort: Cohort) -> &Learned {
+        let regimes = match cohort.drafting {
+            Drafting::InTurn => &self.in_turn,
+            Drafting::Ahead => &self.ahead,
+        };
+        match cohort.regime {
+            Regime::Greedy => &regimes.greedy,
+            Regime::Sampled => &regimes.sampled,
         }
     }
 
-    pub(super) fn of_mut(&mut self, regime: Regime) -> &mut Learned {
-        match regime {
-            Regime::Greedy => &mut self.greedy,
-            Regime::Sampled => &mut self.sampled,
+    pub(super) fn of_mut(&mut self, cohort: Cohort) -> &mut Learned {
+        let regimes = match cohort.drafting {
+            Drafting::InTurn => &mut self.in_turn,
+            Drafting::Ahead => &mut self.ahead,
+        };
+        match cohort.regime {
+            Regime::Greedy => &mut regimes.greedy,
+            Regime::Sampled => &mut regimes.sampled,
         }
     }
 
     /// Steps cost the same whoever is in them.
     pub(super) fn observe_step(&mut self, rows: u32, took: Duration) {
-        for learned in [&mut self.greedy, &mut self.sampled] {
-            learned.controller.observe_step(rows, took);
+        for regimes in [&mut self.in_turn, &mut self.ahead] {
+            for learned in [&mut regimes.greedy, &mut regimes.sampled] {
+                learned.controller.observe_step(rows, took);
+            }
         }
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use foretoken_engine::schedule::RequestId;
 use foretoken_protocol::{Address, link::LoadReport};
 use foretoken_speculation::{
-    control::{AnswerTime, Choice, ControlConfig, Controller, Load, StepCost},
+    control::{AnswerTime, Choice, ControlConfig, Controller, Drafting, Load, StepCost},
     message::{ToDraft, ToTarget, TreeBudget},
     policy::{Patience, Policy, target::Input},
 };
@@ -25,11 +25,7 @@ use super::{
     Worker, bound,
     cohort::{Cohort, Cohorts, Learned},
 };
-use crate::{
-    config::{LookaheadConfig, MAX_LOOKAHEAD},
-    inbox::LinkKey,
-    request::Request,
-};
+use crate::{config::TargetConfig, inbox::LinkKey, request::Request};
 
 /// First guess of an answer's fixed part; measured from the first window on.
 const ANSWER_OVERHEAD: Duration = Duration::from_micros(150);
@@ -89,7 +85,9 @@ pub(super) struct Endpoints {
     pub(super) list: Vec<Endpoint>,
     links: u64,
     steps: StepCost,
-    max_lookahead: u32,
+    /// Longest windows.
+    most_in_turn: u32,
+    most_ahead: u32,
     /// What sessions have learned of answer times.
     patience: Option<Patience>,
 }
@@ -101,18 +99,14 @@ impl Endpoint {
 }
 
 impl Endpoints {
-    pub(super) fn new(dial: Box<dyn Dial>, steps: StepCost, lookahead: LookaheadConfig) -> Self {
-        let max_lookahead = match lookahead {
-            LookaheadConfig::Adaptive { max } => max,
-            // Only requests with a fixed lookahead of their own come here.
-            LookaheadConfig::Fixed(k) => k.min(MAX_LOOKAHEAD),
-        };
+    pub(super) fn new(dial: Box<dyn Dial>, steps: StepCost, config: &TargetConfig) -> Self {
         Self {
             dial,
             list: Vec::new(),
             links: 0,
             steps,
-            max_lookahead,
+            most_in_turn: config.lookahead.most(),
+            most_ahead: config.ssd.lookahead.most(),
             patience: None,
         }
     }
@@ -197,11 +191,18 @@ impl Endpoints {
         }
     }
 
-    /// Takes in how long a round took that had asked for `asked` tokens and was verified in a step
-    /// of `rows` rows.
-    pub(super) fn observe_turn(&mut self, cohort: Cohort, asked: u32, rows: u32, took: Duration) {
+    /// Takes in how much of a window was there that was to be drafted ahead.
+    pub(super) fn observe_coverage(&mut self, cohort: Cohort, sought: u32, found: u32) {
         if let Some(controller) = self.controller(cohort) {
-            controller.observe_turn(asked, rows, took);
+            controller.observe_coverage(sought, found);
+        }
+    }
+
+    /// Takes in how long a round took for which `sought` tokens were sought, verified in a step
+    /// of `rows` rows.
+    pub(super) fn observe_turn(&mut self, cohort: Cohort, sought: u32, rows: u32, took: Duration) {
+        if let Some(controller) = self.controller(cohort) {
+            controller.observe_turn(sought, rows, took);
         }
     }
 
@@ -264,12 +265,12 @@ impl Endpoints {
     fn learned(&self, cohort: Cohort) -> Option<&Learned> {
         let mut list = self.list.iter();
         let endpoint = list.find(|endpoint| endpoint.link == cohort.link)?;
-        Some(endpoint.cohorts.of(cohort.regime))
+        Some(endpoint.cohorts.of(cohort))
     }
 
     fn learned_mut(&mut self, cohort: Cohort) -> Option<&mut Learned> {
         let endpoint = self.find(cohort.link)?;
-        Some(endpoint.cohorts.of_mut(cohort.regime))
+        Some(endpoint.cohorts.of_mut(cohort))
     }
 
     fn controller(&mut self, cohort: Cohort) -> Option<&mut Controller> {
@@ -336,13 +337,16 @@ impl Worker {
         endpoints.links += 1;
         let link = LinkKey(endpoints.links);
         let outlet = endpoints.dial.dial(link, &address);
-        let config = ControlConfig {
-            max: endpoints.max_lookahead,
-            ..ControlConfig::default()
+        let config = |drafting| {
+            let most = match drafting {
+                Drafting::InTurn => endpoints.most_in_turn,
+                Drafting::Ahead => endpoints.most_ahead,
+            };
+            ControlConfig::of(drafting, most)
         };
         let draft = endpoints.step_cost(1) / DRAFT_FRACTION;
         let answers = AnswerTime::new(ANSWER_OVERHEAD, draft);
-        let cohorts = Cohorts::new(&config, &endpoints.steps, &answers);
+        let cohorts = Cohorts::new(config, &endpoints.steps, &answers);
         let (up, trouble, suspect) = (false, None, false);
         let load = LoadReport::default();
         Endpoint {

@@ -9,12 +9,9 @@ use foretoken_engine::{
 use foretoken_protocol::generate::FinishReason;
 use foretoken_speculation::{
     Proposals, TokenId,
-    control::{Limit, Load},
+    control::{Drafting, Limit, Load},
     local::Origin,
-    policy::{
-        Policy,
-        target::{Effects, Input, Lookup, Source, Verified},
-    },
+    policy::target::{Effects, Input, Lookup, Source, Verified},
     sampling::Scratch,
     verify::{self, Drawn, Verification},
 };
@@ -351,12 +348,19 @@ impl Lesson {
             (None, None) => {}
         }
         let Some(round) = round else { return };
-        // What a round took that was drafted for ahead, or by this host, says nothing about others.
-        let usual = own.is_none() && !matches!(request.policy, Policy::Ssd(_));
-        if let Some(cohort) = endpoints.serves(request).filter(|_| usual) {
-            endpoints.observe_turn(cohort, round.asked, rows, round.took);
+        if let Some(cohort) = endpoints.serves(request) {
+            // A window of this host's that came in the place of one waited for says nothing about
+            // waiting.
+            if own.is_none() || cohort.drafting == Drafting::Ahead {
+                endpoints.observe_turn(cohort, round.sought, rows, round.took);
+            }
+            if round.ahead {
+                let found = if own.is_none() { proposed } else { 0 };
+                endpoints.observe_coverage(cohort, round.sought, found);
+            }
         }
         if let (Some(lookup), Some(cohort)) = (effects.lookup, bound)
+            && lookup.expected
             && !lookup.first
         {
             let hit = matches!(lookup.source, Source::Ahead { .. });

@@ -11,7 +11,9 @@ use foretoken_protocol::generate::{
     GenerateClient, GenerateEvent, GenerateRequest, GenerationStats,
 };
 use foretoken_speculation::sampling::SamplingParams;
-use foretoken_target::{DeliveryName, SsdConfig, TargetConfig, VerificationConfig};
+use foretoken_target::{
+    DeliveryName, LookaheadConfig, SsdConfig, TargetConfig, VerificationConfig,
+};
 use futures::StreamExt;
 
 use super::rig::*;
@@ -146,7 +148,7 @@ async fn samples_that_were_drafted_ahead_follow_it_too() {
     for delivery in [DeliveryName::Push, DeliveryName::Pull] {
         let config = rejecting(TargetConfig {
             ssd: SsdConfig {
-                lookahead: 3,
+                lookahead: LookaheadConfig::Fixed(3),
                 budget: 6,
                 delivery,
                 ..SsdConfig::default()

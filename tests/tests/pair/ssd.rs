@@ -5,7 +5,7 @@ use std::time::Duration;
 use foretoken_engine::sim::{Latency, Role, SimOptions};
 use foretoken_protocol::generate::{GenerateClient, GenerateRequest, GenerationStats};
 use foretoken_target::{
-    DeliveryName, FallbackName, FanOutName, SsdConfig, TargetConfig, TreesName,
+    DeliveryName, FallbackName, FanOutName, LookaheadConfig, SsdConfig, TargetConfig, TreesName,
 };
 
 use super::rig::*;
@@ -35,6 +35,7 @@ pub(super) fn slow() -> SimOptions {
 
 pub(super) fn ahead(mut request: GenerateRequest) -> GenerateRequest {
     request.policy = Some("SSD".into());
+    request.lookahead = Some(4);
     request
 }
 
@@ -126,7 +127,7 @@ async fn every_way_to_spend_fall_back_and_deliver_gives_the_same_tokens() {
     ] {
         let mut config = with_endpoint(&address);
         config.ssd = SsdConfig {
-            lookahead: 3,
+            lookahead: LookaheadConfig::Fixed(3),
             budget: 6,
             fan_out,
             fallback,
@@ -264,5 +265,39 @@ async fn the_shipped_pair_verifies_trees_without_changing_a_token() {
     }
     idle(&client, port).await;
     target.end().await;
+    endpoint.end().await;
+}
+
+#[tokio::test]
+async fn an_adaptive_lookahead_drafts_ahead_where_that_pays_and_not_where_it_does_not() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let address = socket(&folder, "draft");
+    let (endpoint, port) = observed(&address, runner(quick(0.9)));
+    // Rows that cost as much as steps: whatever is verified besides the next token is time lost.
+    let dear = SimOptions {
+        latency: Latency {
+            per_row: Duration::from_millis(2),
+            ..Latency::default()
+        },
+        ..sim(Role::Target)
+    };
+    for (options, pays) in [(slow(), true), (dear, false)] {
+        let (client, target) = target(with_endpoint(&address), runner(options));
+        warm(&client).await;
+        let mut drafted = 0;
+        for seed in 0..6 {
+            let mut asked = request(seed, 80);
+            asked.policy = Some("SSD".into());
+            let (tokens, stats) = output(&client, asked).await;
+            assert_eq!(tokens, plain(&client, request(seed, 80)).await);
+            // What comes first is to find out.
+            if seed >= 3 {
+                drafted += stats.drafted;
+            }
+        }
+        assert_eq!(drafted > 100, pays, "{drafted} drafted");
+        idle(&client, port).await;
+        target.end().await;
+    }
     endpoint.end().await;
 }

@@ -1,13 +1,11 @@
 //! What rounds take beyond their step and their answer, learned online.
 
-use alloc::vec::Vec;
 use core::time::Duration;
+
+use super::table::Table;
 
 /// Share of a new observation.
 const WEIGHT: f64 = 1.0 / 16.0;
-/// What is left of old figures after a round of another kind: after about a thousand rounds
-/// without news they count for nothing, so a load that has passed is forgotten.
-const FORGET: f64 = 0.999;
 
 /// Seconds that a round takes besides its step and its answer, by the lookahead it asked for.
 ///
@@ -17,14 +15,14 @@ const FORGET: f64 = 0.999;
 /// that was not tried yet is taken to be like the nearest one that was.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Rest {
-    by_lookahead: Vec<Option<f64>>,
+    by_lookahead: Table,
 }
 
 impl Rest {
     /// Nothing learned, for lookaheads up to `max`.
     pub(super) fn new(max: u32) -> Self {
         Self {
-            by_lookahead: alloc::vec![None; max as usize + 1],
+            by_lookahead: Table::new(max),
         }
     }
 
@@ -35,28 +33,12 @@ impl Rest {
         let beyond = (took.as_secs_f64() - expected).clamp(-expected, 2.0 * expected);
         let known = self.seconds(lookahead);
         let learned = known + WEIGHT * (beyond - known);
-        for (k, rest) in self.by_lookahead.iter_mut().enumerate() {
-            if k == lookahead as usize {
-                *rest = Some(learned);
-            } else if let Some(rest) = rest {
-                // Plain rounds say nothing about speculative ones, and the other way round.
-                let towards = if (k == 0) == (lookahead == 0) {
-                    learned
-                } else {
-                    0.0
-                };
-                *rest = towards + FORGET * (*rest - towards);
-            }
-        }
+        self.by_lookahead.learn(lookahead, learned);
     }
 
     /// Seconds to add for a round with this lookahead.
     pub(super) fn seconds(&self, lookahead: u32) -> f64 {
-        let same_kind = |k: usize| (k == 0) == (lookahead == 0);
-        let seen = self.by_lookahead.iter().enumerate();
-        let seen = seen.filter_map(|(k, rest)| rest.filter(|_| same_kind(k)).map(|rest| (k, rest)));
-        let nearest = seen.min_by_key(|(k, _)| k.abs_diff(lookahead as usize));
-        nearest.map_or(0.0, |(_, rest)| rest)
+        self.by_lookahead.nearest(lookahead)
     }
 }
 

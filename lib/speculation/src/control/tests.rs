@@ -1,4 +1,4 @@
-use std::vec;
+use std::{vec, vec::Vec};
 
 use super::*;
 use crate::noise::philox;
@@ -287,4 +287,63 @@ fn trials_of_plain_rounds_are_few_where_speculation_pays() {
     let plain = (0..20_000).filter(|_| controller.choose(load(1)).lookahead == 0);
     let plain = plain.count();
     assert!((12..=400).contains(&plain), "{plain} of 20,000");
+}
+
+/// A controller of windows that are drafted ahead.
+fn ahead() -> Controller {
+    let answers = AnswerTime::new(20_000 * US, 10_000 * US);
+    Controller::new(ControlConfig::of(Drafting::Ahead, 8), steps(), answers)
+}
+
+#[test]
+fn what_is_drafted_ahead_is_not_waited_for() {
+    let mut controller = ahead();
+    teach(&mut controller, 8, 8);
+    let chosen = controller.choose(load(1)).lookahead;
+    assert!(chosen >= 7, "{chosen} though the draft takes its time");
+}
+
+#[test]
+fn windows_that_are_seldom_there_count_for_what_they_bring_and_cost() {
+    let mut controller = ahead();
+    teach(&mut controller, 8, 8);
+    let (all, bare) = (
+        controller.goodput(6, load(1)),
+        controller.goodput(0, load(1)),
+    );
+    // Every fourth verdict finds its window.
+    for i in 0..4000 {
+        controller.observe_coverage(6, if i % 4 == 0 { 6 } else { 0 });
+    }
+    let quarter = controller.goodput(6, load(1));
+    let expected = bare + (all - bare) / 4.0;
+    assert!(
+        (quarter / expected - 1.0).abs() < 0.15,
+        "{quarter} of {all}"
+    );
+    assert!((controller.covered(3) - controller.covered(6)).abs() < 1e-12);
+    // Where nobody looks for windows any more, the figure is forgotten.
+    (0..5000).for_each(|_| controller.observe_turn(0, 1, 1000 * US));
+    assert!(controller.covered(6) > 0.95);
+}
+
+#[test]
+fn a_crowd_ends_drafting_ahead_and_is_probed_for_several_rounds_at_once() {
+    let mut controller = ahead();
+    teach(&mut controller, 6, 8);
+    let crowd = load(64);
+    assert_eq!(controller.choose(crowd).lookahead, 0);
+    let probes: Vec<bool> = (0..500)
+        .map(|_| controller.choose(crowd).limit == Limit::Probe)
+        .collect();
+    let runs: Vec<usize> = probes
+        .split(|probe| !probe)
+        .map(<[bool]>::len)
+        .filter(|&run| run > 0)
+        .collect();
+    assert!(
+        !runs.is_empty() && runs.iter().all(|&run| run == 6),
+        "{runs:?}"
+    );
+    assert!(controller.choose(load(1)).lookahead > 0);
 }

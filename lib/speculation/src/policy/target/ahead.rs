@@ -30,6 +30,10 @@ pub struct Lookup {
     pub source: Source,
     /// Its tokens, if they are known.
     pub tokens: u32,
+    /// The most it may have.
+    pub sought: u32,
+    /// Whether anything was to be drafted for the verdict.
+    pub expected: bool,
     /// Whether this was the first verdict of a binding, for which the endpoint has little time.
     pub first: bool,
 }
@@ -207,9 +211,11 @@ impl TargetSession {
         let lookup = Lookup {
             source,
             tokens: self.window.len() as u32,
+            sought: most,
+            expected,
             first,
         };
-        self.stats.ahead.count(&lookup, expected);
+        self.stats.ahead.count(&lookup);
         effects.lookup = Some(lookup);
         if asked > 0 {
             return (false, asked);
@@ -266,7 +272,7 @@ impl TargetSession {
 }
 
 impl AheadStats {
-    fn count(&mut self, lookup: &Lookup, expected: bool) {
+    fn count(&mut self, lookup: &Lookup) {
         match lookup.source {
             Source::Ahead { place } => {
                 self.hits += 1;
@@ -275,7 +281,7 @@ impl AheadStats {
                 self.used += lookup.tokens;
             }
             Source::Fallback(fallback) => {
-                if expected {
+                if lookup.expected {
                     self.misses += 1;
                     self.first_misses += u32::from(lookup.first);
                 }

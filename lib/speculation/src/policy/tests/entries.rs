@@ -75,6 +75,8 @@ fn a_verdict_that_was_drafted_for_is_verified_on_at_once_and_told() {
     let lookup = Lookup {
         source: Source::Ahead { place: Some(1) },
         tokens: 2,
+        sought: 3,
+        expected: true,
         first: true,
     };
     assert_eq!(effects.lookup, Some(lookup));

@@ -1,0 +1,79 @@
+//! When a lookahead is tried while none seems to pay.
+
+use super::ControlConfig;
+
+/// Decisions after which a probe that taught nothing is repeated: its session may have ended, or
+/// been too new to answer. Odd, so that it meets sessions of a few rounds in all their stages.
+const RETRY_AFTER: u32 = 7;
+/// Most repetitions.
+const RETRIES: u32 = 8;
+
+/// Probes, further and further apart as long as they do not pay.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Probe {
+    /// Decisions for K = 0 since the last one.
+    idle: u32,
+    pause: u32,
+    /// Decisions left of the one under way.
+    left: u32,
+    /// The last one was left out.
+    postponed: bool,
+    /// How often the last one may be repeated, having taught nothing so far.
+    retries: u32,
+}
+
+impl Probe {
+    pub(super) fn new(config: &ControlConfig) -> Self {
+        Self {
+            idle: 0,
+            pause: config.probe_after.max(1),
+            left: 0,
+            postponed: false,
+            retries: 0,
+        }
+    }
+
+    /// A lookahead pays.
+    pub(super) fn reset(&mut self, config: &ControlConfig) {
+        (self.idle, self.left) = (0, 0);
+        self.encourage(config);
+    }
+
+    /// The last probe would have paid: the next one comes soon.
+    pub(super) fn encourage(&mut self, config: &ControlConfig) {
+        self.pause = config.probe_after.max(1);
+    }
+
+    /// Something was learned from the last probe.
+    pub(super) fn taught(&mut self) {
+        (self.postponed, self.retries) = (false, 0);
+    }
+
+    /// Whether the one just decided may be left out: every second one may.
+    pub(super) fn postpone(&mut self) -> bool {
+        self.postponed = !self.postponed;
+        self.postponed
+    }
+
+    /// Whether one more decision for K = 0 is to be a probe instead.
+    pub(super) fn is_due(&mut self, config: &ControlConfig) -> bool {
+        if self.left > 0 {
+            self.left -= 1;
+            return true;
+        }
+        self.idle += 1;
+        let again = self.retries > 0 && self.idle >= RETRY_AFTER;
+        if self.idle < self.pause && !again {
+            return false;
+        }
+        (self.idle, self.left) = (0, config.probe_rounds.saturating_sub(1));
+        if again {
+            self.retries -= 1;
+        } else {
+            self.retries = RETRIES;
+            let most = config.probe_at_most.max(1);
+            self.pause = self.pause.saturating_mul(2).min(most);
+        }
+        true
+    }
+}
