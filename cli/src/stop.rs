@@ -6,7 +6,8 @@
 
 use std::{io, process, thread};
 
-use tokio::signal::unix::{SignalKind, signal};
+use anyhow::Context as _;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 /// The line that asks a child to drain.
@@ -30,15 +31,36 @@ pub(crate) fn follow_parent(stop: CancellationToken) -> io::Result<()> {
     Ok(())
 }
 
-/// Cancels `stop` with the first signal and ends the process with the second.
-pub(crate) async fn on_signals(stop: CancellationToken) -> io::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    loop {
+/// The signals that ask a process to stop, from when this is made.
+pub(crate) struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    /// To be called on a runtime.
+    pub(crate) fn new() -> anyhow::Result<Self> {
+        let watch = |kind| signal(kind).context("cannot watch signals");
+        Ok(Self {
+            interrupt: watch(SignalKind::interrupt())?,
+            terminate: watch(SignalKind::terminate())?,
+        })
+    }
+
+    /// The next SIGINT or SIGTERM.
+    pub(crate) async fn any(&mut self) {
         tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
         }
+    }
+}
+
+/// Cancels `stop` with the first signal and ends the process with the second.
+pub(crate) async fn on_signals(stop: CancellationToken) -> anyhow::Result<()> {
+    let mut signals = Signals::new()?;
+    loop {
+        signals.any().await;
         if stop.is_cancelled() {
             tracing::warn!("stopping at once");
             process::exit(1);

@@ -63,7 +63,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let places = Places::find(args)?;
     let (news, inbox) = mpsc::channel();
     watch::start(places, interval, news)?;
-    let board = Board::new();
+    let board = Board::default();
     if args.once || args.json || !io::stdout().is_terminal() {
         return print(args, interval, board, &inbox);
     }

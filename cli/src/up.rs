@@ -31,6 +31,7 @@ pub(crate) use self::plan::uri;
 use self::{console::Console, plan::Plan, render::Tuning, state::StateFolder};
 use crate::{
     check::{describe, folder_of, needs_of_up, read},
+    child,
     failure::{UsageError, usage},
     model::resolve,
 };
@@ -69,10 +70,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let mut plan = read_plan(args)?;
     let address = free_address(&args.host, args.port)?;
     let state = StateFolder::open(args.state_dir.as_deref(), &plan.name)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
+    let runtime = child::small_runtime()?;
     for uri in plan.models_mut() {
         // One download here instead of one in each process.
         let folder = runtime.block_on(resolve(uri))?;

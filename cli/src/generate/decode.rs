@@ -244,11 +244,8 @@ impl Decoding {
         let verified = Verified {
             tokens: &tokens,
             accepted: verdict.accepted.min(tokens.len()) as u32,
-            suggested: 0,
-            local: &[],
-            fallback: None,
             last: stop.is_some(),
-            tree: None,
+            ..Verified::default()
         };
         let effects = self.session.handle(self.now, Input::Verified(verified));
         self.deliver(effects)

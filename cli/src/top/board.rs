@@ -20,12 +20,11 @@ const SILENCE: Duration = Duration::from_secs(15);
 const MOST_SESSIONS: usize = 512;
 
 /// Everything that is shown.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Board {
     services: BTreeMap<String, Service>,
     sessions: BTreeMap<(String, u64), Session>,
     missed: u64,
-    began: Instant,
 }
 
 #[derive(Debug, Default)]
@@ -124,15 +123,6 @@ pub(super) struct SessionView {
 }
 
 impl Board {
-    pub(super) fn new() -> Self {
-        Self {
-            services: BTreeMap::new(),
-            sessions: BTreeMap::new(),
-            missed: 0,
-            began: Instant::now(),
-        }
-    }
-
     /// Takes in what became known.
     pub(super) fn note(&mut self, news: News) {
         match news {
@@ -246,44 +236,41 @@ impl Board {
         }
     }
 
-    /// What was counted between two looks.
+    /// What was counted between a look and the latest one.
     fn figures(&self, before: impl Fn(&Service) -> Option<&(Totals, Instant)>) -> Figures {
+        self.joined(|service| {
+            let ((then, at), (now, since)) = (before(service)?, service.latest.as_ref()?);
+            Some((now.since(then), since.saturating_duration_since(*at)))
+        })
+    }
+
+    /// What was counted since the services began; tokens a second since this program looked first.
+    fn lifetime(&self) -> Figures {
+        let all = self.joined(|service| {
+            let (now, _) = service.latest.as_ref()?;
+            Some((now.clone(), Duration::ZERO))
+        });
+        Figures {
+            tokens_per_second: self.figures(|s| s.first.as_ref()).tokens_per_second,
+            ..all
+        }
+    }
+
+    /// What `counted` says of each service, and in which time, joined.
+    fn joined(&self, counted: impl Fn(&Service) -> Option<(Totals, Duration)>) -> Figures {
         let (mut targets, mut drafts) = (Totals::default(), Totals::default());
-        let mut seconds: f64 = 0.0;
+        let mut longest = Duration::ZERO;
         for service in self.services.values() {
-            let (Some((then, at)), Some((now, since))) = (before(service), &service.latest) else {
-                continue;
-            };
-            let counted = now.since(then);
-            match service.kind() {
-                Some("target") => {
-                    targets.join(&counted);
-                    seconds = seconds.max(since.saturating_duration_since(*at).as_secs_f64());
+            match (service.kind(), counted(service)) {
+                (Some("target"), Some((totals, took))) => {
+                    targets.join(&totals);
+                    longest = longest.max(took);
                 }
-                Some("draft") => drafts.join(&counted),
+                (Some("draft"), Some((totals, _))) => drafts.join(&totals),
                 _ => {}
             }
         }
-        Figures::of(&targets, &drafts, seconds)
-    }
-
-    /// What was counted since the services began; tokens a second since this program did.
-    fn lifetime(&self) -> Figures {
-        let (mut targets, mut drafts) = (Totals::default(), Totals::default());
-        for service in self.services.values() {
-            if let Some((now, _)) = &service.latest {
-                match service.kind() {
-                    Some("target") => targets.join(now),
-                    Some("draft") => drafts.join(now),
-                    _ => {}
-                }
-            }
-        }
-        let watched = self.figures(|service| service.first.as_ref());
-        Figures {
-            tokens_per_second: watched.tokens_per_second,
-            ..Figures::of(&targets, &drafts, self.began.elapsed().as_secs_f64())
-        }
+        Figures::of(&targets, &drafts, longest.as_secs_f64())
     }
 
     fn requests(&self) -> Requests {
@@ -370,18 +357,12 @@ impl Service {
             let windows = rate("foretoken_drafted_tokens_total")?;
             Some(windows + rate("foretoken_branch_tokens_total")?)
         };
+        let emitted = || rate("vllm:generation_tokens_total");
+        let running = "vllm:num_requests_running";
         let (tokens, sessions, links) = match kind.as_deref() {
-            Some("draft") => (drafted(), "foretoken_sessions", Some("foretoken_links")),
-            Some("router") => (
-                rate("vllm:generation_tokens_total"),
-                "vllm:num_requests_running",
-                Some("foretoken_targets_ready"),
-            ),
-            _ => (
-                rate("vllm:generation_tokens_total"),
-                "vllm:num_requests_running",
-                Some("foretoken_links_up"),
-            ),
+            Some("draft") => (drafted(), "foretoken_sessions", "foretoken_links"),
+            Some("router") => (emitted(), running, "foretoken_targets_ready"),
+            _ => (emitted(), running, "foretoken_links_up"),
         };
         let gauge = |name: &str| {
             latest
@@ -396,7 +377,7 @@ impl Service {
             tokens_per_second: tokens.unwrap_or(0.0),
             kv_usage: gauge("vllm:kv_cache_usage_perc"),
             sessions: gauge(sessions).unwrap_or(0.0) as u64,
-            links: links.and_then(gauge).map(|links| links as u64),
+            links: gauge(links).map(|links| links as u64),
         }
     }
 }

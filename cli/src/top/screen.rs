@@ -9,7 +9,7 @@ use ratatui::{
 };
 
 use super::{
-    board::{RECENT, SessionView, Snapshot},
+    board::{RECENT, ServiceView, SessionView, Snapshot},
     plain,
 };
 
@@ -19,7 +19,6 @@ const AROUND: u16 = 2;
 /// Draws everything into `frame`, whatever its size.
 pub(super) fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot) {
     let figures = plain::figures(snapshot);
-    let services = snapshot.services.len() as u16;
     let [head, middle, sessions, foot] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(figures.len() as u16 + AROUND),
@@ -36,7 +35,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot) {
     ]);
     frame.render_widget(Paragraph::new(title), head);
     draw_figures(frame, left, figures);
-    draw_services(frame, right, snapshot, services);
+    draw_services(frame, right, &snapshot.services);
     draw_sessions(frame, sessions, &snapshot.sessions);
     let legend = Line::from(vec![
         Span::from("q").bold(),
@@ -70,12 +69,12 @@ fn draw_figures(frame: &mut Frame<'_>, area: Rect, figures: Vec<[String; 3]>) {
     frame.render_widget(table.block(framed("speculation")), area);
 }
 
-fn draw_services(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot, count: u16) {
-    let [table, troubles] =
-        Layout::vertical([Constraint::Length(count + AROUND), Constraint::Min(0)]).areas(area);
+fn draw_services(frame: &mut Frame<'_>, area: Rect, services: &[ServiceView]) {
+    let height = Constraint::Length(services.len() as u16 + AROUND);
+    let [table, troubles] = Layout::vertical([height, Constraint::Min(0)]).areas(area);
     let mut rows = Vec::new();
     let mut lines = Vec::new();
-    for view in &snapshot.services {
+    for view in services {
         match plain::service(view) {
             Ok(cells) => rows.push(Row::new(cells)),
             Err([name, trouble]) => {

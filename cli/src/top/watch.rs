@@ -13,7 +13,6 @@ use anyhow::Context as _;
 use foretoken_service::rounds::Line;
 use reqwest::{Client, StatusCode};
 use tokio::{
-    signal::unix::{SignalKind, signal},
     task::JoinHandle,
     time::{MissedTickBehavior, interval, sleep},
 };
@@ -22,6 +21,7 @@ use super::{
     places::{Place, Places},
     scrape::Totals,
 };
+use crate::{child, stop::Signals};
 
 /// How long a service may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -51,10 +51,7 @@ pub(super) fn start(
     every: Duration,
     news: mpsc::Sender<News>,
 ) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
+    let runtime = child::small_runtime()?;
     let client = Client::builder()
         .connect_timeout(PATIENCE)
         .no_proxy()
@@ -71,18 +68,14 @@ async fn watch(places: &Places, every: Duration, client: &Client, news: &mpsc::S
     let mut tasks: BTreeMap<String, [JoinHandle<()>; 2]> = BTreeMap::new();
     let mut known = Vec::new();
     let mut ticks = interval(every);
-    let (Ok(mut interrupt), Ok(mut terminate)) = (
-        signal(SignalKind::interrupt()),
-        signal(SignalKind::terminate()),
-    ) else {
+    let Ok(mut signals) = Signals::new() else {
         let _ = news.send(News::Stop);
         return;
     };
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
-            _ = interrupt.recv() => { let _ = news.send(News::Stop); }
-            _ = terminate.recv() => { let _ = news.send(News::Stop); }
+            () = signals.any() => { let _ = news.send(News::Stop); }
         }
         let now = places.now();
         if now == known {

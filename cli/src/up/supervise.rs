@@ -4,7 +4,6 @@ use std::{env, process, time::Duration};
 
 use anyhow::Context as _;
 use tokio::{
-    signal::unix::{Signal, SignalKind, signal},
     sync::{mpsc, watch},
     task::JoinSet,
     time::{Instant, interval, sleep_until},
@@ -18,7 +17,7 @@ use super::{
     render::{Program, Role},
     state::{ServiceState, State, StateFolder},
 };
-use crate::{failure::Reported, report::Report};
+use crate::{failure::Reported, report::Report, stop::Signals};
 
 /// How often the router is asked whether it can serve.
 const POLL: Duration = Duration::from_millis(100);
@@ -240,29 +239,6 @@ impl Fleet<'_> {
     /// The router is the last one.
     fn is_router(&self, index: usize) -> bool {
         index + 1 == self.state.services.len()
-    }
-}
-
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Signals {
-    fn new() -> anyhow::Result<Self> {
-        let watch = |kind| signal(kind).context("cannot watch signals");
-        Ok(Self {
-            interrupt: watch(SignalKind::interrupt())?,
-            terminate: watch(SignalKind::terminate())?,
-        })
-    }
-
-    /// The next SIGINT or SIGTERM.
-    async fn any(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
     }
 }
 

@@ -33,7 +33,7 @@ fn told(session: u64, round: u32, accepted: u32, window: u32) -> News {
 }
 
 fn board() -> Board {
-    let mut board = Board::new();
+    let mut board = Board::default();
     let places = [("target-0", TARGET), ("draft-0", DRAFT), ("router", ROUTER)];
     let places = places.map(|(name, url)| place(name, url));
     board.note(News::Places(places.to_vec()));
