@@ -9,7 +9,6 @@ use std::{
     time::Instant,
 };
 
-use anyhow::bail;
 use futures::{StreamExt, TryStreamExt};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -18,6 +17,7 @@ use crate::{
     client::{Answer, Ask, Client},
     prompts,
     report::Report,
+    run::Reference,
     stack::Setup,
     stats::{Summary, arm_order},
 };
@@ -113,7 +113,7 @@ pub async fn run(
     let mut report = Report::new(
         "batch",
         format!(
-            "Shipped pair in {}, {} prompts x {TOKENS} tokens over HTTP by so many streams at once. Shared: {} cores for \
+            "Shipped pair, the target in {}, the draft in int8, its default; {} prompts x {TOKENS} tokens over HTTP by so many streams at once. Shared: {} cores for \
              everything; apart: one for target and router, one for the draft. All tokens over wall time, median of {} \
              interleaved rounds after one warm-up; lookaheads are the policies' own. Ratios are medians (lowest to \
              highest) of the rounds' own; every arm's tokens are checked to equal plain decoding's.",
@@ -187,16 +187,14 @@ impl Cell {
         rounds: usize,
     ) -> anyhow::Result<()> {
         let policies = self.layout.policies();
-        let mut reference = Vec::new();
+        let mut reference = Reference::default();
         for round in 0..=rounds {
             for arm in arm_order(policies.len(), round) {
                 let policy = policies[arm];
                 let run = measure(client, prompts, self.streams, self.temperature, policy).await?;
-                if reference.is_empty() {
-                    reference.clone_from(&run.outputs);
-                }
-                if reference != run.outputs {
-                    bail!("{policy} changed tokens with {} streams", self.streams);
+                let who = format!("{policy} with {} streams", self.streams);
+                for (index, ids) in run.outputs.into_iter().enumerate() {
+                    reference.check(index, ids, &who)?;
                 }
                 if round > 0 {
                     self.rates[arm].push(run.rate);
@@ -209,8 +207,7 @@ impl Cell {
 
     /// Of two arms, round by round.
     fn ratio(&self, of: usize, to: usize) -> Option<Summary> {
-        let (of, to) = (self.rates.get(of)?, self.rates.get(to)?);
-        Summary::of(&of.iter().zip(to).map(|(a, b)| a / b).collect::<Vec<_>>())
+        Summary::ratio(self.rates.get(of)?, self.rates.get(to)?)
     }
 
     fn publish(&self, report: &mut Report) -> Option<Line> {
@@ -232,8 +229,7 @@ impl Cell {
             cells.push(rate(arm).map_or_else(none, |rate| format!("{:.0}", rate.median)));
         }
         for ratio in ratios {
-            let text = |r: Summary| format!("{:.2} ({:.2} to {:.2})", r.median, r.min, r.max);
-            cells.push(ratio.map_or_else(none, text));
+            cells.push(ratio.map_or_else(none, |ratio| ratio.span()));
         }
         let of = |arm| drafted(arm).map(|drafted| format!("{drafted:.2}"));
         cells.push(

@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::bail;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::{
-    client::{Answer, Ask, Client},
+    client::Client,
     prompts,
     report::Report,
+    run::{self, Reference, Tally, Work},
     stack::Setup,
     stats::{Summary, arm_order},
 };
@@ -38,6 +38,7 @@ const TOKENS: u32 = 128;
 
 /// The name of plain decoding.
 pub(crate) const PLAIN: &str = "plain";
+const SPECULATIVE: &str = "Speculative";
 
 /// An arm in `decode.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -52,6 +53,24 @@ pub(crate) struct Line {
     pub(crate) per_pass: f64,
 }
 
+impl Line {
+    /// A row of the table, beside the rate of plain decoding.
+    fn cells(&self, plain: &Summary) -> [String; 9] {
+        let rate = self.decode_tok_s;
+        [
+            self.threads.to_string(),
+            self.dtype.clone(),
+            format!("{:.0}", self.temperature),
+            self.policy.clone(),
+            format!("{:.0}", rate.median),
+            format!("{:.0} %", 100.0 * rate.half_spread()),
+            format!("{:.0}", self.wall_tok_s.median),
+            format!("{:.2}", self.per_pass),
+            format!("{:.2}", rate.median / plain.median),
+        ]
+    }
+}
+
 /// Measures and publishes `decode`.
 pub async fn run(
     args: &DecodeArgs,
@@ -64,8 +83,8 @@ pub async fn run(
         "decode",
         format!(
             "Shipped pair over HTTP: router, target and draft are separate processes that share the cores named; Unix \
-             sockets between them. The draft's weights are int8, its default. {} GSM8K prompts x {TOKENS} tokens, one client, end of sequence ignored, no prefix \
-             reuse. Tokens/s after the first token, median of {} interleaved rounds (after a warm-up request per arm); \
+             sockets between them. The draft's weights are int8, its default. {} GSM8K prompts x {TOKENS} tokens, \
+             one client, end of sequence ignored, no prefix reuse. Tokens/s after the first token, median of {} interleaved rounds (after a warm-up request per arm); \
              every arm's tokens are checked to equal plain decoding's.",
             prompts.len(),
             args.rounds
@@ -88,30 +107,28 @@ pub async fn run(
             let setup = Setup::shipped(binary.clone(), models, dtype, threads);
             let stack = setup.start().await?;
             for temperature in [0.0, 1.0] {
-                let arms = measure(&stack.client(), args, &prompts, temperature).await?;
-                let plain = arms[0].decode.median;
-                for arm in arms {
-                    report.row([
-                        threads.to_string(),
-                        dtype.clone(),
-                        format!("{temperature:.0}"),
-                        arm.name.clone(),
-                        format!("{:.0}", arm.decode.median),
-                        format!("{:.0} %", 100.0 * arm.decode.half_spread()),
-                        format!("{:.0}", arm.wall.median),
-                        format!("{:.2}", arm.per_pass),
-                        format!("{:.2}", arm.decode.median / plain),
-                    ]);
-                    data.push(Line {
+                let work = Work {
+                    prompts: &prompts,
+                    tokens: TOKENS,
+                    temperature,
+                };
+                let arms = measure(&stack.client(), args, &work).await?;
+                let lines = arms.iter().filter_map(|arm| {
+                    Some(Line {
                         threads,
                         dtype: dtype.clone(),
                         temperature,
-                        policy: arm.name,
-                        decode_tok_s: arm.decode,
-                        wall_tok_s: arm.wall,
+                        policy: arm.name.clone(),
+                        decode_tok_s: Summary::of(&arm.decode)?,
+                        wall_tok_s: Summary::of(&arm.wall)?,
                         per_pass: arm.per_pass,
-                    });
+                    })
+                });
+                let lines: Vec<Line> = lines.collect();
+                for line in &lines {
+                    report.row(line.cells(&lines[0].decode_tok_s));
                 }
+                data.extend(lines);
             }
         }
     }
@@ -119,77 +136,55 @@ pub async fn run(
     report.publish(results)
 }
 
+/// One arm: what it does, and what came of it by round.
 struct Arm {
     name: String,
-    decode: Summary,
-    wall: Summary,
+    does: run::Arm,
+    decode: Vec<f64>,
+    wall: Vec<f64>,
     per_pass: f64,
 }
 
-async fn measure(
-    client: &Client,
-    args: &DecodeArgs,
-    prompts: &[Vec<u32>],
-    temperature: f32,
-) -> anyhow::Result<Vec<Arm>> {
-    let mut policies = vec![(PLAIN.to_owned(), ("Autoregressive", None))];
-    for &k in &args.lookaheads {
-        policies.push((format!("Speculative K={k}"), ("Speculative", Some(k))));
-    }
-    policies.push(("Speculative adaptive".to_owned(), ("Speculative", None)));
-    let mut decode = vec![Vec::new(); policies.len()];
-    let mut wall = vec![Vec::new(); policies.len()];
-    let mut passes = vec![(0_usize, 0_u32); policies.len()];
-    let mut reference: Vec<Vec<u32>> = Vec::new();
-    for round in 0..args.rounds {
-        // Round 0 starts with plain decoding, whose tokens are what all others must give.
-        for arm in arm_order(policies.len(), round) {
-            let ask = |ids| Ask {
-                ids,
-                max_tokens: TOKENS,
-                temperature,
-                seed: 7,
-                policy: Some(policies[arm].1),
-            };
-            client.complete(&ask(&prompts[0])).await?;
-            let mut answers: Vec<Answer> = Vec::new();
-            for ids in prompts {
-                answers.push(client.complete(&ask(ids)).await?);
-            }
-            if reference.is_empty() {
-                reference = answers.iter().map(|a| a.ids.clone()).collect();
-            }
-            if let Some(i) = answers
-                .iter()
-                .zip(&reference)
-                .position(|(a, r)| a.ids != *r)
-            {
-                bail!(
-                    "{} changed the tokens of prompt {i} at temperature {temperature}",
-                    policies[arm].0
-                );
-            }
-            let tokens: usize = answers.iter().map(|a| a.ids.len()).sum();
-            let decode_s: f64 = answers.iter().map(|a| a.decode.as_secs_f64()).sum();
-            let wall_s: f64 = answers.iter().map(|a| a.wall.as_secs_f64()).sum();
-            decode[arm].push((tokens - answers.len()) as f64 / decode_s);
-            wall[arm].push(tokens as f64 / wall_s);
-            let rounds: u32 = answers.iter().map(|a| a.rounds).sum();
-            passes[arm] = (tokens - answers.len(), rounds);
+impl Arm {
+    fn new(name: impl Into<String>, does: run::Arm) -> Self {
+        Self {
+            name: name.into(),
+            does,
+            decode: Vec::new(),
+            wall: Vec::new(),
+            per_pass: 0.0,
         }
     }
-    let arms = policies
-        .into_iter()
-        .enumerate()
-        .filter_map(|(i, (name, _))| {
-            let (tokens, rounds) = passes[i];
-            let per_pass = tokens as f64 / f64::from(rounds.max(1));
-            Some(Arm {
-                name,
-                decode: Summary::of(&decode[i])?,
-                wall: Summary::of(&wall[i])?,
-                per_pass,
-            })
-        });
-    Ok(arms.collect())
+}
+
+async fn measure(client: &Client, args: &DecodeArgs, work: &Work<'_>) -> anyhow::Result<Vec<Arm>> {
+    let fixed = args.lookaheads.iter().map(|&k| {
+        let arm = run::Arm::of(SPECULATIVE, k);
+        Arm::new(arm.name(), arm)
+    });
+    let adaptive = run::Arm {
+        policy: SPECULATIVE,
+        lookahead: None,
+    };
+    let mut arms = vec![Arm::new(PLAIN, run::PLAIN)];
+    arms.extend(fixed);
+    arms.push(Arm::new("Speculative adaptive", adaptive));
+    let mut reference = Reference::default();
+    for round in 0..args.rounds {
+        // Round 0 starts with plain decoding, whose tokens are what all others must give.
+        for place in arm_order(arms.len(), round) {
+            let arm = &mut arms[place];
+            client.complete(&work.ask(0, &arm.does)).await?;
+            let mut tally = Tally::default();
+            for index in 0..work.prompts.len() {
+                let answer = client.complete(&work.ask(index, &arm.does)).await?;
+                tally.note(&answer);
+                reference.check(index, answer.ids, &arm.name)?;
+            }
+            arm.decode.push(tally.rate());
+            arm.wall.push(tally.wall_rate());
+            arm.per_pass = tally.tokens_per_round();
+        }
+    }
+    Ok(arms)
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::{
     prompts::simulated,
     report::Report,
-    run::{self, Arm, PLAIN, Tally, Work},
+    run::{self, Arm, PLAIN, Reference, Tally, Work},
     stack::{Setup, Stack},
     stats::{Summary, arm_order},
 };
@@ -77,7 +77,7 @@ pub async fn run(args: &DistantArgs, binary: PathBuf, results: &Path) -> anyhow:
     }
     let mut report = report(args);
     let mut data = Vec::new();
-    let prompts: Vec<_> = (0..args.prompts).map(|i| simulated(i, 32)).collect();
+    let prompts: Vec<_> = (0..args.prompts).map(simulated).collect();
     for &temperature in &args.temperatures {
         let work = Work {
             prompts: &prompts,
@@ -125,7 +125,7 @@ async fn compare(
     report: &mut Report,
 ) -> anyhow::Result<Vec<Value>> {
     let (_, near) = stacks.first().context("no delay to measure")?;
-    let mut reference = Vec::new();
+    let mut reference = Reference::default();
     let plain = run::measure(near, &PLAIN, work, &mut reference).await?;
     let mut best = Vec::new();
     for policy in POLICIES {
@@ -159,7 +159,7 @@ async fn best_lookahead(
     stack: &Stack,
     work: &Work<'_>,
     policy: &'static str,
-    reference: &mut Vec<Vec<u32>>,
+    reference: &mut Reference,
 ) -> anyhow::Result<Arm> {
     let work = Work {
         prompts: &work.prompts[..work.prompts.len().min(2)],
@@ -206,30 +206,22 @@ impl Cell {
         report: &mut Report,
     ) -> Option<Value> {
         let rates = [Summary::of(&self.rates[0])?, Summary::of(&self.rates[1])?];
-        let ratios: Vec<f64> = std::iter::zip(&self.rates[1], &self.rates[0])
-            .map(|(ssd, speculative)| ssd / speculative)
-            .collect();
-        let ratio = Summary::of(&ratios)?;
-        let (hit_round, extra) = self.ssd.rounds_of("ahead");
-        let (_, besides) = plain.rounds_of("none");
-        let over_bare = hit_round / (hit_round - extra + besides) - 1.0;
+        let ratio = Summary::ratio(&self.rates[1], &self.rates[0])?;
+        let (hit_round, verification) = self.ssd.hit_round(plain);
+        let over_bare = hit_round / verification - 1.0;
         // A warm-up request comes with each measurement of all prompts.
         let messages = self.ssd.round_bytes();
         let wire = self.bytes / self.ssd.all_rounds(rates[1].n);
+        let rate = |arm: usize| {
+            let lookahead = best[arm].lookahead.unwrap_or(0);
+            format!("{:.1} K={lookahead}", rates[arm].median)
+        };
         report.row([
             format!("{temperature:.0}"),
             format!("{:.2}", delay as f64 / 1e3),
-            format!(
-                "{:.1} K={}",
-                rates[0].median,
-                best[0].lookahead.unwrap_or(0)
-            ),
-            format!(
-                "{:.1} K={}",
-                rates[1].median,
-                best[1].lookahead.unwrap_or(0)
-            ),
-            format!("{:.2} ({:.2} to {:.2})", ratio.median, ratio.min, ratio.max),
+            rate(0),
+            rate(1),
+            ratio.span(),
             format!(
                 "{:.3} ({:.3})",
                 self.ssd.hit_rate(false),

@@ -82,8 +82,8 @@ fn encode(folder: &Path, prompts: impl Iterator<Item = String>) -> anyhow::Resul
         .collect()
 }
 
-/// A prompt for simulated models, to whom tokens mean nothing: `len` of a vocabulary of 4,096.
-pub fn simulated(number: usize, len: u32) -> Vec<u32> {
+/// A prompt for simulated models, to whom tokens mean nothing: 32 of a vocabulary of 4,096.
+pub fn simulated(number: usize) -> Vec<u32> {
     let first = number as u32 * 131;
-    (0..len).map(|i| 3 + (first + i * 17) % 4000).collect()
+    (0..32).map(|i| 3 + (first + i * 17) % 4000).collect()
 }

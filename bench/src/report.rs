@@ -29,20 +29,20 @@ impl Report {
     /// An empty report on this machine.
     pub fn new(name: &str, method: impl Into<String>, columns: &[&str]) -> Self {
         Self {
-            name: name.to_owned(),
-            method: method.into(),
             machine: Some(machine::describe()),
-            columns: columns.iter().map(|c| (*c).to_owned()).collect(),
-            rows: Vec::new(),
-            data: serde_json::Value::Null,
+            ..Self::computed(name, method, columns)
         }
     }
 
     /// An empty report of what is the same on every machine.
-    pub fn computed(name: &'static str, method: impl Into<String>, columns: &[&str]) -> Self {
+    pub fn computed(name: &str, method: impl Into<String>, columns: &[&str]) -> Self {
         Self {
+            name: name.to_owned(),
+            method: method.into(),
             machine: None,
-            ..Self::new(name, method, columns)
+            columns: columns.iter().map(|c| (*c).to_owned()).collect(),
+            rows: Vec::new(),
+            data: serde_json::Value::Null,
         }
     }
 

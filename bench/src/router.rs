@@ -136,21 +136,22 @@ impl Arrivals {
     }
 }
 
+/// What both arms are asked: prompt `ids`.
+fn ask<'a>(ids: &'a [u32], args: &RouterArgs) -> Ask<'a> {
+    Ask {
+        ids,
+        max_tokens: args.tokens,
+        temperature: 0.0,
+        seed: 1,
+        policy: None,
+    }
+}
+
 async fn ask_router(stack: &Stack, args: &RouterArgs) -> anyhow::Result<Vec<Vec<Duration>>> {
     let client = stack.client();
     let streams = (0..args.streams).map(|stream| {
         let client = client.clone();
-        async move {
-            let ids = simulated(stream, 32);
-            let ask = Ask {
-                ids: &ids,
-                max_tokens: args.tokens,
-                temperature: 0.0,
-                seed: 1,
-                policy: None,
-            };
-            client.stream(&ask).await
-        }
+        async move { client.stream(&ask(&simulated(stream), args)).await }
     });
     try_join_all(streams).await
 }
@@ -160,15 +161,7 @@ async fn ask_target(stack: &Stack, args: &RouterArgs) -> anyhow::Result<Vec<Vec<
     let streams = (0..args.streams).map(|stream| {
         let client = client.clone();
         async move {
-            let ids = simulated(stream, 32);
-            let ask = Ask {
-                ids: &ids,
-                max_tokens: args.tokens,
-                temperature: 0.0,
-                seed: 1,
-                policy: None,
-            };
-            let request = target::request(&ask);
+            let request = target::request(&ask(&simulated(stream), args));
             let start = Instant::now();
             let mut arrivals = Vec::new();
             let mut events = client.generate(request).await?;

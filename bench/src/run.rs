@@ -69,6 +69,23 @@ impl Work<'_> {
     }
 }
 
+/// The tokens of every prompt, which no arm may change: those of the first arm to be noted.
+#[derive(Clone, Debug, Default)]
+pub struct Reference(Vec<Vec<u32>>);
+
+impl Reference {
+    /// Notes the tokens of prompt `index`, or holds them against those noted. `who` is named in the
+    /// error.
+    pub fn check(&mut self, index: usize, ids: Vec<u32>, who: &str) -> anyhow::Result<()> {
+        match self.0.get(index) {
+            Some(wanted) if *wanted == ids => {}
+            Some(_) => bail!("{who} changed the tokens of prompt {index}"),
+            None => self.0.push(ids),
+        }
+        Ok(())
+    }
+}
+
 /// Sums over the requests of one or more measurements.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
@@ -78,17 +95,18 @@ pub struct Tally {
     drafted: u32,
     accepted: u32,
     decode: Duration,
+    wall: Duration,
     target: Counts,
     draft: Counts,
 }
 
 /// Measures `arm` on all prompts, one request after the other, after a warm-up request. The tokens
-/// must be those of `reference`, which is filled by the first arm.
+/// must be those of `reference`.
 pub async fn measure(
     stack: &Stack,
     arm: &Arm,
     work: &Work<'_>,
-    reference: &mut Vec<Vec<u32>>,
+    reference: &mut Reference,
 ) -> anyhow::Result<Tally> {
     let client = stack.target_client();
     client.complete(&work.ask(0, arm)).await?;
@@ -97,11 +115,7 @@ pub async fn measure(
     for index in 0..work.prompts.len() {
         let answer = client.complete(&work.ask(index, arm)).await?;
         tally.note(&answer);
-        match reference.get(index) {
-            None => reference.push(answer.ids),
-            Some(wanted) if *wanted == answer.ids => {}
-            Some(_) => bail!("{} changed the tokens of prompt {index}", arm.name()),
-        }
+        reference.check(index, answer.ids, &arm.name())?;
     }
     tally.target = stack.counts("target").await?.since(&before.0);
     tally.draft = stack.counts("draft").await?.since(&before.1);
@@ -117,6 +131,7 @@ impl Tally {
         self.drafted += answer.drafted;
         self.accepted += answer.accepted;
         self.decode += answer.decode;
+        self.wall += answer.wall;
     }
 
     /// Adds another measurement of the same arm.
@@ -127,6 +142,7 @@ impl Tally {
         self.drafted += other.drafted;
         self.accepted += other.accepted;
         self.decode += other.decode;
+        self.wall += other.wall;
         self.target.add(&other.target);
         self.draft.add(&other.draft);
     }
@@ -134,6 +150,11 @@ impl Tally {
     /// Tokens per second after the first of each answer.
     pub fn rate(&self) -> f64 {
         self.later_tokens() / self.decode.as_secs_f64()
+    }
+
+    /// All tokens per second, from requests out to replies in.
+    pub fn wall_rate(&self) -> f64 {
+        self.tokens as f64 / self.wall.as_secs_f64()
     }
 
     /// Tokens of a round, the decided one included.
@@ -179,6 +200,14 @@ impl Tally {
             mean("foretoken_round_seconds"),
             mean("foretoken_round_extra_seconds"),
         )
+    }
+
+    /// Mean seconds of the rounds whose window was drafted ahead, and of a bare verification of the
+    /// same rows: their steps, and what a round of `plain` decoding needs besides its step.
+    pub fn hit_round(&self, plain: &Self) -> (f64, f64) {
+        let (round, extra) = self.rounds_of("ahead");
+        let (_, besides) = plain.rounds_of("none");
+        (round, round - extra + besides)
     }
 
     /// Bytes of a round's messages, both ways.
@@ -231,5 +260,20 @@ impl Tally {
 
     fn rounds(&self) -> f64 {
         f64::from(self.rounds.max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_held_against_those_noted_first() {
+        let mut reference = Reference::default();
+        for (index, ids) in [(0, vec![1, 2]), (1, vec![3]), (0, vec![1, 2])] {
+            reference.check(index, ids, "plain").expect("the same");
+        }
+        let error = reference.check(1, vec![3, 4], "SSD").expect_err("changed");
+        assert_eq!(error.to_string(), "SSD changed the tokens of prompt 1");
     }
 }

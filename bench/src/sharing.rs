@@ -3,17 +3,18 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use futures::future::try_join_all;
 use serde_json::json;
 
 use crate::{
+    client::Answer,
     distant,
     prompts::simulated,
     report::Report,
-    run::{Arm, PLAIN, Work},
+    run::{Arm, PLAIN, Reference, Work},
     stack::{Setup, Stack},
-    stats::{Summary, arm_order},
+    stats::{Summary, arm_order, jain},
 };
 
 /// What to measure.
@@ -70,7 +71,7 @@ pub async fn run(args: &SharingArgs, binary: PathBuf, results: &Path) -> anyhow:
             .with_context(|| format!("no policy is called {policy}"))?;
         for temperature in [0.0, 1.0] {
             let mut sides = [Side::new(&shared), Side::new(&private)];
-            let mut reference = Vec::new();
+            let mut reference = Reference::default();
             side_rates(&private, &PLAIN, temperature, args.streams, &mut reference).await?;
             for side in &mut sides {
                 side.choose(args, policy, temperature, &mut reference)
@@ -141,7 +142,7 @@ impl<'a> Side<'a> {
         args: &SharingArgs,
         policy: &'static str,
         temperature: f32,
-        reference: &mut Vec<Vec<u32>>,
+        reference: &mut Reference,
     ) -> anyhow::Result<()> {
         let mut best = 0.0;
         for &lookahead in &args.lookaheads {
@@ -163,24 +164,15 @@ impl<'a> Side<'a> {
     }
 }
 
-/// Jain's fairness index: 1 if all are equal, 1/n if one has everything.
-fn jain(rates: &[f64]) -> f64 {
-    let sum: f64 = rates.iter().sum();
-    let squares: f64 = rates.iter().map(|rate| rate * rate).sum();
-    sum * sum / (rates.len() as f64 * squares)
-}
-
 /// Tokens per second of each target, all of them at the same time; of several streams together.
 async fn side_rates(
     stacks: &[Stack],
     arm: &Arm,
     temperature: f32,
     streams: usize,
-    reference: &mut Vec<Vec<u32>>,
+    reference: &mut Reference,
 ) -> anyhow::Result<Vec<f64>> {
-    let prompts: Vec<_> = (0..stacks.len() * streams)
-        .map(|i| simulated(i, 32))
-        .collect();
+    let prompts: Vec<_> = (0..stacks.len() * streams).map(simulated).collect();
     let work = Work {
         prompts: &prompts,
         tokens: TOKENS,
@@ -192,17 +184,14 @@ async fn side_rates(
         async move { client.complete(&ask).await }
     });
     let answers = try_join_all(answers).await?;
-    for (number, answer) in answers.iter().enumerate() {
-        match reference.get(number) {
-            None => reference.push(answer.ids.clone()),
-            Some(wanted) if *wanted == answer.ids => {}
-            Some(_) => bail!("{} changed the tokens of stream {number}", arm.name()),
-        }
-    }
     let rates = answers.chunks(streams);
-    Ok(rates
-        .map(|answers| answers.iter().map(crate::client::Answer::decode_rate).sum())
-        .collect())
+    let rates = rates
+        .map(|answers| answers.iter().map(Answer::decode_rate).sum())
+        .collect();
+    for (number, answer) in answers.into_iter().enumerate() {
+        reference.check(number, answer.ids, &arm.name())?;
+    }
+    Ok(rates)
 }
 
 fn publish(
@@ -217,16 +206,13 @@ fn publish(
         Summary::of(&shared.fairness)?,
         Summary::of(&private.fairness)?,
     ];
-    let ratios: Vec<f64> = std::iter::zip(&shared.means, &private.means)
-        .map(|(shared, private)| shared / private)
-        .collect();
-    let ratio = Summary::of(&ratios)?;
+    let ratio = Summary::ratio(&shared.means, &private.means)?;
     report.row([
         policy.to_owned(),
         format!("{temperature:.0}"),
         format!("{:.1} K={}", rates[1].median, private.lookahead),
         format!("{:.1} K={}", rates[0].median, shared.lookahead),
-        format!("{:.2} ({:.2} to {:.2})", ratio.median, ratio.min, ratio.max),
+        ratio.span(),
         format!("{:.4} ({:.4})", fairness[0].median, fairness[0].min),
         format!("{:.4}", fairness[1].median),
     ]);
@@ -234,15 +220,4 @@ fn publish(
         "shared": {"lookahead": shared.lookahead, "tok_s": rates[0], "jain": fairness[0]},
         "private": {"lookahead": private.lookahead, "tok_s": rates[1], "jain": fairness[1]},
         "shared_over_private": ratio}))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn jains_index_is_one_for_equals_and_a_share_for_one_who_has_all() {
-        assert!((jain(&[3.0, 3.0, 3.0, 3.0]) - 1.0).abs() < 1e-12);
-        assert!((jain(&[5.0, 0.0, 0.0, 0.0]) - 0.25).abs() < 1e-12);
-    }
 }

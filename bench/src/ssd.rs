@@ -15,7 +15,7 @@ use self::theory::Theory;
 use crate::{
     prompts::Class,
     report::Report,
-    run::{self, Arm, PLAIN, Tally, Work},
+    run::{self, Arm, PLAIN, Reference, Tally, Work},
     stack::{Setup, Stack},
     stats::{Summary, arm_order},
 };
@@ -108,7 +108,7 @@ fn report(args: &SsdArgs) -> Report {
     Report::new(
         &args.name,
         format!(
-            "Shipped pair in {}, target and draft processes on a core each, gRPC over a Unix socket between them, asked \
+            "Shipped pair, the target in {}, the draft in int8, its default; processes on a core each, gRPC over a Unix socket between them, asked \
              without a router; \"plain, both cores\" has a target with two threads on both. {} prompts of each class x \
              {TOKENS} tokens, one at a time, end of sequence ignored. SSD drafts for up to {} outcomes. Lookaheads are \
              the best of {:?} in a sweep of {} rounds on a third of the prompts; then {} interleaved rounds, each arm \
@@ -157,7 +157,7 @@ const SSD: usize = 3;
 const SAME: usize = 4;
 
 async fn compare(args: &SsdArgs, stacks: &Stacks, work: &Work<'_>) -> anyhow::Result<Compared> {
-    let mut reference = Vec::new();
+    let mut reference = Reference::default();
     run::measure(&stacks.both, &PLAIN, work, &mut reference).await?;
     let (best, sweep) = sweep(args, &stacks.apart, work, &mut reference).await?;
     let [speculative, ssd] = best;
@@ -199,7 +199,7 @@ async fn sweep(
     args: &SsdArgs,
     stack: &Stack,
     work: &Work<'_>,
-    reference: &mut Vec<Vec<u32>>,
+    reference: &mut Reference,
 ) -> anyhow::Result<([Arm; 2], Vec<Value>)> {
     let work = Work {
         prompts: &work.prompts[..work.prompts.len().div_ceil(3)],
@@ -238,11 +238,7 @@ impl Compared {
 
     /// Of two arms, round by round.
     fn ratio(&self, of: usize, to: usize) -> Option<Summary> {
-        let ratios = self.rates[of]
-            .iter()
-            .zip(&self.rates[to])
-            .map(|(a, b)| a / b);
-        Summary::of(&ratios.collect::<Vec<_>>())
+        Summary::ratio(&self.rates[of], &self.rates[to])
     }
 
     fn theory(&self) -> Theory {
@@ -274,13 +270,10 @@ impl Compared {
             rate(BOTH),
             rate(SPECULATIVE),
             rate(SSD),
-            format!(
-                "{:.2} ({:.2} to {:.2})",
-                outright.median, outright.min, outright.max
-            ),
+            outright.span(),
             format!("{:.2}", theory.bound),
             format!("{:.0} %", 100.0 * outright.median / theory.bound),
-            format!("{:.2} ({:.2} to {:.2})", fair.median, fair.min, fair.max),
+            fair.span(),
             format!("{:.3} ({:.3})", ssd.hit_rate(false), ssd.hit_rate(true)),
             format!("{:.0} %", 100.0 * theory.whole),
             format!("{:+.1} %", 100.0 * (theory.hit_round - 1.0)),

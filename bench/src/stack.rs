@@ -58,8 +58,8 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// The shipped pair, the target in `dtype` and the draft in its default, the target with `threads` threads and the draft with one, all
-    /// on the first `threads` cores.
+    /// The shipped pair, the target in `dtype` and the draft in its default, the target with
+    /// `threads` threads and the draft with one, all on the first `threads` cores.
     pub fn shipped(binary: PathBuf, models: &Path, dtype: &str, threads: usize) -> Self {
         let cores = format!("0-{}", threads.max(1) - 1);
         Self {
@@ -111,19 +111,15 @@ impl Setup {
             draft: self.endpoint.clone(),
             passed: None,
             folder: tempfile::tempdir()?,
+            http: reqwest::Client::new(),
         };
         if let (Some(model), None) = (&self.draft, &self.endpoint) {
             let address = stack.address(self, "draft.sock")?;
             let mut service = self.draft_service.clone();
             service["instance"] = json!("draft");
             service["listen"] = json!([address.to_string()]);
-            stack.spawn(
-                self,
-                "draft",
-                &self.draft_cores,
-                &section(&self.draft_model, model),
-                service,
-            )?;
+            let model = section(&self.draft_model, model);
+            stack.spawn_engine(self, "draft", &self.draft_cores, &model, service)?;
             stack.draft = Some(address);
         }
         stack.target = stack.address(self, "target.sock")?;
@@ -133,18 +129,13 @@ impl Setup {
         if let Some(draft) = stack.detour(self.relay)? {
             service["endpoints"] = json!([{"name": "draft", "address": draft.to_string()}]);
         }
-        stack.spawn(
-            self,
-            "target",
-            &self.cores,
-            &section(&self.target_model, &self.target),
-            service,
-        )?;
+        let model = section(&self.target_model, &self.target);
+        stack.spawn_engine(self, "target", &self.cores, &model, service)?;
         if self.router {
             let listen = format!("127.0.0.1:{}", free_port()?);
             let config = json!({"listen": listen, "models": [{"name": MODEL, "folder": self.target}],
                 "targets": [{"name": "target", "model": MODEL, "address": stack.target.to_string()}]});
-            stack.spawn_with(self, "router", &self.cores, &config)?;
+            stack.spawn(self, "router", &self.cores, &config, None)?;
             stack.base = format!("http://{listen}");
         }
         stack.wait_ready().await?;
@@ -176,6 +167,8 @@ pub struct Stack {
     draft: Option<Address>,
     passed: Option<Arc<Passed>>,
     folder: tempfile::TempDir,
+    /// Asks services for what they say of themselves; load has connections of its own.
+    http: reqwest::Client,
 }
 
 #[derive(Debug)]
@@ -218,7 +211,8 @@ impl Stack {
         let Some(port) = found.and_then(|child| child.metrics) else {
             return Ok(Counts::default());
         };
-        let answer = reqwest::get(format!("http://127.0.0.1:{port}/metrics")).await?;
+        let url = format!("http://127.0.0.1:{port}/metrics");
+        let answer = self.http.get(url).send().await?;
         Counts::parse(&answer.error_for_status()?.text().await?)
     }
 
@@ -256,7 +250,7 @@ impl Stack {
     }
 
     /// Starts a target or a draft, with a port for its metrics.
-    fn spawn(
+    fn spawn_engine(
         &mut self,
         setup: &Setup,
         name: &'static str,
@@ -266,24 +260,17 @@ impl Stack {
     ) -> anyhow::Result<()> {
         let port = free_port()?;
         service["metrics_listen"] = json!(format!("127.0.0.1:{port}"));
-        self.spawn_with(
-            setup,
-            name,
-            cores,
-            &json!({"model": model, "service": service}),
-        )?;
-        if let Some(started) = self.children.last_mut() {
-            started.metrics = Some(port);
-        }
-        Ok(())
+        let config = json!({"model": model, "service": service});
+        self.spawn(setup, name, cores, &config, Some(port))
     }
 
-    fn spawn_with(
+    fn spawn(
         &mut self,
         setup: &Setup,
         name: &'static str,
         cores: &str,
         config: &Value,
+        metrics: Option<u16>,
     ) -> anyhow::Result<()> {
         let path = self.folder.path().join(format!("{name}.json"));
         fs::write(&path, config.to_string())?;
@@ -305,7 +292,6 @@ impl Stack {
         let child = command
             .spawn()
             .with_context(|| format!("cannot start {}", setup.binary.display()))?;
-        let metrics = None;
         self.children.push(Service {
             name,
             child,
@@ -315,9 +301,8 @@ impl Stack {
     }
 
     async fn wait_ready(&mut self) -> anyhow::Result<()> {
-        let http = reqwest::Client::new();
         let deadline = Instant::now() + PATIENCE;
-        while !self.is_ready(&http).await {
+        while !self.is_ready().await {
             for Service { name, child, .. } in &mut self.children {
                 if let Some(status) = child.try_wait()? {
                     let log = fs::read_to_string(self.folder.path().join(format!("{name}.log")));
@@ -333,11 +318,11 @@ impl Stack {
     }
 
     /// Whether a token can be served, and the target has met its draft.
-    async fn is_ready(&self, http: &reqwest::Client) -> bool {
+    async fn is_ready(&self) -> bool {
         let served = if self.base.is_empty() {
             self.target_client().answers().await
         } else {
-            let answer = http.get(format!("{}/ready", self.base)).send().await;
+            let answer = self.http.get(format!("{}/ready", self.base)).send().await;
             answer.is_ok_and(|answer| answer.status().is_success())
         };
         let wanted = if self.draft.is_some() { 1.0 } else { 0.0 };

@@ -31,6 +31,16 @@ impl Summary {
         })
     }
 
+    /// Of two arms, round by round: what those of `of` are over those of `to`.
+    pub fn ratio(of: &[f64], to: &[f64]) -> Option<Self> {
+        Self::of(&of.iter().zip(to).map(|(a, b)| a / b).collect::<Vec<_>>())
+    }
+
+    /// For tables: the median, and the lowest to the highest.
+    pub fn span(&self) -> String {
+        format!("{:.2} ({:.2} to {:.2})", self.median, self.min, self.max)
+    }
+
     /// Half the range over the median: 0.05 reads "plus or minus 5 %".
     pub fn half_spread(&self) -> f64 {
         (self.max - self.min) / 2.0 / self.median
@@ -49,6 +59,14 @@ pub fn percentile(sorted: &[f64], share: f64) -> f64 {
     sorted[rank.clamp(1, sorted.len()) - 1]
 }
 
+/// Jain's index of fairness (Jain, Chiu and Hawe 1984): 1 if all are equal, 1/n if one has
+/// everything.
+pub fn jain(rates: &[f64]) -> f64 {
+    let sum: f64 = rates.iter().sum();
+    let squares: f64 = rates.iter().map(|rate| rate * rate).sum();
+    sum * sum / (rates.len() as f64 * squares)
+}
+
 /// The order in which arm indices `0..arms` run in round `round`: rotated, so that no arm is
 /// always first and a slow minute hits all alike.
 pub fn arm_order(arms: usize, round: usize) -> impl Iterator<Item = usize> {
@@ -65,6 +83,18 @@ mod tests {
         assert_eq!((s.min, s.median, s.max, s.n), (1.0, 2.5, 4.0, 4));
         assert!((s.half_spread() - 0.6).abs() < 1e-12);
         assert_eq!(Summary::of(&[]), None);
+    }
+
+    #[test]
+    fn ratios_are_of_the_rounds_and_not_of_the_medians() {
+        let ratio = Summary::ratio(&[2.0, 6.0, 4.0], &[1.0, 6.0, 8.0]).expect("rounds");
+        assert_eq!(ratio.span(), "1.00 (0.50 to 2.00)");
+    }
+
+    #[test]
+    fn jains_index_is_one_for_equals_and_a_share_for_one_who_has_all() {
+        assert!((jain(&[3.0, 3.0, 3.0, 3.0]) - 1.0).abs() < 1e-12);
+        assert!((jain(&[5.0, 0.0, 0.0, 0.0]) - 0.25).abs() < 1e-12);
     }
 
     #[test]

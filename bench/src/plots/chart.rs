@@ -8,10 +8,12 @@ use plotters::{
 
 use super::{COLOURS, named::NamedAxis};
 
-/// Size of a plot, and where its legend begins, in pixels.
-const SIZE: (u32, u32) = (840, 400);
-const LEGEND: u32 = 610;
-const FONT: &str = "sans-serif";
+/// Width of a plot, where its legend begins, and height of a chart, in pixels.
+pub(super) const WIDTH: u32 = 840;
+pub(super) const LEGEND: u32 = 610;
+const HEIGHT: u32 = 400;
+/// Of all text.
+pub(super) const FONT: &str = "sans-serif";
 
 /// Lines in a plane.
 #[derive(Default)]
@@ -41,7 +43,7 @@ pub(super) struct Line {
 impl Chart {
     /// Pixels across and down.
     pub(super) fn size() -> (u32, u32) {
-        SIZE
+        (WIDTH, HEIGHT)
     }
 
     pub(super) fn draw_on<DB: DrawingBackend>(
@@ -94,18 +96,10 @@ impl Chart {
             chart.draw_series(spans.map(|(&(x, _), &(low, high))| {
                 PathElement::new(vec![(x, low), (x, high)], colour.stroke_width(1))
             }))?;
-            let marks = points.into_iter().map(|point| {
-                let style = if line.bare {
-                    colour.stroke_width(2)
-                } else {
-                    colour.filled()
-                };
-                Circle::new(point, if line.bare { 6 } else { 3 }, style)
-            });
-            chart.draw_series(marks)?;
+            let marks = points.into_iter();
+            chart.draw_series(marks.map(|point| line.key().mark(point, colour)))?;
         }
-        let kind = |line: &Line| if line.bare { Key::Ring } else { Key::Line };
-        let names = self.lines.iter().map(|line| (&line.name[..], kind(line)));
+        let names = self.lines.iter().map(|line| (&line.name[..], line.key()));
         draw_legend(&legend, names)
     }
 
@@ -120,6 +114,10 @@ impl Chart {
 }
 
 impl Line {
+    fn key(&self) -> Key {
+        if self.bare { Key::Ring } else { Key::Line }
+    }
+
     fn tops(&self) -> impl Iterator<Item = f64> {
         let points = self.points.iter().map(|point| point.1);
         points.chain(self.ranges.iter().map(|range| range.1))
@@ -137,6 +135,17 @@ pub(super) enum Key {
     Ring,
 }
 
+impl Key {
+    /// The dot or ring.
+    pub(super) fn mark<At>(self, at: At, colour: RGBColor) -> Circle<At, i32> {
+        match self {
+            Self::Line => Circle::new(at, 3, colour.filled()),
+            Self::Dot => Circle::new(at, 4, colour.filled()),
+            Self::Ring => Circle::new(at, 6, colour.stroke_width(2)),
+        }
+    }
+}
+
 /// Names of the arms, below each other.
 pub(super) fn draw_legend<'a, DB: DrawingBackend>(
     area: &DrawingArea<DB, Shift>,
@@ -145,15 +154,11 @@ pub(super) fn draw_legend<'a, DB: DrawingBackend>(
     let text = TextStyle::from((FontFamily::SansSerif, 13).into_font());
     for (i, ((name, key), colour)) in names.zip(COLOURS).enumerate() {
         let y = 56 + 24 * i as i32;
-        let stroke = colour.stroke_width(2);
-        match key {
-            Key::Ring => area.draw(&Circle::new((19, y), 6, stroke))?,
-            Key::Dot => area.draw(&Circle::new((19, y), 4, colour.filled()))?,
-            Key::Line => {
-                area.draw(&PathElement::new(vec![(8, y), (30, y)], stroke))?;
-                area.draw(&Circle::new((19, y), 3, colour.filled()))?;
-            }
+        if matches!(key, Key::Line) {
+            let stroke = colour.stroke_width(2);
+            area.draw(&PathElement::new(vec![(8, y), (30, y)], stroke))?;
         }
+        area.draw(&key.mark((19, y), colour))?;
         area.draw(&Text::new(name.to_owned(), (38, y - 7), text.clone()))?;
     }
     Ok(())

@@ -4,16 +4,13 @@ use plotters::{coord::Shift, prelude::*};
 
 use super::{
     COLOURS,
-    chart::{Key, draw_legend},
+    chart::{FONT, Key, LEGEND, WIDTH, draw_legend},
     named::NamedAxis,
 };
 
-/// Pixels across; of the legend; of a name; of everything but the names.
-const WIDTH: u32 = 840;
-const LEGEND: u32 = 610;
+/// Pixels down: of a name, and of everything but the names.
 const ROW: u32 = 24;
 const REST: u32 = 100;
-const FONT: &str = "sans-serif";
 
 /// Named rows with a number for each arm.
 pub(super) struct Dots {
@@ -72,17 +69,15 @@ impl Dots {
         for (arm, colour) in self.arms.iter().zip(COLOURS) {
             let points = arm.values.iter().enumerate();
             let points = points.filter_map(|(row, value)| Some(((*value)?, place(row))));
-            chart.draw_series(points.map(|point| {
-                let style = if arm.bare {
-                    colour.stroke_width(2)
-                } else {
-                    colour.filled()
-                };
-                Circle::new(point, if arm.bare { 6 } else { 4 }, style)
-            }))?;
+            chart.draw_series(points.map(|point| arm.key().mark(point, colour)))?;
         }
-        let kind = |arm: &Arm| if arm.bare { Key::Ring } else { Key::Dot };
-        let names = self.arms.iter().map(|arm| (&arm.name[..], kind(arm)));
+        let names = self.arms.iter().map(|arm| (&arm.name[..], arm.key()));
         draw_legend(&legend, names)
+    }
+}
+
+impl Arm {
+    fn key(&self) -> Key {
+        if self.bare { Key::Ring } else { Key::Dot }
     }
 }

@@ -61,7 +61,7 @@ fn published(lines: &[sim::Line]) -> Plot {
     })
 }
 
-/// A line for each arm, and rings for what was published of it.
+/// A line for each arm.
 fn arms(lines: &[sim::Line], names: &[&str], value: impl Fn(&sim::Line) -> f64) -> Vec<Line> {
     names
         .iter()
@@ -77,19 +77,24 @@ fn arms(lines: &[sim::Line], names: &[&str], value: impl Fn(&sim::Line) -> f64) 
         .collect()
 }
 
+/// Rings for what was published of the paper's SSD, divided by `share`.
+fn rings(lines: &[sim::Line], name: &str, share: impl Fn(&sim::Line) -> f64) -> Line {
+    let known = lines.iter().filter(|line| line.arm == arm::PAPER);
+    Line {
+        name: name.to_owned(),
+        points: known
+            .filter_map(|line| Some((line.x, line.published? / share(line))))
+            .collect(),
+        bare: true,
+        ..Line::default()
+    }
+}
+
 fn lookahead(lines: &[sim::Line]) -> Plot {
     let mut drawn = arms(lines, &[arm::SPECULATIVE, arm::PAPER, arm::OURS], |line| {
         line.speed
     });
-    let known = lines.iter().filter(|line| line.arm == arm::PAPER);
-    drawn.push(Line {
-        name: "SSD, reproduction".to_owned(),
-        points: known
-            .filter_map(|line| Some((line.x, line.published?)))
-            .collect(),
-        bare: true,
-        ..Line::default()
-    });
+    drawn.push(rings(lines, "SSD, reproduction", |_| 1.0));
     Plot::Chart(Chart {
         title: "32B/0.6B at the reproduction's times: the price of a long window".to_owned(),
         across: "lookahead K",
@@ -103,15 +108,7 @@ fn lookahead(lines: &[sim::Line]) -> Plot {
 fn batch(lines: &[sim::Line]) -> Plot {
     let names = [arm::PLAIN, arm::SPECULATIVE, arm::PAPER, arm::OURS];
     let mut drawn = arms(lines, &names, |line| line.speed / line.x);
-    let known = lines.iter().filter(|line| line.arm == arm::PAPER);
-    drawn.push(Line {
-        name: "SSD, authors' log".to_owned(),
-        points: known
-            .filter_map(|line| Some((line.x, line.published? / line.x)))
-            .collect(),
-        bare: true,
-        ..Line::default()
-    });
+    drawn.push(rings(lines, "SSD, authors' log", |line| line.x));
     Plot::Chart(Chart {
         title: "70B/1B: requests at once".to_owned(),
         across: "requests at once",
@@ -150,12 +147,8 @@ fn sharing(lines: &[sim::Line]) -> Plot {
     let alone = alone.map_or(1.0, |line| line.speed / line.x);
     let relative = |line: &sim::Line| line.speed / line.x / alone;
     let mut drawn = Vec::new();
-    for (ending, name) in [
-        ("1 endpoint", "1 endpoint"),
-        ("2 endpoints", "2 endpoints"),
-        ("8 endpoints", "8 endpoints"),
-    ] {
-        let own = lines.iter().filter(|line| line.case.ends_with(ending));
+    for name in ["1 endpoint", "2 endpoints", "8 endpoints"] {
+        let own = lines.iter().filter(|line| line.case.ends_with(name));
         let own: Vec<_> = own.cloned().collect();
         for mut line in arms(&own, &[arm::OURS], relative) {
             name.clone_into(&mut line.name);

@@ -69,7 +69,6 @@ pub(super) struct Endpoint {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) busy: Duration,
-    pub(super) steps: u64,
     pub(super) windows: u64,
     /// Windows that had been drafted for before they were asked for.
     pub(super) prepared: u64,
@@ -202,7 +201,6 @@ impl Endpoint {
             }
             return None;
         }
-        self.counts.steps += 1;
         Some(times.draft(rows))
     }
 

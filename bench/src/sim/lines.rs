@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::world::Figures;
 use crate::report::Report;
 
 /// One simulation and what was published of its like.
@@ -38,51 +37,6 @@ pub struct Line {
     pub draft_busy: f64,
     /// Jain's index over targets.
     pub fairness: f64,
-}
-
-/// What a line is about.
-#[derive(Clone, Debug)]
-pub(super) struct Label {
-    pub(super) experiment: &'static str,
-    pub(super) case: String,
-    pub(super) axis: &'static str,
-    pub(super) x: f64,
-    pub(super) arm: &'static str,
-    pub(super) lookahead: u32,
-    pub(super) published: Option<f64>,
-    pub(super) given: bool,
-}
-
-impl Label {
-    pub(super) fn line(self, figures: &Figures) -> Line {
-        let Self {
-            experiment,
-            case,
-            axis,
-            x,
-            arm,
-            lookahead,
-            published,
-            given,
-        } = self;
-        Line {
-            experiment: experiment.to_owned(),
-            case,
-            axis: axis.to_owned(),
-            x,
-            arm: arm.to_owned(),
-            lookahead,
-            speed: figures.speed(),
-            published,
-            given,
-            hit_rate: figures.hit_rate,
-            tokens_per_round: figures.tokens_per_round,
-            round_ms: figures.round_ms,
-            wait_ms: figures.wait_ms,
-            draft_busy: figures.draft_busy,
-            fairness: figures.fairness(),
-        }
-    }
 }
 
 /// The lines as a table.

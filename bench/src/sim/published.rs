@@ -159,13 +159,9 @@ pub(super) const LOG: Setting = Setting {
     fan_out: 3,
 };
 pub(super) const LOG_SINGLE: f64 = 238.0;
-/// Requests, tokens a second, and the round in ms where it was printed.
-pub(super) const LOG_BATCHES: [(usize, f64, Option<f64>); 4] = [
-    (2, 409.0, None),
-    (4, 681.0, Some(29.0)),
-    (8, 1166.0, Some(35.0)),
-    (16, 1900.0, Some(LOG_ROUND_OF_16)),
-];
+/// Requests and tokens a second.
+pub(super) const LOG_BATCHES: [(usize, f64); 4] =
+    [(2, 409.0), (4, 681.0), (8, 1166.0), (16, 1900.0)];
 
 impl Setting {
     /// Times, with `row` for each row of a target's pass beyond the first few.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     arm,
     arms::Lab,
-    lines::{Label, Line},
+    lines::Line,
     published::{
         self, LLAMA, LOG, LOG_BATCHES, LOG_SINGLE, QWEN, REPRODUCTION, REPRODUCTION_SPECULATIVE,
         REPRODUCTION_SPEEDS, Setting,
@@ -38,23 +38,30 @@ impl Bench {
         published: Published,
         scenario: &Scenario,
     ) -> anyhow::Result<()> {
-        let label = Label {
-            experiment: self.experiment,
+        let figures = scenario.run()?;
+        self.lines.push(Line {
+            experiment: self.experiment.to_owned(),
             case: self.case.clone(),
-            axis: self.axis,
+            axis: self.axis.to_owned(),
             x,
-            arm,
+            arm: arm.to_owned(),
             lookahead,
+            speed: figures.speed(),
             published: published.figure,
             given: published.given,
-        };
-        self.lines.push(label.line(&scenario.run()?));
+            hit_rate: figures.hit_rate,
+            tokens_per_round: figures.tokens_per_round,
+            round_ms: figures.round_ms,
+            wait_ms: figures.wait_ms,
+            draft_busy: figures.draft_busy,
+            fairness: figures.fairness(),
+        });
         Ok(())
     }
 }
 
 /// What was published of an arm.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Published {
     figure: Option<f64>,
     given: bool,
@@ -134,8 +141,8 @@ pub(super) fn reproduction(lab: &Lab) -> anyhow::Result<Vec<Line>> {
 pub(super) fn batches(lab: &Lab) -> anyhow::Result<Vec<Line>> {
     let case = lab.case(LOG, published::log_agreement());
     let mut bench = Bench::new("batch", LOG.name, "streams");
-    let single = [(1, LOG_SINGLE, None)];
-    for (batch, speed, _) in single.into_iter().chain(LOG_BATCHES) {
+    let single = [(1, LOG_SINGLE)];
+    for (batch, speed) in single.into_iter().chain(LOG_BATCHES) {
         let x = batch as f64;
         let known = if batch == 1 { given } else { shown };
         let batched = |scenario| case.batched(scenario, batch);

@@ -16,6 +16,7 @@ use super::{
     target::{self, PROMPT, Target},
     times::Times,
 };
+use crate::stats::jain;
 
 /// A deployment and what it is to do.
 #[derive(Clone, Debug)]
@@ -65,10 +66,9 @@ impl Figures {
         self.speeds.iter().sum()
     }
 
-    /// Jain's index of fairness (Jain, Chiu and Hawe 1984): 1 if all targets are equally fast.
+    /// Jain's index over targets.
     pub(super) fn fairness(&self) -> f64 {
-        let squares: f64 = self.speeds.iter().map(|speed| speed * speed).sum();
-        self.speed().powi(2) / (self.speeds.len() as f64 * squares)
+        jain(&self.speeds)
     }
 }
 

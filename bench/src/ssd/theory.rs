@@ -35,9 +35,7 @@ impl Theory {
         ssd: &Tally,
         lookahead: u32,
     ) -> Self {
-        let (hit_round, extra) = ssd.rounds_of("ahead");
-        let (_, besides) = plain.rounds_of("none");
-        let verification = hit_round - extra + besides;
+        let (hit_round, verification) = ssd.hit_round(plain);
         // Of a round of `Speculative` with SSD's windows, less the wait for them.
         let whole = same.round() - same.wait();
         let speculator = |tally: &Tally, time, next_hit| Speculator {
