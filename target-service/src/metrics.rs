@@ -6,7 +6,9 @@
 use std::time::Duration;
 
 use foretoken_engine::runner::RunnerInfo;
-use foretoken_service::metrics::{Fraction, Labelled, LabelledHistogram, Meters, Numbered};
+use foretoken_service::metrics::{
+    Fraction, Labelled, LabelledHistogram, Meters, NamedFraction, Numbered,
+};
 use foretoken_speculation::{
     local::Origin,
     policy::target::{AheadStats, Lookup, Source, TargetStats},
@@ -63,6 +65,7 @@ pub(crate) struct Metrics {
     round_bytes: Histogram,
     local_proposed: Labelled,
     local_accepted: Labelled,
+    saguaro_c: NamedFraction,
 }
 
 /// A verdict, as far as it is counted.
@@ -132,6 +135,7 @@ impl Metrics {
             round_bytes: to.bytes("foretoken_round_bytes", "Bytes of messages a round of a request, both ways"),
             local_proposed: to.labelled("foretoken_local_tokens_proposed", "Tokens of this host's own proposals verified"),
             local_accepted: to.labelled("foretoken_local_tokens_accepted", "Tokens of this host's own proposals accepted"),
+            saguaro_c: to.named_fraction("foretoken_saguaro_c", "Factor by which an endpoint draws less of what it guesses"),
         };
         (metrics, to.registry())
     }
@@ -211,6 +215,18 @@ impl Metrics {
         }
     }
 
+    /// The gauge of the factor C of an endpoint; it is off at first.
+    pub(crate) fn c_of(&self, endpoint: &str) -> Fraction {
+        let c = self.saguaro_c.get_or_create_owned(&named(endpoint));
+        c.set(1.0);
+        c
+    }
+
+    /// Shows nothing more of an endpoint that has gone.
+    pub(crate) fn forget_endpoint(&self, endpoint: &str) {
+        self.saguaro_c.remove(&named(endpoint));
+    }
+
     /// Counts a link that failed: `unreachable`, `lost` or `refused`.
     pub(crate) fn link_failed(&self, kind: &'static str) {
         count(&self.link_failures, ("kind", kind), 1);
@@ -250,6 +266,10 @@ pub(crate) fn source_name(source: Source) -> &'static str {
         Source::Ahead { .. } => "ahead",
         Source::Fallback(fallback) => fallback.name(),
     }
+}
+
+fn named(endpoint: &str) -> [(&'static str, String); 1] {
+    [("endpoint", endpoint.to_owned())]
 }
 
 fn count(family: &Labelled, label: (&'static str, &'static str), by: u64) {

@@ -18,6 +18,7 @@ use foretoken_speculation::{
     control::Drafting,
     local::{Origin, Proposer},
     policy::{Lookahead, Patience, Policy, SsdOptions, target},
+    saguaro::Seen,
     sampling::{InvalidSampling, Sampler, Scratch, logprobs},
     verify::Verification,
 };
@@ -69,6 +70,8 @@ pub(crate) struct Request {
     pub(crate) salt: Salt,
     /// What this host has to say about it.
     pub(crate) proposer: Proposer,
+    /// What this target makes of what the window under verification was drawn from.
+    pub(crate) seen: Seen,
     /// Where the window under verification comes from, if this host proposed it.
     pub(crate) own: Option<Origin>,
     stops: Vec<TokenId>,
@@ -169,6 +172,7 @@ impl Request {
             prompt_len,
             salt,
             proposer: Proposer::new(setting.longest.min(REMEMBERED), request.cache_prompt),
+            seen: Seen::default(),
             own: None,
             stops,
             top_logprobs: request.logprobs.map(|top| top as usize),

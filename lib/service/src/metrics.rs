@@ -16,6 +16,8 @@ use prometheus_client::{
 pub type Fraction = Gauge<f64, AtomicU64>;
 /// A counter of seconds, or of other fractions.
 pub type Sum = Counter<f64, AtomicU64>;
+/// Fractions of what has names of its own, under one label.
+pub type NamedFraction = Family<[(&'static str, String); 1], Fraction>;
 /// A counter with one label.
 pub type Labelled = Family<Label, Counter>;
 /// A counter of fractions with one label.
@@ -87,6 +89,11 @@ impl Meters {
         self.add(name, help, Fraction::default())
     }
 
+    /// What moves between 0 and 1, for each name apart.
+    pub fn named_fraction(&mut self, name: &str, help: &str) -> NamedFraction {
+        self.add(name, help, NamedFraction::default())
+    }
+
     /// Times of steps and messages: from 20 us to 1 s.
     pub fn short_times(&mut self, name: &str, help: &str) -> Histogram {
         self.add(name, help, short_times())
@@ -151,6 +158,10 @@ mod tests {
         meters.counter("steps", "Steps").inc_by(3);
         meters.gauge("links", "Links").set(2);
         meters.fraction("used", "Used").set(0.5);
+        let shares = meters.named_fraction("shares", "Shares");
+        shares
+            .get_or_create_owned(&[("of", "x".to_owned())])
+            .set(0.25);
         let ends = meters.labelled("ends", "Ends");
         ends.get_or_create(&[("reason", "stop")]).inc();
         meters.rows("rows", "Rows").observe(3.0);
@@ -169,6 +180,7 @@ mod tests {
             format!("steps_total{{{labels}}} 3"),
             format!("links{{{labels}}} 2"),
             format!("used{{{labels}}} 0.5"),
+            format!(r#"shares{{{labels},of="x"}} 0.25"#),
             format!(r#"ends_total{{{labels},reason="stop"}} 1"#),
             format!(r#"rows_bucket{{{labels},le="4.0"}} 1"#),
             format!(r#"ranks_bucket{{{labels},le="8.0"}} 1"#),

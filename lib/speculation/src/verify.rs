@@ -121,19 +121,23 @@ pub struct Drawn<'a> {
 /// decoding decides.
 ///
 /// `row(i)` are the logits after the first i proposals. The accepted tokens and the decided one are
-/// pushed to `sampler`.
+/// pushed to `sampler`. `watch` is shown the target's distribution after the first i proposals, for
+/// every i that has a proposal after it.
 pub fn drawn_chain<'a>(
     sampler: &mut Sampler,
     scratch: &mut Scratch,
     drawn: Drawn<'_>,
     verification: u32,
     row: impl Fn(usize) -> &'a [f32],
+    mut watch: impl FnMut(usize, &[f64]),
 ) -> Verdict {
     if drawn.window.is_empty() {
         return coupled_chain(sampler, scratch, &[], row);
     }
     let mut coins = RoundCoins::new(sampler.seed(), sampler.position(), verification);
-    ratio_chain(RatioRule::Block, sampler, scratch, drawn, row, &mut coins)
+    let Drawn { window, q } = drawn;
+    let rule = |target: Target<'_>| block(window, q, target, &mut coins);
+    chain(sampler, scratch, window, row, &mut watch, rule)
 }
 
 /// Verification of a chain by [`rejection`] or [`block`], with the target's distributions made from
@@ -148,17 +152,36 @@ pub fn ratio_chain<'a>(
     coins: &mut impl Coins,
 ) -> Verdict {
     let Drawn { window, q } = drawn;
+    let rule = |target: Target<'_>| match rule {
+        RatioRule::Token => rejection(window, q, target, coins),
+        RatioRule::Block => block(window, q, target, coins),
+    };
+    chain(sampler, scratch, window, row, &mut |_, _| {}, rule)
+}
+
+/// Fills a vector with the target's distribution after the first so many proposals.
+type Target<'t> = &'t mut dyn FnMut(usize, &mut Vec<f64>);
+
+/// Has `rule` decide on `window` by the target's distributions, which `watch` is shown too.
+fn chain<'a>(
+    sampler: &mut Sampler,
+    scratch: &mut Scratch,
+    window: &[TokenId],
+    row: impl Fn(usize) -> &'a [f32],
+    watch: &mut dyn FnMut(usize, &[f64]),
+    rule: impl FnOnce(Target<'_>) -> Verdict,
+) -> Verdict {
     let base = sampler.history().len();
-    let target = |i: usize, p: &mut Vec<f64>| {
+    let mut target = |i: usize, p: &mut Vec<f64>| {
         if let Some(last) = i.checked_sub(1) {
             sampler.push(window[last]);
         }
         sampler.distribution(row(i), scratch, p);
+        if i < window.len() {
+            watch(i, p);
+        }
     };
-    let verdict = match rule {
-        RatioRule::Token => rejection(window, q, target, coins),
-        RatioRule::Block => block(window, q, target, coins),
-    };
+    let verdict = rule(&mut target);
     sampler.truncate(base + verdict.accepted);
     sampler.push(verdict.decided);
     verdict

@@ -8,6 +8,7 @@ use std::time::Duration;
 use foretoken_speculation::{
     control::{AnswerTime, ControlConfig, Controller, Drafting, StepCost},
     fallback::Chooser,
+    saguaro::Tuner,
     sampling::SamplingParams,
 };
 
@@ -46,6 +47,8 @@ pub(super) struct Learned {
     pub(super) controller: Controller,
     /// Chooses what follows a miss.
     pub(super) chooser: Chooser,
+    /// Chooses how proposals are lowered, where they are drawn.
+    pub(super) tuner: Tuner,
 }
 
 /// What is learned of one endpoint, for each cohort apart.
@@ -60,14 +63,17 @@ struct ByRegime {
 }
 
 impl Cohorts {
+    /// `fan_out` is how many outcomes of a row are drafted for.
     pub(super) fn new(
         config: impl Fn(Drafting) -> ControlConfig,
         steps: &StepCost,
         answers: &AnswerTime,
+        fan_out: u32,
     ) -> Self {
         let learned = |drafting| Learned {
             controller: Controller::new(config(drafting), steps.clone(), answers.clone()),
             chooser: Chooser::default(),
+            tuner: Tuner::new(fan_out),
         };
         let by_regime = |drafting| ByRegime {
             greedy: learned(drafting),

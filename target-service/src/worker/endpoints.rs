@@ -7,12 +7,14 @@
 //! prompt and follows every token in vain takes more than it can give back, above all where it
 //! shares the target's cores. They are bound once a lookahead pays again, one of them to find out.
 
+mod lowering;
 mod misses;
 
 use std::time::{Duration, Instant};
 
 use foretoken_engine::schedule::RequestId;
 use foretoken_protocol::{Address, link::LoadReport};
+use foretoken_service::metrics::Fraction;
 use foretoken_speculation::{
     control::{AnswerTime, Choice, ControlConfig, Controller, Drafting, Load, StepCost},
     message::{ToDraft, ToTarget, TreeBudget},
@@ -25,7 +27,11 @@ use super::{
     Worker, bound,
     cohort::{Cohort, Cohorts, Learned},
 };
-use crate::{config::TargetConfig, inbox::LinkKey, request::Request};
+use crate::{
+    config::{TargetConfig, VerificationConfig},
+    inbox::LinkKey,
+    request::Request,
+};
 
 /// First guess of an answer's fixed part; measured from the first window on.
 const ANSWER_OVERHEAD: Duration = Duration::from_micros(150);
@@ -77,6 +83,8 @@ pub(super) struct Endpoint {
     /// Messages of the current step.
     pub(super) outgoing: Vec<ToDraft>,
     cohorts: Cohorts,
+    /// Shows the factor C, if proposals are drawn.
+    c: Option<Fraction>,
 }
 
 /// All endpoints, best first.
@@ -88,6 +96,8 @@ pub(super) struct Endpoints {
     /// Longest windows.
     most_in_turn: u32,
     most_ahead: u32,
+    /// Outcomes of a row that are drafted for, on average.
+    fan_out: u32,
     /// What sessions have learned of answer times.
     patience: Option<Patience>,
 }
@@ -107,6 +117,7 @@ impl Endpoints {
             steps,
             most_in_turn: config.lookahead.most(),
             most_ahead: config.ssd.lookahead.most(),
+            fan_out: (config.ssd.budget / (config.ssd.lookahead.most() + 1)).max(1),
             patience: None,
         }
     }
@@ -327,6 +338,9 @@ impl Worker {
             self.endpoints.list.push(endpoint);
         }
         for gone in old {
+            if !self.endpoints.list.iter().any(|e| e.name == gone.name) {
+                self.metrics.forget_endpoint(&gone.name);
+            }
             self.unbind(gone.link);
         }
         self.endpoints.flush();
@@ -346,7 +360,9 @@ impl Worker {
         };
         let draft = endpoints.step_cost(1) / DRAFT_FRACTION;
         let answers = AnswerTime::new(ANSWER_OVERHEAD, draft);
-        let cohorts = Cohorts::new(config, &endpoints.steps, &answers);
+        let cohorts = Cohorts::new(config, &endpoints.steps, &answers, endpoints.fan_out);
+        let is_drawn = self.config.verification != VerificationConfig::Coupled;
+        let c = is_drawn.then(|| self.metrics.c_of(&name));
         let (up, trouble, suspect) = (false, None, false);
         let load = LoadReport::default();
         Endpoint {
@@ -360,6 +376,7 @@ impl Worker {
             load,
             outgoing: Vec::new(),
             cohorts,
+            c,
         }
     }
 

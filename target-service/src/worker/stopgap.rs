@@ -15,6 +15,8 @@ use foretoken_speculation::{
     local::{Origin, Tenants},
     message::Delivery,
     policy::{Policy, SsdOptions},
+    saguaro::Saguaro,
+    verify::Verification,
 };
 
 use super::{Endpoints, endpoints::Miss};
@@ -38,6 +40,8 @@ pub(super) struct Offer {
     pub(super) tokens: Vec<TokenId>,
     pub(super) origin: Origin,
     pub(super) fallback: Option<Fallback>,
+    /// How the tokens that are asked for are lowered.
+    pub(super) saguaro: Saguaro,
 }
 
 /// The step that a verdict came from: the next one will be like it.
@@ -75,7 +79,7 @@ impl Stopgap {
         emitted: &[TokenId],
         suggested: u32,
         step: Step,
-        endpoints: &Endpoints,
+        endpoints: &mut Endpoints,
     ) -> Offer {
         let mut offer = Offer::default();
         let mut accepted = 0.0;
@@ -105,7 +109,11 @@ impl Stopgap {
                 local: offer.tokens.len() as u32,
                 local_accepted: accepted,
             };
-            offer.fallback = endpoints.fall_back(request.cohort(link), options.fallback, miss);
+            let cohort = request.cohort(link);
+            offer.fallback = endpoints.fall_back(cohort, options.fallback, miss);
+            if request.session.verification() != Verification::Coupled {
+                offer.saguaro = endpoints.lower(cohort, miss);
+            }
         }
         offer
     }

@@ -91,16 +91,15 @@ impl Worker {
             let window = pass.window;
             let decided = pass.decide(request, now, &mut self.scratch, &mut emitted);
             let (tried, path) = pass.way(&emitted[..decided.accepted]);
-            let last = decided.ended.is_some();
+            let drawn = self.endpoints.observe_laws(request, decided.accepted);
             let suggested = suggestions.of(request);
-            let budget = self.endpoints.tree_budget(request, trees, suggested);
             let step = Step {
                 rows: rows - window.len() as u32,
                 sessions,
             };
             let offer = self
                 .stopgap
-                .offer(request, &emitted, suggested, step, &self.endpoints);
+                .offer(request, &emitted, suggested, step, &mut self.endpoints);
             let accepted = decided.accepted as u32;
             let verified = Verified {
                 tokens: &emitted,
@@ -108,13 +107,15 @@ impl Worker {
                 suggested,
                 local: &offer.tokens,
                 fallback: offer.fallback,
-                tree: budget,
-                last,
+                tree: self.endpoints.tree_budget(request, trees, suggested),
+                saguaro: offer.saguaro,
+                last: decided.ended.is_some(),
             };
             let effects = request.session.handle(now, Input::Verified(verified));
             let round = request.meter.verdict(&effects, self.now);
             let lesson = Lesson {
                 proposed: tried,
+                drawn,
                 accepted,
                 rows,
                 round,
@@ -316,6 +317,8 @@ struct Lesson {
     /// Tokens of the window that were tried one after the other, and how many were emitted.
     proposed: u32,
     accepted: u32,
+    /// Whether they were drawn, and came with what they were drawn from.
+    drawn: bool,
     /// Rows of the step.
     rows: u32,
     /// The round that ended with it.
@@ -335,6 +338,7 @@ impl Lesson {
         let Self {
             proposed,
             accepted,
+            drawn,
             rows,
             round,
             offered,
@@ -365,6 +369,10 @@ impl Lesson {
         {
             let hit = matches!(lookup.source, Source::Ahead { .. });
             endpoints.observe_source(cohort, round.source, hit);
+            // The rest of a window that was not verified whole was no guess.
+            if drawn && !matches!(lookup.source, Source::Ahead { place: None }) {
+                endpoints.observe_guess(cohort, accepted == proposed, hit);
+            }
         }
     }
 }
@@ -412,14 +420,22 @@ impl<'a> Pass<'a> {
             let verdict = match request.session.verification() {
                 Verification::Coupled => verify::coupled_chain(sampler, scratch, self.window, row),
                 Verification::Rejection { .. } => {
-                    let q = request.session.laws().lowered();
+                    let laws = request.session.laws();
+                    let q = laws.lowered();
+                    let seen = &mut request.seen;
+                    seen.clear();
+                    let watch = |i: usize, p: &[f64]| {
+                        if let Some(q) = laws.q.get(i) {
+                            seen.push(q, p);
+                        }
+                    };
                     let drawn = Drawn {
                         window: self.window,
                         // Not all of the window may have found room.
                         q: q.get(..self.window.len()).unwrap_or_default(),
                     };
                     let count = request.session.stats().rounds;
-                    verify::drawn_chain(sampler, scratch, drawn, count, row)
+                    verify::drawn_chain(sampler, scratch, drawn, count, row, watch)
                 }
             };
             let passed = Passed {

@@ -7,7 +7,7 @@ use crate::{
     control::{Acceptance, AnswerTime, StepCost},
     policy::target::Source,
     tally::Tally,
-    theory::LockStep,
+    theory::{LockStep, Speculator},
 };
 
 /// Weight that an observation keeps with each later one of its kind: about the last 100 count.
@@ -44,6 +44,8 @@ pub struct Chooser {
     fallbacks: [Tally; 3],
     /// Misses since each fallback was taken.
     idle: [u32; 3],
+    /// How often each was, lately.
+    taken: [f64; 3],
 }
 
 /// What a row faces if its verdict was not drafted for.
@@ -84,12 +86,11 @@ impl Chooser {
         let hits = match source {
             Source::Ahead { .. } => &mut self.ahead,
             Source::Fallback(taken) => {
-                for (idle, fallback) in self.idle.iter_mut().zip(ALL) {
-                    *idle = if fallback == taken {
-                        0
-                    } else {
-                        idle.saturating_add(1)
-                    };
+                let counts = self.idle.iter_mut().zip(&mut self.taken);
+                for ((idle, count), fallback) in counts.zip(ALL) {
+                    let this = fallback == taken;
+                    *idle = if this { 0 } else { idle.saturating_add(1) };
+                    *count = *count * MEMORY + if this { 1.0 } else { 0.0 };
                 }
                 &mut self.fallbacks[place(taken)]
             }
@@ -104,6 +105,36 @@ impl Chooser {
             OnMiss::Auto => Some(self.by_rate(situation)),
             OnMiss::LockStep => Some(self.in_lock_step(situation)),
         }
+    }
+
+    /// What follows misses, mixed as it was lately, for Theorem 7: in verifications of whole windows,
+    /// given what hits are like. Windows that are asked for are drawn as those of hits are.
+    pub fn backup(&self, situation: &Situation<'_>, primary: Speculator) -> Speculator {
+        let verification = self.hit(situation).seconds.max(1e-9);
+        let all: f64 = self.taken.iter().sum();
+        let mut mixed = Speculator {
+            tokens: 0.0,
+            time: 0.0,
+            next_hit: 0.0,
+        };
+        let kinds = self.kinds(situation).into_iter().zip(self.taken);
+        for (fallback, (kind, taken)) in ALL.into_iter().zip(kinds) {
+            let remote = fallback == Fallback::Remote;
+            let share = if all > 0.0 {
+                taken / all
+            } else {
+                f64::from(u8::from(remote))
+            };
+            let (tokens, next_hit) = if remote {
+                (primary.tokens, primary.next_hit)
+            } else {
+                (kind.tokens, kind.next_hit)
+            };
+            mixed.tokens += share * tokens;
+            mixed.time += share * (kind.seconds / verification - 1.0);
+            mixed.next_hit += share * next_hit;
+        }
+        mixed
     }
 
     fn by_rate(&self, situation: &Situation<'_>) -> Fallback {

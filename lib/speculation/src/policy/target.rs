@@ -7,18 +7,19 @@
 mod ahead;
 mod asked;
 mod cache;
+mod verified;
 
 use alloc::vec::Vec;
 use core::time::Duration;
 
 pub use self::ahead::{AheadStats, Lookup, Source};
 pub use self::asked::Answer;
+pub use self::verified::Verified;
 use self::{asked::Asked, cache::Cache};
 use super::{Patience, Policy};
 use crate::{
     Epoch, Proposals, Round, Seed, SessionId, TokenId,
-    fallback::Fallback,
-    message::{Open, Outcome, ToDraft, ToTarget, TreeBudget},
+    message::{Open, Outcome, ToDraft, ToTarget},
     proposal::Laws,
     saguaro::Saguaro,
     sampling::SamplingParams,
@@ -68,29 +69,6 @@ pub enum Input<'a> {
     Verified(Verified<'a>),
     /// The request ended otherwise: cancelled, or failed.
     Cancelled,
-}
-
-/// Result of a verification.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Verified<'a> {
-    /// Tokens that were emitted: the accepted ones, then (unless a stop ended the output before it)
-    /// the decided one.
-    pub tokens: &'a [TokenId],
-    /// How many of them had been proposed.
-    pub accepted: u32,
-    /// How many tokens a controller wants in the next window; only an adaptive lookahead uses it.
-    pub suggested: u32,
-    /// Proposals of the target's own host to follow `tokens`: verified next if no endpoint serves
-    /// the session, or if nothing was drafted ahead for this verdict and the fallback is
-    /// [`Fallback::Local`]. Empty: there are none.
-    pub local: &'a [TokenId],
-    /// What is to follow if nothing was drafted ahead for this verdict; none: what the policy says,
-    /// and [`Fallback::Remote`] where it leaves that to the driver.
-    pub fallback: Option<Fallback>,
-    /// Whether the endpoint may propose trees, and what the driver has for them.
-    pub tree: Option<TreeBudget>,
-    /// Nothing follows: the output has ended.
-    pub last: bool,
 }
 
 /// What the driver must do after an input.
@@ -457,7 +435,11 @@ impl TargetSession {
             verifying: settled.then(|| self.window.clone()),
             branches,
             tree,
-            saguaro: Saguaro::default(),
+            saguaro: if coupled {
+                Saguaro::default()
+            } else {
+                verified.saguaro
+            },
         }));
     }
 

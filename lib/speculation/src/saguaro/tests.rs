@@ -6,11 +6,11 @@ use crate::{
     verify::{Coins, rejection},
 };
 
-fn unit(i: u32, j: u32) -> f64 {
+pub(super) fn unit(i: u32, j: u32) -> f64 {
     (f64::from(philox([i, j, 0, 0], [13, 3])[0]) + 0.5) / 4_294_967_296.0
 }
 
-fn sparse(q: &[f64]) -> SparseDistribution {
+pub(super) fn sparse(q: &[f64]) -> SparseDistribution {
     let entry = |(token, &q): (usize, &f64)| {
         let weight = (q * f64::from(1 << 24)).round() as u32;
         (weight > 0).then_some((TokenId(token as u32), weight))
@@ -20,7 +20,7 @@ fn sparse(q: &[f64]) -> SparseDistribution {
     }
 }
 
-fn any_law(i: u32, salt: u32, len: u32) -> Vec<f64> {
+pub(super) fn any_law(i: u32, salt: u32, len: u32) -> Vec<f64> {
     let weights: Vec<f64> = (0..len)
         .map(|t| libm::pow(unit(i, salt + t), 3.0))
         .collect();
@@ -108,28 +108,6 @@ fn a_smaller_c_leaves_more_of_the_residual_on_the_likeliest() {
             }
         }
     }
-}
-
-#[test]
-fn the_strict_example_hits_always_at_the_same_acceptance() {
-    let (p, q) = ([0.25; 4], sparse(&[0.26, 0.26, 0.24, 0.24]));
-    let mut tuner = Tuner::new(2);
-    let at = |tuner: &mut Tuner, top, rest| {
-        let effect = tuner.effect(top, rest, &p, &q);
-        (effect.accepted, effect.guessed / (1.0 - effect.accepted))
-    };
-    let (accepted, hit) = at(&mut tuner, 1, 1);
-    assert!(
-        (accepted - 0.98).abs() < 1e-6 && (hit - 0.5).abs() < 1e-5,
-        "{hit}"
-    );
-    let (accepted, hit) = at(&mut tuner, 144, 169);
-    assert!(
-        (accepted - 0.98).abs() < 1e-6 && (hit - 1.0).abs() < 1e-5,
-        "{hit}"
-    );
-    let (accepted, _) = at(&mut tuner, 12, 13);
-    assert!((accepted - 1.0).abs() < 1e-6);
 }
 
 /// Coins that accept as told and write down what was asked.
@@ -226,59 +204,4 @@ fn a_certain_proposal_changes_nothing_of_what_the_target_emits() {
         assert_same(&first_token(&p, &point, &[]), &p);
         assert_same(&first_token(&p, &point, &[told]), &p);
     }
-}
-
-/// A tuner that has seen positions where drafts are near the target, up to `noise`.
-fn taught(noise: f64) -> Tuner {
-    let mut tuner = Tuner::new(3);
-    for i in 0..300 {
-        let p = any_law(i, 0, 30);
-        let weights: Vec<f64> = (0..30)
-            .map(|t| p[t as usize] * libm::exp(noise * (unit(i, 100 + t) - 0.5)))
-            .collect();
-        let total: f64 = weights.iter().sum();
-        let q: Vec<f64> = weights.iter().map(|weight| weight / total).collect();
-        tuner.observe(&p, &sparse(&q));
-    }
-    tuner
-}
-
-#[test]
-fn c_is_lowered_for_hits_where_misses_are_dear_and_for_acceptance_alone_where_they_are_free() {
-    let tuner = taught(2.0);
-    let with_backup = |time| move |primary: Speculator| Speculator { time, ..primary };
-    let free = tuner.best(5, 0.9, 0.5, with_backup(0.0));
-    let dear = tuner.best(5, 0.9, 0.5, with_backup(30.0));
-    // Even acceptance may gain: the likeliest of a noisy draft are likely overrated.
-    let accepted = tuner.mean(free.lost()).accepted;
-    assert!((0..=20).all(|lost| tuner.mean(lost).accepted <= accepted));
-    assert!(dear.lost() > free.lost() + 2, "{dear:?} against {free:?}");
-    assert_eq!((dear.fan_out(), free.fan_out()), (3, 3));
-    let ignorant = Tuner::new(3).best(5, 0.9, 0.5, with_backup(30.0));
-    assert_eq!(ignorant.lost(), 0);
-}
-
-#[test]
-fn the_best_c_is_the_one_that_theorem_7_prefers() {
-    let tuner = taught(1.5);
-    let backup = |primary: Speculator| Speculator {
-        time: 2.0,
-        ..primary
-    };
-    let speedup = |lost: u32| {
-        let mean = tuner.mean(lost);
-        let whole = libm::pow(mean.accepted, 4.0);
-        let hit = mean.guessed / (1.0 - mean.accepted);
-        let primary = Speculator {
-            tokens: expected_tokens(mean.accepted, 4),
-            time: 0.8,
-            next_hit: (1.0 - whole) * hit + whole * 0.8,
-        };
-        let h = primary.next_hit;
-        primary.tokens / (h + (1.0 - h) * 3.0)
-    };
-    let best = tuner.best(4, 0.8, 0.8, backup);
-    let chosen = speedup(best.lost());
-    assert!((0..=20).all(|lost| speedup(lost) <= chosen * (1.0 + 1e-9)));
-    assert!(speedup(20) < chosen, "the comparison is not trivial");
 }

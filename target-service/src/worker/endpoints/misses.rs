@@ -1,6 +1,7 @@
 //! What follows a verdict that an endpoint did not draft for.
 
 use foretoken_speculation::{
+    control::{Controller, StepCost},
     fallback::{Fallback, OnMiss, Situation},
     policy::target::Source,
 };
@@ -23,6 +24,26 @@ pub(in crate::worker) struct Miss {
     pub(in crate::worker) local_accepted: f64,
 }
 
+impl Miss {
+    /// What a request faces that has this miss.
+    pub(super) fn situation<'a>(
+        self,
+        steps: &'a StepCost,
+        controller: &'a Controller,
+    ) -> Situation<'a> {
+        Situation {
+            steps,
+            answers: controller.answers(),
+            acceptance: controller.acceptance(),
+            lookahead: self.lookahead,
+            rows: self.rows,
+            sessions: self.sessions,
+            local: self.local,
+            local_accepted: self.local_accepted,
+        }
+    }
+}
+
 impl Endpoints {
     /// Who is to propose after a miss, if `rule` leaves that open.
     pub(in crate::worker) fn fall_back(
@@ -34,18 +55,9 @@ impl Endpoints {
         let Learned {
             controller,
             chooser,
+            tuner: _,
         } = self.learned(cohort)?;
-        let situation = Situation {
-            steps: &self.steps,
-            answers: controller.answers(),
-            acceptance: controller.acceptance(),
-            lookahead: miss.lookahead,
-            rows: miss.rows,
-            sessions: miss.sessions,
-            local: miss.local,
-            local_accepted: miss.local_accepted,
-        };
-        chooser.choose(rule, &situation)
+        chooser.choose(rule, &miss.situation(&self.steps, controller))
     }
 
     /// Takes in whether a round whose window came from `source` was followed by a hit.

@@ -204,3 +204,60 @@ fn in_lock_step_the_number_of_sessions_decides() {
         }
     }
 }
+
+#[test]
+fn what_follows_misses_is_mixed_as_it_was_lately() {
+    let world = |per_row| World {
+        sessions: 1,
+        base: 1e-3,
+        per_row,
+        answer: 2e-3,
+        drafted: 0.8,
+        local: 0.0,
+        hits: [0.0; 4],
+    };
+    let steps = world(0.0).steps();
+    let mut answers = AnswerTime::new(Duration::from_millis(2), Duration::ZERO);
+    (0..400).for_each(|_| answers.observe(K, Duration::from_millis(2)));
+    let acceptance = Acceptance::default();
+    let situation = Situation {
+        steps: &steps,
+        answers: &answers,
+        acceptance: &acceptance,
+        lookahead: K,
+        rows: 1,
+        sessions: 1,
+        local: 0,
+        local_accepted: 0.0,
+    };
+    let primary = Speculator {
+        tokens: 4.0,
+        time: 1.0,
+        next_hit: 0.9,
+    };
+    let near = |found: Speculator, tokens: f64, time: f64, next_hit: f64| {
+        let parts = [
+            found.tokens - tokens,
+            found.time - time,
+            found.next_hit - next_hit,
+        ];
+        assert!(parts.iter().all(|part| part.abs() < 0.03), "{found:?}");
+    };
+    let mut chooser = Chooser::default();
+    // A window is taken to be waited for, and to be like those of hits.
+    near(chooser.backup(&situation, primary), 4.0, 2.0, 0.9);
+    for _ in 0..2000 {
+        chooser.observe(Source::Fallback(Fallback::Nothing), false);
+        chooser.observe(Source::Fallback(Fallback::Nothing), true);
+    }
+    near(chooser.backup(&situation, primary), 1.0, 0.0, 0.5);
+    for i in 0..2000 {
+        let taken = if i % 2 == 0 {
+            Fallback::Remote
+        } else {
+            Fallback::Nothing
+        };
+        chooser.observe(Source::Fallback(taken), false);
+    }
+    near(chooser.backup(&situation, primary), 2.5, 1.0, 0.45);
+}

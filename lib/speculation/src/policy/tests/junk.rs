@@ -6,6 +6,7 @@ use super::*;
 use crate::{
     message::{Side, TreeBudget},
     policy::draft::ForkFeed,
+    saguaro::Saguaro,
 };
 
 fn tokens() -> impl Strategy<Value = Vec<u32>> {
@@ -224,8 +225,10 @@ proptest! {
                     let chosen = [Fallback::Nothing, Fallback::Local, Fallback::Remote];
                     let fallback = chosen.get(suggested as usize % 4).copied();
                     let tree = suggested.is_multiple_of(3).then(|| TreeBudget::new(7, 0.01));
-                    let result =
-                        Verified { tokens: &tokens, accepted, suggested, last, local, fallback, tree };
+                    let saguaro = Saguaro::new(suggested, accepted);
+                    let result = Verified {
+                        tokens: &tokens, accepted, suggested, last, local, fallback, tree, saguaro,
+                    };
                     target.handle(now, Input::Verified(result));
                 }
                 Poke::Next => {

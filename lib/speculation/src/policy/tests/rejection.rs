@@ -141,6 +141,7 @@ impl Play {
             fallback: (!local.is_empty()).then_some(Fallback::Local),
             last: false,
             tree: None,
+            saguaro: self.saguaro,
         };
         self.session.handle(US, Input::Verified(verified));
     }
@@ -373,40 +374,81 @@ fn emitted(
     faults: Faults,
     decide: Option<world::Decide>,
 ) -> Vec<TokenId> {
-    let max_len = prompt().len() + 5;
-    let mut world = World::verifying(REJECTION, policy, params(), seed, faults, 1.5, max_len);
+    let mut world = small_world(policy, seed, faults);
     world.decide = decide.unwrap_or(world.decide);
     world.run().0
 }
 
-#[test]
-fn samples_follow_the_targets_law_over_links_that_lose_everything() {
-    let lossy = Faults {
-        drop: 60,
-        duplicate: 100,
-        delay: 150,
-        cut: 30,
-        restart: 60,
-        moved: 60,
-        clip: 200,
-        pages: 100,
-        local: 150,
-    };
-    let pull = Policy::Ssd(SsdOptions {
+fn small_world(policy: Policy, seed: u64, faults: Faults) -> World {
+    let max_len = prompt().len() + 5;
+    World::verifying(REJECTION, policy, params(), seed, faults, 1.5, max_len)
+}
+
+const LOSSY: Faults = Faults {
+    drop: 60,
+    duplicate: 100,
+    delay: 150,
+    cut: 30,
+    restart: 60,
+    moved: 60,
+    clip: 200,
+    pages: 100,
+    local: 150,
+};
+
+fn pull() -> Policy {
+    Policy::Ssd(SsdOptions {
         lookahead: Lookahead::Fixed(3),
         delivery: Delivery::Pull,
         ..SsdOptions::default()
-    });
+    })
+}
+
+#[test]
+fn samples_follow_the_targets_law_over_links_that_lose_everything() {
     for (policy, faults) in [
         (fixed(3), Faults::default()),
         (ahead(OnMiss::Remote), Faults::default()),
-        (fixed(3), lossy),
-        (ahead(OnMiss::Remote), lossy),
-        (pull, lossy),
+        (fixed(3), LOSSY),
+        (ahead(OnMiss::Remote), LOSSY),
+        (pull(), LOSSY),
     ] {
         let found = chi_square(6000, |seed| emitted(policy, seed, faults, None));
         assert!(excess(found) < 4.0, "{policy:?} {faults:?}: {found:?}");
     }
+}
+
+/// C goes up and down from round to round, between 1 and 0.
+fn unsteady(round: u32) -> Saguaro {
+    Saguaro::new(1 + round / 3 % 2, [13, 0, 20, 7][round as usize % 4])
+}
+
+#[test]
+fn samples_follow_the_targets_law_while_c_changes_from_round_to_round() {
+    for (policy, faults) in [
+        (fixed(3), Faults::default()),
+        (ahead(OnMiss::Remote), Faults::default()),
+        (ahead(OnMiss::Remote), LOSSY),
+        (pull(), LOSSY),
+    ] {
+        let found = chi_square(6000, |seed| {
+            let mut world = small_world(policy, seed, faults);
+            world.lowering = unsteady;
+            world.run().0
+        });
+        assert!(excess(found) < 4.0, "{policy:?} {faults:?}: {found:?}");
+    }
+}
+
+#[test]
+fn samples_show_it_if_a_changed_c_is_not_told() {
+    let found = chi_square(3000, |seed| {
+        let mut world = small_world(fixed(3), seed, Faults::default());
+        world.lowering = unsteady;
+        world.told = |laws| laws.q.clone();
+        world.run().0
+    });
+    assert!(excess(found) > 8.0, "it passes: {found:?}");
 }
 
 /// Coins that reuse the noise which the proposals were drawn with.

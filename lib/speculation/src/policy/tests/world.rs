@@ -4,7 +4,9 @@ use alloc::collections::BTreeMap;
 
 use super::{engine::ToyEngine, *};
 use crate::{
-    message::TreeBudget,
+    message::{SparseDistribution, TreeBudget},
+    proposal::Laws,
+    saguaro::Saguaro,
     verify::{Drawn, Verdict, Verification, coupled_tree, drawn_chain},
 };
 
@@ -38,7 +40,8 @@ fn decide(
     verification: u32,
     rows: &[Vec<f32>],
 ) -> Verdict {
-    drawn_chain(sampler, scratch, drawn, verification, |i| &rows[i])
+    let row = |i: usize| &rows[i][..];
+    drawn_chain(sampler, scratch, drawn, verification, row, |_, _| {})
 }
 
 /// Things that happen, by time; ties in order of scheduling.
@@ -83,6 +86,10 @@ pub(super) struct World {
     blur: f32,
     scratch: Scratch,
     pub(super) decide: Decide,
+    /// How proposals are lowered, by round.
+    pub(super) lowering: fn(u32) -> Saguaro,
+    /// What verification takes proposals to have been drawn from.
+    pub(super) told: fn(&Laws) -> Vec<SparseDistribution>,
 }
 
 impl World {
@@ -146,6 +153,8 @@ impl World {
             blur,
             scratch: Scratch::new(),
             decide,
+            lowering: |_| Saguaro::default(),
+            told: |laws| laws.lowered().into_owned(),
         }
     }
 
@@ -225,7 +234,7 @@ impl World {
                 (window.spelled(verdict.node), verdict.decided)
             }
             Verification::Rejection { .. } => {
-                let q = self.target.laws().lowered();
+                let q = (self.told)(self.target.laws());
                 let window = window.tokens();
                 let drawn = Drawn {
                     window,
@@ -246,6 +255,7 @@ impl World {
             suggested: 4,
             local: if offers { &base[base.len() - 3..] } else { &[] },
             fallback: offers.then_some(Fallback::Local),
+            saguaro: (self.lowering)(self.target.stats().rounds),
             last: false,
         }));
         if self.up {
