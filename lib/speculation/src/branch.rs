@@ -95,31 +95,35 @@ impl BranchPlan {
         Self::default()
     }
 
-    /// Plans a branch for each of `outcomes`, for a sequence of `base_len` tokens (the last decided
-    /// one included) and a window. Replaces what was planned before.
+    /// Begins a plan for a sequence of `base_len` tokens (the last decided one included) and a window,
+    /// without branches.
     ///
     /// # Errors
-    /// If there is no token, an outcome is impossible, or the sequence is longer than any can be;
-    /// the plan is then empty.
-    pub fn set(
-        &mut self,
-        base_len: u32,
-        window: &Proposals,
-        outcomes: impl IntoIterator<Item = OutcomeKey>,
-    ) -> Result<(), BranchError> {
+    /// If there is no token, or the sequence is longer than any can be; there are no branches then.
+    pub fn begin(&mut self, base_len: u32, window: Proposals) -> Result<(), BranchError> {
         self.branches.clear();
         self.base_len = base_len;
-        self.window.clone_from(window);
-        let window = window.len() as u32;
+        self.window = window;
         if base_len == 0 {
             return Err(BranchError::NoTokens);
         }
-        if base_len
-            .checked_add(window)
-            .is_none_or(|end| end > u32::MAX / 2)
-        {
+        let end = base_len.checked_add(self.window.len() as u32);
+        if end.is_none_or(|end| end > u32::MAX / 2) {
             return Err(BranchError::TooLong { base_len });
         }
+        Ok(())
+    }
+
+    /// Plans a branch for each of `outcomes`, in place of those that were planned before.
+    ///
+    /// # Errors
+    /// If an outcome is impossible; no branch is planned then.
+    pub fn set(
+        &mut self,
+        outcomes: impl IntoIterator<Item = OutcomeKey>,
+    ) -> Result<(), BranchError> {
+        self.branches.clear();
+        let window = self.window.len() as u32;
         for key in outcomes {
             if key.accepted > window {
                 self.branches.clear();
@@ -260,7 +264,8 @@ mod tests {
                     accepted,
                     token: TokenId(token),
                 });
-                plan.set(base_len, &window, keys).unwrap();
+                plan.begin(base_len, window).unwrap();
+                plan.set(keys).unwrap();
                 plan
             })
     }
@@ -332,7 +337,8 @@ mod tests {
             token: TokenId(token),
         };
         let mut plan = BranchPlan::new();
-        plan.set(9, &chain(2), [key(2, 5), key(0, 7), key(2, 3), key(0, 1)])
+        plan.begin(9, chain(2)).unwrap();
+        plan.set([key(2, 5), key(0, 7), key(2, 3), key(0, 1)])
             .unwrap();
         let expected = vec![key(0, 7), key(0, 1), key(2, 5), key(2, 3)];
         assert_eq!(plan.branches(), expected);
@@ -347,14 +353,15 @@ mod tests {
             token: TokenId(1),
         };
         let mut plan = BranchPlan::new();
-        assert_eq!(plan.set(0, &chain(3), [key(0)]), Err(BranchError::NoTokens));
+        assert_eq!(plan.begin(0, chain(3)), Err(BranchError::NoTokens));
         let depth = BranchError::Depth {
             accepted: 4,
             window: 3,
         };
-        assert_eq!(plan.set(5, &chain(3), [key(0), key(4)]), Err(depth));
+        plan.begin(5, chain(3)).unwrap();
+        assert_eq!(plan.set([key(0), key(4)]), Err(depth));
         assert!(plan.branches().is_empty());
-        let long = plan.set(u32::MAX, &chain(3), [key(0)]);
+        let long = plan.begin(u32::MAX, chain(3));
         assert_eq!(long, Err(BranchError::TooLong { base_len: u32::MAX }));
     }
 }

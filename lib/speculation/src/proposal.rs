@@ -105,21 +105,25 @@ pub struct Laws {
 impl Laws {
     /// What the tokens really were drawn from.
     pub fn lowered(&self) -> Cow<'_, [SparseDistribution]> {
-        let mut lowered = Cow::from(&self.q);
-        if !self.saguaro.is_off() {
-            for q in lowered.to_mut() {
-                self.saguaro.apply(q);
-            }
-        }
-        lowered
+        lower(&self.q, self.saguaro)
     }
+}
 
-    /// Whether each of `tokens` can have been drawn from what is said of it.
-    pub fn explain(&self, tokens: &[TokenId]) -> bool {
-        let lowered = self.lowered();
-        let mut drawn = tokens.iter().zip(&*lowered);
-        lowered.len() == tokens.len() && drawn.all(|(&token, q)| q.weight(token) > 0)
+/// Whether each of `tokens` can have been drawn from what `q` says of it, lowered by `saguaro`.
+pub fn explains(q: &[SparseDistribution], saguaro: Saguaro, tokens: &[TokenId]) -> bool {
+    let lowered = lower(q, saguaro);
+    let mut drawn = tokens.iter().zip(&*lowered);
+    q.len() == tokens.len() && drawn.all(|(&token, q)| q.weight(token) > 0)
+}
+
+fn lower(q: &[SparseDistribution], saguaro: Saguaro) -> Cow<'_, [SparseDistribution]> {
+    let mut lowered = Cow::from(q);
+    if !saguaro.is_off() {
+        for q in lowered.to_mut() {
+            saguaro.apply(q);
+        }
     }
+    lowered
 }
 
 /// The token that a uniform number in (0, 1) stands for, by ascending token; `None` if `q` is empty.
@@ -205,25 +209,24 @@ mod tests {
     #[test]
     fn laws_explain_what_they_give_a_chance_to_and_nothing_else() {
         let entries = vec![(TokenId(3), 9), (TokenId(5), 1)];
-        let laws = |saguaro| Laws {
-            q: vec![
-                SparseDistribution {
-                    entries: entries.clone()
-                };
-                2
-            ],
-            saguaro,
+        let q = vec![SparseDistribution { entries }; 2];
+        let explains = |saguaro, tokens: &[u32]| {
+            let tokens: Vec<_> = tokens.iter().copied().map(TokenId).collect();
+            explains(&q, saguaro, &tokens)
         };
-        let off = laws(Saguaro::default());
-        assert!(
-            matches!(off.lowered(), Cow::Borrowed(_)),
-            "a copy for nothing"
-        );
-        assert!(off.explain(&[TokenId(3), TokenId(5)]));
-        assert!(!off.explain(&[TokenId(3)]) && !off.explain(&[TokenId(3), TokenId(4)]));
-        let lowered = laws(Saguaro::new(1, 20));
-        assert!(lowered.explain(&[TokenId(5); 2]) && !lowered.explain(&[TokenId(3), TokenId(5)]));
-        assert!(Laws::default().explain(&[]) && !Laws::default().explain(&[TokenId(0)]));
+        let (off, never) = (Saguaro::default(), Saguaro::new(1, 20));
+        assert!(explains(off, &[3, 5]));
+        assert!(!explains(off, &[3]) && !explains(off, &[3, 4]));
+        assert!(explains(never, &[5, 5]) && !explains(never, &[3, 5]));
+        assert!(super::explains(&[], off, &[]) && !super::explains(&[], off, &[TokenId(0)]));
+    }
+
+    #[test]
+    fn laws_that_are_not_lowered_are_not_copied() {
+        let mut laws = Laws::default();
+        assert!(matches!(laws.lowered(), Cow::Borrowed(_)));
+        laws.saguaro = Saguaro::new(1, 5);
+        assert!(matches!(laws.lowered(), Cow::Owned(_)));
     }
 
     #[test]

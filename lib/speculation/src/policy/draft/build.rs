@@ -63,9 +63,9 @@ pub(super) struct Build {
     id: BuildId,
     order: Option<Order>,
     stage: Stage,
-    /// What is under verification.
-    window: Proposals,
-    /// If that is a tree, its glue pass: the decided token and the window, and their parents.
+    /// What is under verification, and the outcomes that are drafted for.
+    plan: BranchPlan,
+    /// If the window is a tree, its glue pass: the decided token and the window, and their parents.
     glue: Vec<TokenId>,
     glue_parents: Vec<Option<u32>>,
     /// What may be decided.
@@ -74,7 +74,6 @@ pub(super) struct Build {
     judged: Candidates,
     verdict: Option<OutcomeKey>,
     guesses: Vec<Guess>,
-    plan: BranchPlan,
     forks: Vec<Fork>,
     /// Nodes of the glue pass that each fork begins with, if that was a tree.
     paths: Vec<Vec<u32>>,
@@ -96,14 +95,13 @@ impl Build {
             id: BuildId::default(),
             order: None,
             stage: Stage::Ended,
-            window: Proposals::new(),
+            plan: BranchPlan::new(),
             glue: Vec::new(),
             glue_parents: Vec::new(),
             candidates: Candidates::new(COUPLED, 0),
             judged: Candidates::new(COUPLED, 0),
             verdict: None,
             guesses: Vec::new(),
-            plan: BranchPlan::new(),
             forks: Vec::new(),
             paths: Vec::new(),
             places: Vec::new(),
@@ -123,15 +121,15 @@ impl Build {
     /// Begins a build for the outcomes of `window` after `decided`; the one before is forgotten.
     pub(super) fn begin(&mut self, order: Order, decided: TokenId, window: Proposals) {
         self.clear();
+        if self.plan.begin(order.base_len as u32, window).is_err() {
+            return;
+        }
+        let window = self.plan.window();
         if !window.is_chain() {
             self.glue.push(decided);
             self.glue.extend_from_slice(window.tokens());
-            self.glue_parents.push(None);
-            let nodes = 1..=window.len() as u32;
-            let parents = nodes.map(|node| Some(window.parent(node)));
-            self.glue_parents.extend(parents);
+            self.glue_parents.extend(self.plan.glue_parents());
         }
-        self.window = window;
         let wanted = order.budget.clamp(FEWEST_CANDIDATES, MOST_CANDIDATES);
         let by = match order.verification {
             Verification::Coupled => COUPLED,
@@ -166,7 +164,7 @@ impl Build {
 
     /// Tokens of the window whose glue pass is to be fed.
     pub(super) fn glue(&self) -> Option<(BuildId, usize)> {
-        (self.stage == Stage::Glue).then_some((self.id, self.window.len()))
+        (self.stage == Stage::Glue).then_some((self.id, self.plan.window().len()))
     }
 
     /// What a glue pass over a tree feeds: the decided token and the window, and their parents.
@@ -177,7 +175,7 @@ impl Build {
     /// Takes in the rows of the glue pass.
     pub(super) fn glued(&mut self, rows: &[&[f32]], sampler: &mut Sampler, scratch: &mut Scratch) {
         self.candidates
-            .rank(sampler, scratch, &self.window, |row| rows[row]);
+            .rank(sampler, scratch, self.plan.window(), |row| rows[row]);
         self.stage = Stage::Ranked;
     }
 
@@ -336,9 +334,10 @@ impl Build {
             // Branches come by ascending node, so a chain is only ever extended.
             let accepted = self.plan.branches()[branch].accepted;
             if accepted != node {
-                let kept = if self.window.is_chain() { depth } else { 0 };
+                let window = self.plan.window();
+                let kept = if window.is_chain() { depth } else { 0 };
                 sampler.truncate(base + kept);
-                let spelled = self.window.spelled(accepted);
+                let spelled = window.spelled(accepted);
                 spelled[kept..]
                     .iter()
                     .for_each(|&token| sampler.push(token));
@@ -408,8 +407,7 @@ impl Build {
     /// From guesses to branches and forks.
     fn lay_out(&mut self, order: Order) {
         let keys = self.guesses.iter().map(|guess| guess.key);
-        let planned = self.plan.set(order.base_len as u32, &self.window, keys);
-        if planned.is_err() || self.guesses.is_empty() {
+        if self.plan.set(keys).is_err() || self.guesses.is_empty() {
             self.stage = Stage::Ended;
             return;
         }
@@ -419,7 +417,7 @@ impl Build {
         self.columns.clear();
         self.columns.extend(branches.iter().map(|key| key.token));
         // Places of the guesses: within a depth the plan keeps their order.
-        let mut next = vec![0; self.window.len() + 1];
+        let mut next = vec![0; self.plan.window().len() + 1];
         for (place, key) in branches.iter().enumerate().rev() {
             next[key.accepted as usize] = place;
         }
@@ -441,7 +439,7 @@ impl Build {
         for fork in self.plan.forks() {
             // The decided token is the first node of a glue pass over a tree.
             let path = match self.glue_tree() {
-                Some(_) => [vec![0], self.window.path(fork.node)].concat(),
+                Some(_) => [vec![0], self.plan.window().path(fork.node)].concat(),
                 None => Vec::new(),
             };
             let mut start = fork.branches.start;

@@ -79,14 +79,10 @@ impl TargetSession {
     /// Takes in a part of the continuations.
     pub(super) fn receive_entries(&mut self, part: &Entries, effects: &mut Effects) {
         let keys = part.keys.iter().map(|key| key.token);
-        let laws = Laws {
-            q: part.q.clone(),
-            saguaro: part.saguaro,
-        };
         let sides = part.sides.iter().map(|side| side.token);
         let tokens = part.tokens.iter().copied().chain(sides);
         if !self.understands(keys.chain(tokens), effects)
-            || !self.explained(&laws, &part.tokens, effects)
+            || !self.explained((&part.q, part.saguaro), &part.tokens, effects)
         {
             return;
         }

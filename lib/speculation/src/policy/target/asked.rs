@@ -4,7 +4,11 @@ use core::time::Duration;
 
 use super::{Effects, Phase, TargetSession};
 use crate::{
-    Proposals, Round, TokenId, message::Window, policy::Policy, proposal::Laws,
+    Proposals, Round, TokenId,
+    message::{SparseDistribution, Window},
+    policy::Policy,
+    proposal::{Laws, explains},
+    saguaro::Saguaro,
     verify::Verification,
 };
 
@@ -48,13 +52,9 @@ impl Asked {
 impl TargetSession {
     /// Takes in a window.
     pub(super) fn arrived(&mut self, now: Duration, window: &Window, effects: &mut Effects) {
-        let mut laws = Laws {
-            q: window.q.clone(),
-            saguaro: window.saguaro,
-        };
         let tokens = window.proposals.tokens();
         if !self.understands(tokens.iter().copied(), effects)
-            || !self.explained(&laws, tokens, effects)
+            || !self.explained((&window.q, window.saguaro), tokens, effects)
         {
             return;
         }
@@ -75,7 +75,11 @@ impl TargetSession {
         self.silence = 0;
         let proposals = asked.accept(&window.proposals);
         // How many are kept does not depend on which they are, or they would not have their law.
-        laws.q.truncate(proposals.len());
+        let kept = window.q.get(..proposals.len()).unwrap_or(&window.q);
+        let laws = Laws {
+            q: kept.to_vec(),
+            saguaro: window.saguaro,
+        };
         if fits && waiting {
             self.window = proposals;
             self.laws = laws;
@@ -86,15 +90,16 @@ impl TargetSession {
         }
     }
 
-    /// Whether `laws` say of all tokens what they were drawn from, if that has to be known. If not,
-    /// nothing of the kind can be verified, and the endpoint is let go.
+    /// Whether `q`, lowered by `saguaro`, says of all tokens what they were drawn from, if that has to
+    /// be known. If not, nothing of the kind can be verified, and the endpoint is let go.
     pub(super) fn explained(
         &mut self,
-        laws: &Laws,
+        (q, saguaro): (&[SparseDistribution], Saguaro),
         tokens: &[TokenId],
         effects: &mut Effects,
     ) -> bool {
-        let explained = self.config.verification == Verification::Coupled || laws.explain(tokens);
+        let coupled = self.config.verification == Verification::Coupled;
+        let explained = coupled || explains(q, saguaro, tokens);
         if !explained {
             self.stats.unexplained += 1;
             self.let_go(effects);
