@@ -17,7 +17,7 @@ use crate::{
     client::{Answer, Ask, Client},
     prompts,
     report::Report,
-    run::Reference,
+    run::{PLAIN, Reference, SPECULATIVE, SSD},
     stack::Setup,
     stats::{Summary, arm_order},
 };
@@ -67,8 +67,8 @@ impl Layout {
     /// Policies to measure. SSD drafts all the time: sharing the target's cores it is no use.
     fn policies(self) -> &'static [&'static str] {
         match self {
-            Self::Shared => &["Autoregressive", "Speculative"],
-            Self::Apart => &["Autoregressive", "Speculative", "SSD"],
+            Self::Shared => &[PLAIN.policy, SPECULATIVE],
+            Self::Apart => &[PLAIN.policy, SPECULATIVE, SSD],
         }
     }
 }

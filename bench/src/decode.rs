@@ -9,7 +9,7 @@ use crate::{
     client::Client,
     prompts,
     report::Report,
-    run::{self, Reference, Tally, Work},
+    run::{self, Reference, SPECULATIVE, Tally, Work},
     stack::Setup,
     stats::{Summary, arm_order},
 };
@@ -38,7 +38,6 @@ const TOKENS: u32 = 128;
 
 /// The name of plain decoding.
 pub(crate) const PLAIN: &str = "plain";
-const SPECULATIVE: &str = "Speculative";
 
 /// An arm in `decode.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::{
     prompts::simulated,
     report::Report,
-    run::{self, Arm, PLAIN, Reference, Tally, Work},
+    run::{self, Arm, PLAIN, POLICIES, Reference, Tally, Work},
     stack::{Setup, Stack},
     stats::{Summary, arm_order},
 };
@@ -29,18 +29,34 @@ pub struct DistantArgs {
     /// Lookaheads to choose from, for each policy the best without delay.
     #[arg(long, value_delimiter = ',', default_value = "4,5,6,7")]
     pub lookaheads: Vec<u32>,
-    /// Fraction of contexts in which the draft agrees with the target.
-    #[arg(long, default_value_t = 0.9)]
-    pub agreement: f64,
-    /// Of the others, the fraction in which the target's choice is among the draft's next three.
-    #[arg(long, default_value_t = 0.85)]
-    pub near: f64,
+    /// Draft.
+    #[command(flatten)]
+    pub draft: DraftArgs,
     /// Rounds; each measures every arm once on all prompts.
     #[arg(long, default_value_t = 3)]
     pub rounds: usize,
     /// Prompts.
     #[arg(long, default_value_t = 3)]
     pub prompts: usize,
+}
+
+/// How well a simulated draft knows its target.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct DraftArgs {
+    /// Fraction of contexts in which the draft agrees with the target.
+    #[arg(long, default_value_t = 0.9)]
+    pub agreement: f64,
+    /// Of the others, the fraction in which the target's choice is among the draft's next three.
+    #[arg(long, default_value_t = 0.85)]
+    pub near: f64,
+}
+
+impl DraftArgs {
+    /// What a draft is told whose steps take `slower` times as long as here.
+    pub(crate) fn simulated(self, slower: u64) -> Value {
+        json!({"agreement": self.agreement, "near": self.near,
+            "step_us": STEP_US * slower, "row_us": ROW_US * slower})
+    }
 }
 
 const TOKENS: u32 = 128;
@@ -51,21 +67,14 @@ const VERIFICATION_US: u64 = 20_000;
 const STEP_US: u64 = 2_400;
 const ROW_US: u64 = 8;
 
-const POLICIES: [&str; 2] = ["Speculative", "SSD"];
-
-/// What a simulated draft of these times is told.
-pub(crate) fn draft(agreement: f64, near: f64, slower: u64) -> Value {
-    json!({"agreement": agreement, "near": near, "step_us": STEP_US * slower, "row_us": ROW_US * slower})
-}
-
-/// What its target is told.
+/// What a target is told.
 pub(crate) fn target() -> Value {
     json!({"step_us": VERIFICATION_US})
 }
 
 /// Measures and publishes `distant`.
 pub async fn run(args: &DistantArgs, binary: PathBuf, results: &Path) -> anyhow::Result<()> {
-    let setup = Setup::simulated(binary, &target(), &draft(args.agreement, args.near, 1));
+    let setup = Setup::simulated(binary, &target(), &args.draft.simulated(1));
     let mut stacks = Vec::new();
     for &delay in &args.delays_us {
         let relay = Some(Duration::from_micros(delay));
@@ -100,7 +109,7 @@ fn report(args: &DistantArgs) -> Report {
              rounds, each arm after a warm-up request; every arm's tokens are checked to equal plain decoding's. A hit \
              round is over a bare verification of the same rows: the step, and what plain decoding needs besides; bytes \
              on the wire are all that passed the relay.",
-            args.agreement, args.near, args.prompts, args.lookaheads, args.rounds
+            args.draft.agreement, args.draft.near, args.prompts, args.lookaheads, args.rounds
         ),
         &[
             "T",

@@ -20,6 +20,13 @@ pub struct Arm {
     pub lookahead: Option<u32>,
 }
 
+/// Names of the policies that speculate, as requests give them.
+pub const SPECULATIVE: &str = "Speculative";
+/// Ahead of verdicts.
+pub const SSD: &str = "SSD";
+/// Both, in the order of tables.
+pub const POLICIES: [&str; 2] = [SPECULATIVE, SSD];
+
 /// Plain decoding.
 pub const PLAIN: Arm = Arm {
     policy: "Autoregressive",

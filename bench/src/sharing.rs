@@ -9,10 +9,10 @@ use serde_json::json;
 
 use crate::{
     client::Answer,
-    distant,
+    distant::{self, DraftArgs},
     prompts::simulated,
     report::Report,
-    run::{Arm, PLAIN, Reference, Work},
+    run::{Arm, PLAIN, Reference, SPECULATIVE, SSD, Work},
     stack::{Setup, Stack},
     stats::{Summary, arm_order, jain},
 };
@@ -32,12 +32,9 @@ pub struct SharingArgs {
     /// Lookaheads to choose from, for each side the best.
     #[arg(long, value_delimiter = ',', default_value = "1,2,3,4,5,6")]
     pub lookaheads: Vec<u32>,
-    /// Fraction of contexts in which the draft agrees with the target.
-    #[arg(long, default_value_t = 0.9)]
-    pub agreement: f64,
-    /// Of the others, the fraction in which the target's choice is among the draft's next three.
-    #[arg(long, default_value_t = 0.85)]
-    pub near: f64,
+    /// Drafts.
+    #[command(flatten)]
+    pub draft: DraftArgs,
     /// Rounds; each measures both sides once.
     #[arg(long, default_value_t = 5)]
     pub rounds: usize,
@@ -47,7 +44,7 @@ const TOKENS: u32 = 256;
 
 /// Measures and publishes `sharing`.
 pub async fn run(args: &SharingArgs, binary: PathBuf, results: &Path) -> anyhow::Result<()> {
-    let draft = |slower| distant::draft(args.agreement, args.near, slower);
+    let draft = |slower| args.draft.simulated(slower);
     let whole = Setup::simulated(binary.clone(), &distant::target(), &draft(1));
     let part = Setup::simulated(binary, &distant::target(), &draft(args.targets as u64));
     let first = whole.start().await?;
@@ -65,7 +62,7 @@ pub async fn run(args: &SharingArgs, binary: PathBuf, results: &Path) -> anyhow:
     let mut report = report(args);
     let mut data = Vec::new();
     for policy in &args.policies {
-        let policy = [PLAIN.policy, "Speculative", "SSD"]
+        let policy = [PLAIN.policy, SPECULATIVE, SSD]
             .into_iter()
             .find(|known| known == policy)
             .with_context(|| format!("no policy is called {policy}"))?;

@@ -15,7 +15,7 @@ use self::theory::Theory;
 use crate::{
     prompts::Class,
     report::Report,
-    run::{self, Arm, PLAIN, Reference, Tally, Work},
+    run::{self, Arm, PLAIN, POLICIES, Reference, Tally, Work},
     stack::{Setup, Stack},
     stats::{Summary, arm_order},
 };
@@ -53,9 +53,6 @@ pub struct SsdArgs {
 }
 
 const TOKENS: u32 = 128;
-
-/// Policies that speculate; each has its best lookahead.
-const POLICIES: [&str; 2] = ["Speculative", "SSD"];
 
 /// Measures and publishes `ssd`.
 pub async fn run(
