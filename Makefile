@@ -14,14 +14,15 @@ PEERS ?= $(CARGO_TARGET_DIR)/peers
 THREADS ?= 1
 
 .NOTPARALLEL:
-.PHONY: up test format lint doc rust-build rust-test client-test fuzz bench plots bench-peers
+.PHONY: up test format lint doc rust-build rust-test client-test script-test fuzz bench plots bench-peers \
+	image cluster cluster-down cluster-test
 
 up:
 	cargo build --release --locked -p foretoken
 	exec $(CARGO_TARGET_DIR)/release/foretoken up -f $(MODEL) --port $(PORT)
 
 # Ends with the closing lines of the Rust tests.
-test: format lint doc client-test rust-test
+test: format lint doc script-test client-test rust-test
 
 format:
 	cargo fmt --all --check
@@ -38,6 +39,10 @@ rust-build:
 
 rust-test: rust-build
 	FORETOKEN_EXECUTABLE=$(abspath $(CARGO_TARGET_DIR))/debug/foretoken cargo test --workspace --locked
+
+# What can be checked of the cluster and the image without starting or building either.
+script-test:
+	python3 -m unittest discover -s tests/cluster
 
 # The official OpenAI client against `foretoken up`.
 client-test: rust-build $(VENV)/clients
@@ -71,3 +76,21 @@ bench-peers:
 	sh bench/peers/run.sh $(PEERS) $(THREADS) --extra-ks 0,3,5,7 \
 		--spawn 'bench/peers/foretoken.sh {port} {threads} {k} bfloat16' --label foretoken:bf16 \
 		--spawn 'bench/peers/foretoken.sh {port} {threads} {k} int8' --label foretoken:int8
+
+# The image of foretoken and images of the shipped models, without Docker; image/Dockerfile makes the same with it.
+image:
+	cargo build --release --locked -p foretoken
+	python3 image/build.py --executable $(CARGO_TARGET_DIR)/release/foretoken --output $(CARGO_TARGET_DIR)/image/foretoken.tar
+	for model in target draft; do python3 image/build.py --model models/$$model --name story-$$model:dev \
+		--output $(CARGO_TARGET_DIR)/image/story-$$model.tar || exit 1; done
+
+# A real Kubernetes on this machine, see docs/cluster.md.
+cluster:
+	python3 tests/cluster up
+
+cluster-down:
+	python3 tests/cluster down
+
+# Starts the cluster if need be; with KUBECONFIG and FORETOKEN_TEST_CLUSTER=existing, on that one.
+cluster-test: rust-build
+	FORETOKEN_EXECUTABLE=$(abspath $(CARGO_TARGET_DIR))/debug/foretoken python3 tests/cluster test

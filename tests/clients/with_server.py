@@ -6,6 +6,7 @@ The command gets the server's address as its last argument. Exits as the command
 the server does not start or does not end well.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -34,23 +35,29 @@ def wait_until_ready(server, state):
     sys.exit("foretoken up did not become ready")
 
 
-def main():
-    executable, *command = sys.argv[1:]
+@contextlib.contextmanager
+def server(executable):
+    """Runs `foretoken up` and yields its address; the server has to end well."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = ["-f", str(ROOT / "examples/laptop.yaml"), "--port", "0", "--state-dir", folder]
-        server = subprocess.Popen(
+        process = subprocess.Popen(
             [executable, "up", *arguments],
             stdout=subprocess.DEVNULL,
             env={**os.environ, "RUST_LOG": "warn"},
         )
         try:
-            url = wait_until_ready(server, pathlib.Path(folder, "state.json"))
-            code = subprocess.run([*command, url]).returncode
+            yield wait_until_ready(process, pathlib.Path(folder, "state.json"))
         finally:
-            server.send_signal(signal.SIGTERM)
-            ended = server.wait(DRAIN_SECONDS)
+            process.send_signal(signal.SIGTERM)
+            ended = process.wait(DRAIN_SECONDS)
     if ended != 0:
         sys.exit(f"foretoken up ended with {ended}")
+
+
+def main():
+    executable, *command = sys.argv[1:]
+    with server(executable) as url:
+        code = subprocess.run([*command, url]).returncode
     sys.exit(code)
 
 

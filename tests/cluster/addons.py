@@ -1,0 +1,83 @@
+"""What a cluster can have beyond pods: built and installed when asked for, each from its publisher's own chart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import build
+from build import Module
+
+
+@dataclass(frozen=True)
+class Release:
+    """One chart to install."""
+
+    name: str
+    chart: str
+    namespace: str
+    values: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Addon:
+    """What is built, and what of it is installed with Helm, in this order."""
+
+    modules: list[Module]
+    releases: list[Release] = field(default_factory=list)
+
+
+def _image(prefix: str, image: str) -> list[str]:
+    repository, _, tag = image.rpartition(":")
+    return [f"{prefix}.repository={repository}", f"{prefix}.tag={tag}", f"{prefix}.pullPolicy=Never"]
+
+
+ADDONS = {
+    "helm": Addon([build.HELM]),
+    # Groups of pods that live and die together.
+    "lws": Addon(
+        [build.HELM, build.LWS],
+        [
+            Release(
+                "lws",
+                "charts/lws",
+                "lws-system",
+                [*_image("image.manager", build.LWS.image), "resources.requests.cpu=50m", "resources.requests.memory=64Mi"],
+            )
+        ],
+    ),
+    # Nodes and pods that are only said to be: for scale.
+    "kwok": Addon(
+        [build.HELM, build.KWOK],
+        [
+            Release("kwok", "charts/kwok", "kube-system", _image("image", build.KWOK.image)),
+            Release("kwok-stages", "charts/stage-fast", "kube-system"),
+        ],
+    ),
+}
+
+
+def modules(names: list[str]) -> list[Module]:
+    """What is to be built for these, each once."""
+    found: list[Module] = []
+    for name in names:
+        found += [module for module in ADDONS[name].modules if module not in found]
+    return found
+
+
+def commands(name: str, kubeconfig: Path) -> list[list[str]]:
+    """Helm's arguments that install one, or leave it as it is."""
+    found = []
+    for release in ADDONS[name].releases:
+        owner = next(module for module in ADDONS[name].modules if release.chart in module.charts)
+        chart = build.place(owner) / release.chart
+        values = [part for value in release.values for part in ("--set-string", value)]
+        found.append(
+            [
+                *("upgrade", "--install", release.name, str(chart)),
+                *(f"--kubeconfig={kubeconfig}", f"--namespace={release.namespace}", "--create-namespace"),
+                *("--wait", "--timeout=3m"),
+                *values,
+            ]
+        )
+    return found

@@ -1,0 +1,286 @@
+"""Brings the cluster up and takes it down again."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Callable, Iterator
+
+import addons
+import build
+import layout
+import machine
+import network
+import programs
+from layout import CGROUP, NODE, STATE
+
+# On 2 busy cores all of it takes 20 s; what takes this long does not come.
+PATIENCE = 240.0
+
+
+class ClusterError(Exception):
+    """Something that the user has to know of."""
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Holds off other commands that start or stop the cluster of this machine."""
+    folder = layout.cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def requirements(install: bool) -> list[machine.Missing]:
+    """What is missing to build and run the cluster, after trying to get it if asked to."""
+    absent = machine.missing()
+    if install and absent:
+        machine.install(absent)
+        absent = machine.missing()
+    if build.missing(build.ALWAYS) and machine.go() is None and not (install and machine.install_go()):
+        oldest = ".".join(str(part) for part in machine.OLDEST_GO)
+        absent.append(machine.Missing("Go", f"install Go {oldest} or newer (https://go.dev/dl)"))
+    return absent
+
+
+def executables(names: list[str]) -> dict[str, Path]:
+    """Folders of the programs, which are built if they are not there yet."""
+    modules = [*build.ALWAYS, *addons.modules(names)]
+    if build.missing(modules):
+        go = machine.go()
+        if go is None:
+            raise ClusterError("there is no Go to build the cluster's programs with")
+        for module in modules:
+            build.build(module, go)
+    return {module.name: build.place(module) for module in modules}
+
+
+def up(names: list[str]) -> None:
+    """Starts the cluster unless it runs, waits until it can run pods, and installs the addons named."""
+    absent = requirements(install=True)
+    if absent:
+        lines = "\n".join(f"  {one.what}: {one.remedy}" for one in absent)
+        raise ClusterError(f"the cluster cannot be started, missing:\n{lines}")
+    with alone():
+        folders = executables(names)
+        begin = time.monotonic()
+        if node() is None:
+            clear()
+            start(folders)
+            print(f"the cluster is up after {time.monotonic() - begin:.1f} s", flush=True)
+        else:
+            link(folders)
+        for name in names:
+            install(name)
+
+
+def install(name: str) -> None:
+    """Installs an addon that has been built."""
+    for module in addons.ADDONS[name].modules:
+        if module.image:
+            load(build.place(module) / "image.tar")
+    # Helm keeps what it has seen; here too nothing is to remain.
+    environment = os.environ | {f"HELM_{kind}_HOME": str(STATE.folder / "helm") for kind in ("CACHE", "CONFIG", "DATA")}
+    for arguments in addons.commands(name, STATE.kubeconfig):
+        _run([str(STATE.programs / "helm"), *arguments], environment)
+
+
+def start(folders: dict[str, Path]) -> None:
+    """Starts a cluster where there is none."""
+    prepare(folders)
+    launch()
+    wait("the API server", lambda: kubectl("get", "--raw=/readyz", quiet=True) == "ok")
+    for name in ("pod", "coredns"):
+        load(folders[name] / "image.tar")
+    wait("the name service", lambda: kubectl("apply", "-f", str(layout.MANIFESTS / "coredns.yaml"), quiet=True))
+    wait("the node", lambda: _ready("nodes", NODE, "Ready"))
+    wait("names", lambda: _ready("deployments", "coredns", "Available", "--namespace=kube-system"))
+
+
+def prepare(folders: dict[str, Path]) -> None:
+    """Writes all that the programs read."""
+    if len(str(STATE.containerd)) > 100:
+        raise ClusterError(f"{STATE.folder} is too long a path for sockets, set FORETOKEN_CLUSTER_STATE to a shorter one")
+    for hidden in ("/run", "/var/lib", "/var/log", "/proc"):
+        if Path(hidden) in STATE.folder.parents:
+            raise ClusterError(f"the state cannot be in {hidden}, set FORETOKEN_CLUSTER_STATE to another folder")
+    for folder in (STATE.programs, STATE.configuration / "cni", STATE.credentials, STATE.data, STATE.logs):
+        folder.mkdir(parents=True, exist_ok=True)
+    STATE.folder.chmod(0o700)
+    link(folders)
+    runc = machine.tool("runc") or "runc"
+    for path, content in programs.files(STATE, runc, machine.cni_folders(), _snapshotter()).items():
+        path.write_text(content)
+    credentials = [f"--folder={STATE.credentials}", f"--server={layout.API_SERVER}", f"--node={NODE}"]
+    _run([str(STATE.programs / "credentials"), *credentials, f"--hosts={','.join(programs.hosts())}"])
+    for hierarchy in _cgroup_roots():
+        (hierarchy / CGROUP).mkdir(exist_ok=True)
+        _inherit_cpuset(hierarchy)
+
+
+def link(folders: dict[str, Path]) -> None:
+    """Gathers the executables in one folder, under the names that they are called by."""
+    for folder in folders.values():
+        for executable in folder.iterdir():
+            if executable.is_file() and executable.suffix != ".tar":
+                entry = STATE.programs / executable.name
+                entry.unlink(missing_ok=True)
+                entry.symlink_to(executable)
+
+
+def launch() -> None:
+    """Starts the node and gives it a network."""
+    separate = ["unshare", "--mount", "--propagation=private", "--net", "--pid", "--fork", "--kill-child"]
+    with (STATE.logs / "node.log").open("ab") as log:
+        process = subprocess.Popen(
+            [*separate, sys.executable, str(layout.HERE / "node.py"), str(STATE.folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    wait("the node's process", lambda: node() is not None or process.poll() is not None)
+    pid = node()
+    if pid is None:
+        raise ClusterError(f"the node has ended:\n{(STATE.logs / 'node.log').read_text()}")
+    network.join(pid)
+    (STATE.folder / "network").touch()
+
+
+def down() -> None:
+    """Ends the cluster and removes every trace of it but the cache."""
+    with alone():
+        pid = node()
+        if pid is not None:
+            os.kill(pid, signal.SIGTERM)
+            if not _until(lambda: node() is None, 15):
+                os.kill(pid, signal.SIGKILL)
+                _until(lambda: node() is None, 15)
+        clear()
+
+
+def clear() -> None:
+    """Removes what a node that has ended, in whatever way, left on this machine."""
+    network.leave()
+    for hierarchy in _cgroup_roots():
+        _until(lambda root=hierarchy / CGROUP: _remove_cgroup(root), 10)
+    mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    inside = [mount for mount in mounts if Path(mount).is_relative_to(STATE.folder)]
+    if inside:
+        raise ClusterError(f"not removing {STATE.folder}: {', '.join(inside)} is mounted there")
+    if STATE.folder.exists():
+        shutil.rmtree(STATE.folder)
+
+
+def node() -> int | None:
+    """The node's process, if it lives: the number alone may be somebody else's by now."""
+    try:
+        known = json.loads(STATE.node.read_text())
+        start = int(Path(f"/proc/{known['pid']}/stat").read_text().rsplit(")", 1)[1].split()[19])
+    except (OSError, ValueError, KeyError, IndexError):
+        return None
+    return known["pid"] if start == known["start"] else None
+
+
+def ask(request: dict) -> dict:
+    """Has the node do something."""
+    if node() is None:
+        raise ClusterError("the cluster is not running, `make cluster` starts it")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(10)
+        connection.connect(str(STATE.control))
+        connection.sendall(json.dumps(request).encode() + b"\n")
+        answer = json.loads(connection.makefile().readline())
+    if "error" in answer:
+        raise ClusterError(answer["error"])
+    return answer
+
+
+def load(archive: Path) -> None:
+    """Gives the node an image, which its pods can use with `imagePullPolicy: Never` or `IfNotPresent`."""
+    # A relative path would be taken for an address without an authority.
+    _run([str(STATE.programs / "ctr"), f"--address={STATE.containerd}", "--namespace=k8s.io", "images", "import", str(archive)])
+
+
+def kubectl(*arguments: str, quiet: bool = False) -> str | None:
+    """What kubectl prints; nothing if it fails and may."""
+    command = [str(STATE.programs / "kubectl"), f"--kubeconfig={STATE.kubeconfig}", *arguments]
+    done = subprocess.run(command, text=True, capture_output=True, check=False)
+    if done.returncode == 0:
+        return done.stdout
+    if quiet:
+        return None
+    raise ClusterError(f"`kubectl {' '.join(arguments)}` failed: {done.stderr.strip()}")
+
+
+def wait(what: str, condition: Callable[[], object]) -> None:
+    """Waits until a condition holds."""
+    if not _until(condition, PATIENCE):
+        raise ClusterError(f"{what} did not come within {PATIENCE:.0f} s; logs are in {STATE.logs}")
+
+
+def _until(condition: Callable[[], object], seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def _ready(kind: str, name: str, condition: str, *more: str) -> bool:
+    path = f'jsonpath={{.status.conditions[?(@.type=="{condition}")].status}}'
+    return kubectl("get", kind, name, "-o", path, *more, quiet=True) == "True"
+
+
+def _snapshotter() -> str:
+    """How images become root file systems: on an overlay, another overlay cannot be made."""
+    done = _run(["stat", "--file-system", "--format=%T", str(STATE.folder)])
+    return "native" if done.strip() == "overlayfs" else "overlayfs"
+
+
+def _cgroup_roots() -> list[Path]:
+    """Roots of the cgroup hierarchies of this machine."""
+    root = Path("/sys/fs/cgroup")
+    if (root / "cgroup.controllers").exists():
+        return [root]
+    return [folder for folder in sorted(root.iterdir()) if (folder / "cgroup.procs").exists() and not folder.is_symlink()]
+
+
+def _inherit_cpuset(hierarchy: Path) -> None:
+    """Gives a new cgroup of version 1 the cores and memory of its parent, without which it takes no process."""
+    for name in ("cpuset.cpus", "cpuset.mems"):
+        own = hierarchy / CGROUP / name
+        if own.exists() and (hierarchy / name).exists() and not own.read_text().strip():
+            own.write_text((hierarchy / name).read_text())
+
+
+def _remove_cgroup(root: Path) -> bool:
+    """Removes a cgroup and those below it; whether nothing is left."""
+    if root.exists():
+        for folder, _, _ in os.walk(root, topdown=False):
+            try:
+                os.rmdir(folder)
+            except OSError:
+                return False
+    return True
+
+
+def _run(command: list[str], environment: dict[str, str] | None = None) -> str:
+    done = subprocess.run(command, text=True, capture_output=True, env=environment, check=False)
+    if done.returncode != 0:
+        raise ClusterError(f"`{' '.join(command)}` failed: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout

@@ -1,0 +1,3 @@
+module foretoken.io/tests/cluster/pod
+
+go 1.26
