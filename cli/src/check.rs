@@ -54,10 +54,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let Manifest {
         deployments,
         endpoints,
+        profiles,
         skipped: _,
     } = &manifest;
+    let profiles = match profiles.len() {
+        0 => String::new(),
+        number => format!(", {}", count(number, "accelerator profile")),
+    };
     println!(
-        "{}: valid, {} and {}",
+        "{}: valid, {} and {}{profiles}",
         file.display(),
         count(deployments.len(), "deployment"),
         count(endpoints.len(), "endpoint")

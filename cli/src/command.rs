@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{chat, check, child, draft, failure, generate, logging, router, target, top, up};
+use crate::{chat, check, child, crd, draft, failure, generate, logging, router, target, top, up};
 
 /// Speculative decoding whose draft and target are separate services.
 #[derive(Debug, Parser)]
@@ -20,6 +20,8 @@ enum Command {
     Up(up::Args),
     /// Check a file of objects and print every mistake with its line
     Check(check::Args),
+    /// Print the definitions of our kinds, to be installed into a cluster
+    Crd(crd::Args),
     /// Talk to a server in the terminal
     Chat(chat::Args),
     /// Watch what runs: rounds as they happen, hit rates, what was in the way of more
@@ -60,6 +62,7 @@ impl Cli {
                 router::run(args)
             }
             Command::Check(args) => check::run(&args),
+            Command::Crd(args) => crd::run(&args),
             Command::Target(args) => {
                 logging::init("info");
                 target::run(*args)

@@ -8,6 +8,7 @@ mod chat;
 mod check;
 mod child;
 mod command;
+mod crd;
 mod draft;
 mod failure;
 mod generate;

@@ -17,7 +17,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use foretoken_crds::{Manifest, Problem};
+use foretoken_crds::{Manifest, Problem, object};
 
 mod console;
 mod links;
@@ -104,7 +104,7 @@ pub(crate) fn folder_for(file: &Path, name: Option<&str>) -> anyhow::Result<Path
     let manifest =
         Manifest::parse(&read(file)?).map_err(|invalid| explain(file, &invalid.problems))?;
     let chosen = plan::choose(&manifest, name).map_err(|problem| explain(file, &[problem]))?;
-    Ok(state::default_folder(&chosen.object.metadata.name))
+    Ok(state::default_folder(object::name(&chosen.object.metadata)))
 }
 
 /// Reads the file; problems are printed with their lines.

@@ -1,47 +1,90 @@
 //! `SpecDecodeDeployment`: a model that is served, and how it speculates.
+#![expect(
+    clippy::duplicated_attributes,
+    reason = "columns of one type repeat it, which the lint takes for one attribute said twice"
+)]
 
+use kube::CustomResource;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    bounds::{DOMAIN, LABEL, MAX_ITEMS, MAX_LABEL, MAX_PREFIXED, MAX_REPLICAS, rule},
     endpoint::EndpointSpec,
-    object::{Accelerator, DataType, Metadata, ModelSource, Scaling, Selector},
+    object::{self, Accelerator, DataType, ModelSource, PodPatch, Scaling, Selector},
     policy::PolicySpec,
+    status::DeploymentStatus,
 };
 
-/// A model that is served. Short name `sdd`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct SpecDecodeDeployment {
-    /// `foretoken.io/v1alpha1`.
-    pub api_version: String,
-    /// `SpecDecodeDeployment`.
-    pub kind: String,
-    /// Name and labels.
-    pub metadata: Metadata,
-    /// What is asked for.
-    pub spec: DeploymentSpec,
-    /// Written by the operator; read by nothing here.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub status: Option<serde_json::Value>,
-}
-
 impl SpecDecodeDeployment {
-    /// Value of `kind`.
-    pub const KIND: &str = "SpecDecodeDeployment";
-
     /// Name that clients use for the model.
     pub fn served_name(&self) -> &str {
-        self.spec
-            .model
-            .served_name
-            .as_deref()
-            .unwrap_or(&self.metadata.name)
+        let own = self.spec.model.served_name.as_deref();
+        own.unwrap_or_else(|| object::name(&self.metadata))
     }
 }
 
 /// What a deployment asks for.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, CustomResource, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[kube(
+    group = "foretoken.io",
+    version = "v1alpha1",
+    kind = "SpecDecodeDeployment",
+    plural = "specdecodedeployments",
+    shortname = "sdd",
+    category = "foretoken",
+    namespaced,
+    doc = "A model that is served, and how it speculates. What speculates never changes a token.",
+    status = "DeploymentStatus",
+    derive = "PartialEq",
+    scale(
+        spec_replicas_path = ".spec.target.replicas",
+        status_replicas_path = ".status.replicas",
+        label_selector_path = ".status.selector"
+    ),
+    printcolumn(
+        name = "Policy",
+        type_ = "string",
+        json_path = ".spec.speculation.policy.type",
+        description = "What is asked for"
+    ),
+    printcolumn(
+        name = "Targets",
+        type_ = "string",
+        json_path = ".status.targets",
+        description = "Ready and wanted replicas of the target"
+    ),
+    printcolumn(
+        name = "Speculation",
+        type_ = "string",
+        json_path = ".status.speculation.state",
+        description = "Whether endpoints draft for it"
+    ),
+    printcolumn(
+        name = "AccLen",
+        type_ = "number",
+        json_path = ".status.speculation.acceptanceLength",
+        description = "Tokens that a round decides, as measured"
+    ),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].status",
+        description = "Whether a token can be served"
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    )
+)]
+#[schemars(extend("x-kubernetes-validations" = [rule(
+    "!has(self.speculation) || self.speculation.policy.type != 'SpecPipe' || \
+     (has(self.target.parallelism) && self.target.parallelism.pipeline >= 2)",
+    ".target.parallelism.pipeline",
+    "must be at least 2 with policy SpecPipe",
+)]))]
 pub struct DeploymentSpec {
     /// The model that decides every token.
     pub model: ModelSource,
@@ -57,15 +100,21 @@ pub struct DeploymentSpec {
 }
 
 /// Replicas of the target.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [rule(
+    "!has(self.replicas) || !has(self.scaling)",
+    ".scaling",
+    "is not allowed beside replicas: choose one",
+)]))]
 pub struct TargetSpec {
-    /// How many; absent: 1, unless `scaling` says.
+    /// How many; absent: 1, unless `scaling` says. `kubectl scale` needs it to be given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = MAX_REPLICAS))]
     pub replicas: Option<u32>,
     /// A number that follows the load, instead of `replicas`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scaling: Option<Scaling>,
+    pub scaling: Option<Scaling<TargetMetric>>,
     /// How one replica is spread over devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parallelism: Option<TargetParallelism>,
@@ -75,20 +124,32 @@ pub struct TargetSpec {
     /// How weights are kept.
     #[serde(default)]
     pub dtype: DataType,
-    /// Overrides of the pod template, for a cluster.
+    /// What is added to its pods in a cluster; the container is called `target`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub template: Option<serde_json::Value>,
+    pub template: Option<PodPatch>,
+}
+
+/// What the number of targets follows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum TargetMetric {
+    /// How long requests wait to be admitted.
+    #[default]
+    QueueTime,
+    /// Share of the key-value pages in use.
+    PageUse,
 }
 
 /// Devices of one target replica.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TargetParallelism {
     /// Devices that share each layer.
     #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 64))]
     pub tensor: u32,
     /// Stages the layers are spread over.
     #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 64))]
     pub pipeline: u32,
 }
 
@@ -107,8 +168,14 @@ pub(crate) fn one() -> u32 {
 }
 
 /// How a deployment speculates.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [rule(
+    "self.policy.type == 'Autoregressive' || self.onLoss == 'Local' || \
+     (has(self.endpoints) && size(self.endpoints) > 0)",
+    ".endpoints",
+    "must name at least one endpoint, since the policy drafts; or set onLoss: Local",
+)]))]
 pub struct SpeculationSpec {
     /// Who proposes, and when the target verifies.
     pub policy: PolicySpec,
@@ -117,6 +184,7 @@ pub struct SpeculationSpec {
     pub verification: Verification,
     /// Where drafts come from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = MAX_ITEMS))]
     pub endpoints: Vec<EndpointSource>,
     /// What happens while no endpoint answers; never an error.
     #[serde(default)]
@@ -127,7 +195,7 @@ pub struct SpeculationSpec {
 }
 
 /// Whether endpoints may propose trees of tokens: second choices beside a chain.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Trees {
     /// Chains only.
     #[default]
@@ -137,7 +205,7 @@ pub enum Trees {
 }
 
 /// The rule by which proposals are accepted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Verification {
     /// A proposal is accepted if it is what the target samples with the request's own noise.
     #[default]
@@ -147,7 +215,7 @@ pub enum Verification {
 }
 
 /// What a target does without an endpoint.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnLoss {
     /// Decodes plainly.
     #[default]
@@ -157,18 +225,33 @@ pub enum OnLoss {
 }
 
 /// One source of drafts: exactly one of `name`, `selector`, `template`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [
+    rule(
+        "[has(self.name), has(self.selector), has(self.template)].filter(x, x).size() == 1",
+        "",
+        "must have exactly one of name, selector, template",
+    ),
+    rule(
+        "!has(self.__namespace__) || !has(self.template)",
+        ".namespace",
+        "is not allowed beside template: it runs in the deployment's own",
+    ),
+]))]
 pub struct EndpointSource {
     /// Name of a `SpeculationEndpoint`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = MAX_LABEL), regex(pattern = LABEL))]
     pub name: Option<String>,
     /// Its namespace; absent: the deployment's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = MAX_LABEL), regex(pattern = LABEL))]
     pub namespace: Option<String>,
-    /// Share of sessions among the sources; absent: 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub weight: Option<u32>,
+    /// Share of sessions among the sources.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub weight: u32,
     /// Endpoints with these labels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<Selector>,
@@ -178,22 +261,64 @@ pub struct EndpointSource {
 }
 
 /// The router of a deployment.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [rule(
+    "!has(self.exposure) || !has(self.gateway)",
+    ".gateway",
+    "is not allowed beside exposure: choose one",
+)]))]
 pub struct RouterSpec {
-    /// How many; absent: 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub replicas: Option<u32>,
-    /// How it is reached in a cluster.
+    /// How many.
+    #[serde(default = "one")]
+    #[schemars(range(min = 0, max = MAX_REPLICAS))]
+    pub replicas: u32,
+    /// How it is reached in a cluster; absent, and without `gateway`: a Service inside the cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exposure: Option<Exposure>,
-    /// Gateway API parents, instead of `exposure`.
+    /// Routes of the Gateway API, instead of `exposure`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gateway: Option<serde_json::Value>,
+    pub gateway: Option<Gateway>,
+}
+
+impl Default for RouterSpec {
+    fn default() -> Self {
+        Self {
+            replicas: 1,
+            exposure: None,
+            gateway: None,
+        }
+    }
+}
+
+/// Routes of the Gateway API to a router.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Gateway {
+    /// Gateways the routes are attached to.
+    #[schemars(length(min = 1, max = 16))]
+    pub parent_refs: Vec<GatewayReference>,
+}
+
+/// A gateway.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GatewayReference {
+    /// Its name.
+    #[schemars(length(min = 1, max = MAX_PREFIXED), regex(pattern = DOMAIN))]
+    pub name: String,
+    /// Its namespace; absent: the deployment's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = MAX_LABEL), regex(pattern = LABEL))]
+    pub namespace: Option<String>,
+    /// Its listener; absent: all that allow the route.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = MAX_PREFIXED), regex(pattern = DOMAIN))]
+    pub section_name: Option<String>,
 }
 
 /// How a router is reached in a cluster.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Exposure {
     /// Type of its Service.
@@ -202,7 +327,7 @@ pub struct Exposure {
 }
 
 /// Type of a router's Service.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ExposureType {
     /// Inside the cluster only.
     #[default]

@@ -1,37 +1,25 @@
 //! `SpeculationEndpoint`: a pool of draft replicas that deployments share.
+#![expect(
+    clippy::duplicated_attributes,
+    reason = "columns of one type repeat it, which the lint takes for one attribute said twice"
+)]
 
+use kube::CustomResource;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    bounds::{LABEL, MAX_ITEMS, MAX_LABEL, MAX_REPLICAS, rule},
     deployment::one,
-    object::{Accelerator, DataType, Metadata, ModelSource, Scaling, Selector},
+    object::{self, Accelerator, DataType, ModelSource, PodPatch, Scaling, Selector},
+    status::EndpointStatus,
 };
 
-/// A pool of draft replicas. Short name `spe`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct SpeculationEndpoint {
-    /// `foretoken.io/v1alpha1`.
-    pub api_version: String,
-    /// `SpeculationEndpoint`.
-    pub kind: String,
-    /// Name and labels.
-    pub metadata: Metadata,
-    /// What is asked for.
-    pub spec: EndpointSpec,
-    /// Written by the operator; read by nothing here.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub status: Option<serde_json::Value>,
-}
-
 impl SpeculationEndpoint {
-    /// Value of `kind`.
-    pub const KIND: &str = "SpeculationEndpoint";
-
     /// Whether a deployment in `namespace` may use this endpoint. The labels of namespaces are
     /// known to a cluster only, so `from: Selector` grants nothing here but the own namespace.
     pub fn grants(&self, namespace: &str) -> bool {
-        self.metadata.namespace() == namespace
+        object::namespace(&self.metadata) == namespace
             || matches!(
                 &self.spec.allowed_namespaces,
                 Some(AllowedNamespaces {
@@ -43,53 +31,145 @@ impl SpeculationEndpoint {
 }
 
 /// What an endpoint asks for.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, CustomResource, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[kube(
+    group = "foretoken.io",
+    version = "v1alpha1",
+    kind = "SpeculationEndpoint",
+    plural = "speculationendpoints",
+    shortname = "spe",
+    category = "foretoken",
+    namespaced,
+    doc = "A pool of draft replicas that deployments share.",
+    status = "EndpointStatus",
+    derive = "PartialEq",
+    scale(
+        spec_replicas_path = ".spec.replicas",
+        status_replicas_path = ".status.replicas",
+        label_selector_path = ".status.selector"
+    ),
+    printcolumn(
+        name = "Drafts",
+        type_ = "string",
+        json_path = ".status.drafts",
+        description = "Ready and wanted replicas"
+    ),
+    printcolumn(
+        name = "Slots",
+        type_ = "integer",
+        json_path = ".status.slots",
+        description = "Sessions that all ready replicas can serve"
+    ),
+    printcolumn(
+        name = "InUse",
+        type_ = "integer",
+        json_path = ".status.slotsInUse",
+        description = "Sessions that are served"
+    ),
+    printcolumn(
+        name = "HitRate",
+        type_ = "number",
+        json_path = ".status.hitRate",
+        description = "Share of verdicts that were prepared for"
+    ),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].status",
+        description = "Whether a session can be served"
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    )
+)]
+#[schemars(extend("x-kubernetes-validations" = [rule(
+    "!has(self.replicas) || !has(self.scaling)",
+    ".scaling",
+    "is not allowed beside replicas: choose one",
+)]))]
 pub struct EndpointSpec {
     /// The draft model.
     pub model: ModelSource,
-    /// How many replicas; absent: 1, unless `scaling` says.
+    /// How many replicas; absent: 1, unless `scaling` says. `kubectl scale` needs it to be given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = MAX_REPLICAS))]
     pub replicas: Option<u32>,
     /// A number that follows the load, instead of `replicas`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scaling: Option<Scaling>,
+    pub scaling: Option<Scaling<DraftMetric>>,
     /// How one replica is spread over devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parallelism: Option<DraftParallelism>,
     /// What it runs on; absent: CPU cores.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accelerator: Option<Accelerator>,
-    /// How weights are kept; absent: int8, since what rounding costs a draft is a few guesses and
-    /// never an output.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dtype: Option<DataType>,
+    /// How weights are kept: by default in 8 bits, since what rounding costs a draft is a few
+    /// guesses and never an output.
+    #[serde(default = "int8")]
+    pub dtype: DataType,
     /// Sessions one replica serves at a time; absent: the service's own default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 4096))]
     pub slots_per_replica: Option<u32>,
     /// Whose deployments may use it; absent: those of its own namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed_namespaces: Option<AllowedNamespaces>,
-    /// Limits and shares by namespace.
+    /// Limits and shares by namespace, one of each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = MAX_ITEMS),
+        extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["namespace"])
+    )]
     pub quotas: Vec<Quota>,
-    /// Overrides of the pod template, for a cluster.
+    /// What is added to its pods in a cluster; the container is called `draft`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub template: Option<serde_json::Value>,
+    pub template: Option<PodPatch>,
+}
+
+fn int8() -> DataType {
+    DataType::Int8
+}
+
+/// What the number of drafts follows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum DraftMetric {
+    /// Share of the slots in use.
+    #[default]
+    SlotUse,
+    /// Share of what is prepared that comes too late.
+    LateEntries,
+    /// Time left between what was prepared and the verdict it was for.
+    Slack,
 }
 
 /// Devices of one draft replica.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DraftParallelism {
     /// Tracks that run alone between two synchronisations.
     #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 64))]
     pub tracks: u32,
 }
 
 /// Whose deployments may use an endpoint.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [
+    rule(
+        "self.from != 'Selector' || has(self.selector)",
+        ".selector",
+        "is required with from: Selector",
+    ),
+    rule(
+        "self.from == 'Selector' || !has(self.selector)",
+        ".selector",
+        "is only allowed with from: Selector",
+    ),
+]))]
 pub struct AllowedNamespaces {
     /// Which namespaces.
     #[serde(default)]
@@ -100,7 +180,7 @@ pub struct AllowedNamespaces {
 }
 
 /// Which namespaces an endpoint serves.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum NamespacesFrom {
     /// Its own.
     #[default]
@@ -112,15 +192,18 @@ pub enum NamespacesFrom {
 }
 
 /// What one namespace may use of an endpoint.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Quota {
     /// Whose.
+    #[schemars(length(min = 1, max = MAX_LABEL), regex(pattern = LABEL))]
     pub namespace: String,
     /// Most sessions at a time; absent: no limit of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000))]
     pub max_slots: Option<u32>,
-    /// Share of the draft's compute; absent: 1.
+    /// Share of what is scarce, divided over its deployments; absent: each of them has 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000))]
     pub weight: Option<u32>,
 }

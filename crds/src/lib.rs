@@ -1,12 +1,17 @@
-//! `SpecDecodeDeployment` and `SpeculationEndpoint`: the API of `foretoken.io/v1alpha1`, and what
-//! makes an object valid.
+//! `SpecDecodeDeployment`, `SpeculationEndpoint` and `AcceleratorProfile`: the API of
+//! `foretoken.io/v1alpha1`, and what makes an object valid.
 //!
 //! ```text
-//! text --tree--> Node (with lines) --read--> objects --validate--> Manifest
-//!                                        \________problems, all of them, with lines____/
+//! types --derive--> definition (schema, bounds, rules in CEL) --yaml--> what a cluster installs
+//!                        |
+//! text --tree--> Node --read, rules--> objects --> Manifest
+//!                        \____problems, all of them, with lines____/
 //! Manifest --served--> what this version cannot run yet
 //!        \--reference--> which endpoints a deployment means
 //! ```
+//!
+//! The types are the one source of every rule: the schema is derived from them, the API server holds
+//! objects to it, and so does `foretoken check`, which runs the same schema and the same CEL.
 //!
 //! Every mistake in a file is reported at once, with the line, the field, the value and what is
 //! allowed; an unknown field names the nearest known one. Validity does not depend on what this
@@ -15,24 +20,31 @@
 //!
 //! Not here: how an object becomes processes (`foretoken up`).
 
+pub mod definition;
 pub mod deployment;
 pub mod endpoint;
 pub mod manifest;
 pub mod object;
 pub mod policy;
 pub mod problem;
+pub mod profile;
 pub mod reference;
 pub mod served;
+pub mod status;
 
+mod bounds;
+mod metadata;
 mod read;
+mod rules;
 mod suggest;
 mod tree;
-mod validate;
 
+pub use definition::Kind;
 pub use deployment::SpecDecodeDeployment;
 pub use endpoint::SpeculationEndpoint;
 pub use manifest::{Document, Manifest};
 pub use problem::{Invalid, Problem};
+pub use profile::AcceleratorProfile;
 
 /// API group and version of all kinds.
 pub const API_VERSION: &str = "foretoken.io/v1alpha1";

@@ -1,18 +1,22 @@
 //! A file of objects.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::de::DeserializeOwned;
+use serde_json::Value as Json;
+
 use crate::{
     API_VERSION,
+    definition::Kind,
     deployment::SpecDecodeDeployment,
     endpoint::SpeculationEndpoint,
+    metadata, object,
     problem::{Invalid, Lines, Problem},
-    read::{covers, read},
+    profile::AcceleratorProfile,
+    read::read,
+    rules,
     suggest::nearest,
     tree::{self, Node, Value},
-    validate,
 };
-
-/// Kind that says what an accelerator is; only an operator reads it.
-const ACCELERATOR_PROFILE: &str = "AcceleratorProfile";
 
 /// An object and where its fields stand in the file.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,7 +34,9 @@ pub struct Manifest {
     pub deployments: Vec<Document<SpecDecodeDeployment>>,
     /// Endpoints, in file order.
     pub endpoints: Vec<Document<SpeculationEndpoint>>,
-    /// Documents of other APIs, and kinds that matter to an operator only: left out, with a word.
+    /// What accelerators are, in file order; only a cluster has them.
+    pub profiles: Vec<Document<AcceleratorProfile>>,
+    /// Documents of other APIs: left out, with a word.
     pub skipped: Vec<Problem>,
 }
 
@@ -96,43 +102,51 @@ impl Manifest {
             let message = format!("{found} is not allowed: must be {API_VERSION}");
             problems.push(lines.problem("apiVersion", message));
         }
-        match kind {
-            SpecDecodeDeployment::KIND => {
-                let found = typed(node, lines, validate::deployment, problems);
-                self.deployments.extend(found);
+        match Kind::called(kind) {
+            Some(kind @ Kind::SpecDecodeDeployment) => {
+                self.deployments.extend(typed(kind, node, lines, problems));
             }
-            SpeculationEndpoint::KIND => {
-                let found = typed(node, lines, validate::endpoint, problems);
-                self.endpoints.extend(found);
+            Some(kind @ Kind::SpeculationEndpoint) => {
+                self.endpoints.extend(typed(kind, node, lines, problems));
             }
-            ACCELERATOR_PROFILE => {
-                let message = format!("{ACCELERATOR_PROFILE} is not read here");
-                self.skipped.push(lines.problem("kind", message));
+            Some(kind @ Kind::AcceleratorProfile) => {
+                self.profiles.extend(typed(kind, node, lines, problems));
             }
-            _ => problems.push(unknown_kind(kind, &lines)),
+            None => problems.push(unknown_kind(kind, &lines)),
         }
     }
 
+    /// Kind, metadata and lines of all objects.
+    fn objects(&self) -> impl Iterator<Item = (Kind, &ObjectMeta, &Lines)> {
+        let deployments = self.deployments.iter().map(|document| {
+            let Document { object, lines } = document;
+            (Kind::SpecDecodeDeployment, &object.metadata, lines)
+        });
+        let endpoints = self.endpoints.iter().map(|document| {
+            let Document { object, lines } = document;
+            (Kind::SpeculationEndpoint, &object.metadata, lines)
+        });
+        let profiles = self.profiles.iter().map(|document| {
+            let Document { object, lines } = document;
+            (Kind::AcceleratorProfile, &object.metadata, lines)
+        });
+        deployments.chain(endpoints).chain(profiles)
+    }
+
     fn names_are_unique(&self, problems: &mut Vec<Problem>) {
-        let deployments = self
-            .deployments
-            .iter()
-            .map(|document| (&document.object.metadata, &document.lines));
-        let endpoints = self
-            .endpoints
-            .iter()
-            .map(|document| (&document.object.metadata, &document.lines));
         let mut seen = Vec::new();
-        let all = deployments.map(|entry| (SpecDecodeDeployment::KIND, entry));
-        for (kind, (metadata, lines)) in
-            all.chain(endpoints.map(|entry| (SpeculationEndpoint::KIND, entry)))
-        {
-            let key = (kind, metadata.namespace(), metadata.name.as_str());
+        for (kind, metadata, lines) in self.objects() {
+            let namespace = match kind {
+                Kind::AcceleratorProfile => "",
+                Kind::SpecDecodeDeployment | Kind::SpeculationEndpoint => {
+                    object::namespace(metadata)
+                }
+            };
+            let name = object::name(metadata);
+            let key = (kind, namespace, name);
             if seen.contains(&key) {
-                let message = format!(
-                    "{:?} is taken by another {kind} of this file",
-                    metadata.name
-                );
+                let kind = kind.name();
+                let message = format!("{name:?} is taken by another {kind} of this file");
                 problems.push(lines.problem("metadata.name", message));
             }
             seen.push(key);
@@ -141,11 +155,7 @@ impl Manifest {
 }
 
 fn kinds() -> [&'static str; 3] {
-    [
-        SpecDecodeDeployment::KIND,
-        SpeculationEndpoint::KIND,
-        ACCELERATOR_PROFILE,
-    ]
+    Kind::ALL.map(Kind::name)
 }
 
 fn unknown_kind(kind: &str, lines: &Lines) -> Problem {
@@ -158,31 +168,31 @@ fn unknown_kind(kind: &str, lines: &Lines) -> Problem {
     lines.problem("kind", message)
 }
 
-/// Reads and validates one document. Rules say nothing of fields that could not be read.
-fn typed<T: serde::de::DeserializeOwned>(
+/// Reads one document and holds it to the rules of its kind.
+fn typed<T: DeserializeOwned>(
+    kind: Kind,
     node: &Node,
     lines: Lines,
-    rules: fn(&T, &Lines) -> Vec<Problem>,
     problems: &mut Vec<Problem>,
 ) -> Option<Document<T>> {
-    let (object, unreadable) = read::<T>(node, &lines);
-    let broken = |problem: &Problem| {
-        unreadable.iter().any(|known| {
-            covers(&known.field, &problem.field) || covers(&problem.field, &known.field)
-        })
-    };
-    if let Some(object) = &object {
-        problems.extend(
-            rules(object, &lines)
-                .into_iter()
-                .filter(|problem| !broken(problem)),
-        );
+    let (value, mut wrong) = read(node, "", metadata::document(kind), &lines);
+    wrong.extend(metadata::keys(node, &lines));
+    let mut value = value.unwrap_or(Json::Null);
+    metadata::prune(&mut value);
+    let broken = rules::broken(kind, &value, node, &lines, &wrong);
+    let is_valid = wrong.is_empty() && broken.is_empty();
+    problems.extend(wrong);
+    problems.extend(broken);
+    if !is_valid {
+        return None;
     }
-    let is_readable = unreadable.is_empty();
-    problems.extend(unreadable);
-    object
-        .filter(|_| is_readable)
-        .map(|object| Document { object, lines })
+    match serde_json::from_value(value) {
+        Ok(object) => Some(Document { object, lines }),
+        Err(error) => {
+            problems.push(lines.problem("", format!("cannot be read: {error}")));
+            None
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,48 +1,81 @@
-//! What both kinds are made of.
+//! What the kinds are made of.
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::bounds::{self, LABEL, MAX_LABEL, MAX_LABELS, MAX_REPLICAS, MAX_TEXT, rule};
 
 /// Namespace of objects that name none.
 pub const DEFAULT_NAMESPACE: &str = "default";
 
-/// Name and labels of an object.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Metadata {
-    /// Name, unique per kind and namespace.
-    pub name: String,
-    /// Namespace; `default` if absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub namespace: Option<String>,
-    /// Labels, for selectors.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub labels: BTreeMap<String, String>,
-    /// Annotations; nothing here reads them.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub annotations: BTreeMap<String, String>,
+/// Name of an object; a valid one has a name.
+pub fn name(metadata: &ObjectMeta) -> &str {
+    metadata.name.as_deref().unwrap_or_default()
 }
 
-impl Metadata {
-    /// The namespace the object is in.
-    pub fn namespace(&self) -> &str {
-        self.namespace.as_deref().unwrap_or(DEFAULT_NAMESPACE)
-    }
+/// Namespace of an object.
+pub fn namespace(metadata: &ObjectMeta) -> &str {
+    metadata.namespace.as_deref().unwrap_or(DEFAULT_NAMESPACE)
 }
 
 /// Where a model comes from.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [
+    rule(
+        "!has(self.revision) || self.uri.startsWith('hf://')",
+        ".revision",
+        "is only allowed with a hf:// URI",
+    ),
+    rule(
+        "!has(self.revision) || !self.uri.contains('@')",
+        ".revision",
+        "is given twice: the URI has one too",
+    ),
+]))]
 pub struct ModelSource {
     /// `hf://owner/name`, `pvc://claim/path`, `oci://image`, `file:///path`, or, for
     /// `foretoken up` only, a path relative to the file.
+    #[schemars(length(min = 1, max = MAX_TEXT), extend("x-kubernetes-validations" = [
+        rule(
+            "!self.contains('://') || self.matches('^(hf|file|pvc|oci)://')",
+            "",
+            "must start with hf://, file:///, pvc:// or oci://",
+        ),
+        rule(
+            "!self.startsWith('hf://') || self.matches('^hf://[^/@]+/[^/@]+(@[^@]+)?$')",
+            "",
+            "must be hf://owner/name",
+        ),
+        rule(
+            "!self.startsWith('file://') || self.matches('^file:///.')",
+            "",
+            "must be file:///absolute/path",
+        ),
+        rule(
+            "!self.startsWith('pvc://') || \
+             self.matches('^pvc://[a-z0-9]([-a-z0-9]*[a-z0-9])?/.')",
+            "",
+            "must be pvc://claim/path",
+        ),
+        rule(
+            "!self.startsWith('oci://') || self.matches('^oci://.')",
+            "",
+            "must be oci://image",
+        ),
+    ]))]
     pub uri: String,
     /// Branch, tag or commit, for `hf://`; absent: `main`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = MAX_TEXT))]
     pub revision: Option<String>,
     /// Name that clients use; absent: the object's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = MAX_TEXT))]
     pub served_name: Option<String>,
 }
 
@@ -54,7 +87,7 @@ impl ModelSource {
 }
 
 /// How weights are kept.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum DataType {
     /// 16 bits, the range of f32.
@@ -67,32 +100,51 @@ pub enum DataType {
 }
 
 /// A number of replicas that follows the load.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Scaling {
+#[schemars(bound = "M: Default + JsonSchema + Serialize")]
+#[schemars(extend("x-kubernetes-validations" = [
+    rule("self.min <= self.max", ".min", "must be at most max"),
+]))]
+pub struct Scaling<M: Default> {
     /// Fewest replicas.
+    #[schemars(range(min = 0, max = MAX_REPLICAS))]
     pub min: u32,
     /// Most replicas.
+    #[schemars(range(min = 1, max = MAX_REPLICAS))]
     pub max: u32,
-    /// What the number follows; absent: the operator's choice.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub metric: Option<String>,
+    /// What the number follows.
+    #[serde(default)]
+    pub metric: M,
 }
 
 /// What a replica runs on.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [
+    rule(
+        "has(self.profile) != has(self.claimTemplate)",
+        "",
+        "must have exactly one of profile, claimTemplate",
+    ),
+]))]
 pub struct Accelerator {
     /// Name of an `AcceleratorProfile`.
-    pub profile: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = MAX_LABEL), regex(pattern = LABEL))]
+    pub profile: Option<String>,
+    /// Name of a `ResourceClaimTemplate` of the object's namespace: dynamic resource allocation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = MAX_LABEL), regex(pattern = LABEL))]
+    pub claim_template: Option<String>,
 }
 
 /// Objects with these labels.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Selector {
-    /// Labels that must all match.
-    #[serde(default)]
+    /// Labels that must all match, at least one.
+    #[schemars(schema_with = "some_labels")]
     pub match_labels: BTreeMap<String, String>,
 }
 
@@ -105,4 +157,54 @@ impl Selector {
                 .iter()
                 .all(|(key, value)| labels.get(key) == Some(value))
     }
+}
+
+/// What is added to the pods that the operator makes: a strategic merge patch of their template.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PodPatch {
+    /// Labels and annotations of the pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<PodMetadata>,
+    /// A part of a pod's `spec`, merged by the rules of strategic merge patches: containers by name,
+    /// and what serves is in the container `target` or `draft`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "anything")]
+    pub spec: Option<Value>,
+}
+
+/// Labels and annotations of pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PodMetadata {
+    /// Labels; those of `foretoken.io` are the operator's.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "labels")]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "annotations")]
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// Schema of an object that is somebody else's API, checked where it is used.
+fn anything(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
+}
+
+/// Schema of labels.
+pub(crate) fn labels(_: &mut SchemaGenerator) -> Schema {
+    bounds::texts(MAX_LABELS, MAX_LABEL, Some(bounds::LABEL_VALUE))
+}
+
+/// Schema of labels, at least one.
+fn some_labels(generator: &mut SchemaGenerator) -> Schema {
+    let mut schema = labels(generator);
+    schema.insert("minProperties".into(), 1.into());
+    schema
+}
+
+/// Schema of annotations.
+fn annotations(_: &mut SchemaGenerator) -> Schema {
+    bounds::texts(MAX_LABELS, 4 * MAX_TEXT, None)
 }

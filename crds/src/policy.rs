@@ -5,11 +5,32 @@ use foretoken_speculation::{
     fanout, message,
     policy::{Lookahead, Policy, SsdOptions},
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::bounds::{MAX_LOOKAHEAD, rule};
+
 /// A policy: its type, and at most the one block of parameters that belongs to the type.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [
+    rule(
+        "!has(self.speculative) || self.type == 'Speculative'",
+        ".speculative",
+        "is only allowed with type Speculative",
+    ),
+    rule("!has(self.ssd) || self.type == 'SSD'", ".ssd", "is only allowed with type SSD"),
+    rule(
+        "!has(self.mirrorSD) || self.type == 'MirrorSD'",
+        ".mirrorSD",
+        "is only allowed with type MirrorSD",
+    ),
+    rule(
+        "!has(self.specPipe) || self.type == 'SpecPipe'",
+        ".specPipe",
+        "is only allowed with type SpecPipe",
+    ),
+]))]
 pub struct PolicySpec {
     /// Which policy.
     #[serde(rename = "type")]
@@ -29,7 +50,7 @@ pub struct PolicySpec {
 }
 
 /// Names of policies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum PolicyType {
     /// One token a step: the baseline.
     #[default]
@@ -60,19 +81,15 @@ impl PolicyType {
             Self::Auto => "Auto",
         }
     }
-
-    /// Whether it drafts at all.
-    pub fn needs_endpoints(self) -> bool {
-        !matches!(self, Self::Autoregressive)
-    }
 }
 
 /// Parameters of `Speculative`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SpeculativeSpec {
     /// Tokens in a window; the upper bound if `adaptive`.
     #[serde(default = "default_lookahead")]
+    #[schemars(range(min = 1, max = MAX_LOOKAHEAD))]
     pub lookahead: u32,
     /// Whether windows shrink, down to none, when shorter ones pay more.
     #[serde(default = "yes")]
@@ -97,18 +114,20 @@ fn yes() -> bool {
 }
 
 /// Parameters of `SSD`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SsdSpec {
     /// Tokens in a window; the upper bound if `adaptive`.
     #[serde(default = "default_lookahead")]
+    #[schemars(range(min = 1, max = MAX_LOOKAHEAD))]
     pub lookahead: u32,
     /// Whether windows shrink, down to none, when shorter ones pay more.
     #[serde(default = "yes")]
     pub adaptive: bool,
-    /// Branches prepared per round.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub budget: Option<u32>,
+    /// Verdicts that are prepared for in a round, at most.
+    #[serde(default = "ssd_budget")]
+    #[schemars(range(min = 1, max = 1024))]
+    pub budget: u32,
     /// How the budget is spread over outcomes.
     #[serde(default)]
     pub fan_out: FanOut,
@@ -120,12 +139,28 @@ pub struct SsdSpec {
     pub delivery: Delivery,
 }
 
+impl Default for SsdSpec {
+    fn default() -> Self {
+        Self {
+            lookahead: default_lookahead(),
+            adaptive: true,
+            budget: ssd_budget(),
+            fan_out: FanOut::default(),
+            fallback: Fallback::default(),
+            delivery: Delivery::default(),
+        }
+    }
+}
+
+fn ssd_budget() -> u32 {
+    SsdOptions::default().budget
+}
+
 impl SsdSpec {
     fn options(self) -> SsdOptions {
-        let defaults = SsdOptions::default();
         SsdOptions {
             lookahead: windows(self.lookahead, self.adaptive),
-            budget: self.budget.unwrap_or(defaults.budget),
+            budget: self.budget,
             fan_out: match self.fan_out {
                 FanOut::Learned => fanout::FanOut::Learned,
                 FanOut::Geometric => fanout::FanOut::Geometric,
@@ -145,19 +180,6 @@ impl SsdSpec {
     }
 }
 
-impl Default for SsdSpec {
-    fn default() -> Self {
-        Self {
-            lookahead: default_lookahead(),
-            adaptive: true,
-            budget: None,
-            fan_out: FanOut::default(),
-            fallback: Fallback::default(),
-            delivery: Delivery::default(),
-        }
-    }
-}
-
 fn windows(lookahead: u32, adaptive: bool) -> Lookahead {
     if adaptive {
         Lookahead::Adaptive { max: lookahead }
@@ -167,7 +189,7 @@ fn windows(lookahead: u32, adaptive: bool) -> Lookahead {
 }
 
 /// How branches are spread over the outcomes of a round.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum FanOut {
     /// By what was seen.
     #[default]
@@ -179,7 +201,7 @@ pub enum FanOut {
 }
 
 /// What a target does when the outcome was not prepared.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Fallback {
     /// Whichever pays.
     #[default]
@@ -193,7 +215,7 @@ pub enum Fallback {
 }
 
 /// Who looks outcomes up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Delivery {
     /// The target: the endpoint sends what it prepares.
     #[default]
@@ -203,62 +225,71 @@ pub enum Delivery {
 }
 
 /// Parameters of `MirrorSD`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MirrorSdSpec {
-    /// Depth of the early exit as a fraction of the layers, such as `1/2`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub early_exit: Option<String>,
+    /// Depth of the early exit as a fraction of the layers.
+    #[serde(default = "early_exit")]
+    #[schemars(length(min = 3, max = 9), extend("x-kubernetes-validations" = [rule(
+        "self.matches('^[1-9][0-9]{0,3}/[1-9][0-9]{0,3}$') && \
+         int(self.split('/')[0]) < int(self.split('/')[1])",
+        "",
+        "must be a fraction between 0 and 1, such as \"1/2\"",
+    )]))]
+    pub early_exit: String,
     /// Candidates sent from the early exit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub top_k: Option<u32>,
+    #[serde(default = "top_k")]
+    #[schemars(range(min = 1, max = 256))]
+    pub top_k: u32,
     /// Tokens in a window.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub window: Option<u32>,
+    #[serde(default = "mirror_window")]
+    #[schemars(range(min = 1, max = MAX_LOOKAHEAD))]
+    pub window: u32,
     /// Speculative streams of the draft.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub streams: Option<u32>,
+    #[serde(default = "streams")]
+    #[schemars(range(min = 1, max = 16))]
+    pub streams: u32,
+}
+
+fn early_exit() -> String {
+    "1/2".to_owned()
+}
+
+fn top_k() -> u32 {
+    8
+}
+
+fn mirror_window() -> u32 {
+    7
+}
+
+fn streams() -> u32 {
+    2
 }
 
 /// Parameters of `SpecPipe`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SpecPipeSpec {
     /// Nodes of each level.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub width: Option<u32>,
+    #[serde(default = "width")]
+    #[schemars(range(min = 1, max = 1024))]
+    pub width: u32,
     /// Children considered per node.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub candidates: Option<u32>,
+    #[serde(default = "candidates")]
+    #[schemars(range(min = 1, max = 256))]
+    pub candidates: u32,
+}
+
+fn width() -> u32 {
+    64
+}
+
+fn candidates() -> u32 {
+    16
 }
 
 impl PolicySpec {
-    /// Names of the parameter blocks that are present.
-    pub fn blocks(&self) -> Vec<&'static str> {
-        let present = [
-            ("speculative", self.speculative.is_some()),
-            ("ssd", self.ssd.is_some()),
-            ("mirrorSD", self.mirror_sd.is_some()),
-            ("specPipe", self.spec_pipe.is_some()),
-        ];
-        present
-            .into_iter()
-            .filter(|(_, is_present)| *is_present)
-            .map(|(name, _)| name)
-            .collect()
-    }
-
-    /// Name of the block that belongs to the type.
-    pub fn own_block(&self) -> Option<&'static str> {
-        match self.kind {
-            PolicyType::Autoregressive | PolicyType::Auto => None,
-            PolicyType::Speculative => Some("speculative"),
-            PolicyType::Ssd => Some("ssd"),
-            PolicyType::MirrorSd => Some("mirrorSD"),
-            PolicyType::SpecPipe => Some("specPipe"),
-        }
-    }
-
     /// The policy as the services run it; none if this version does not serve it.
     pub fn policy(&self) -> Option<Policy> {
         match self.kind {
@@ -314,7 +345,7 @@ mod tests {
         let ssd = Some(SsdSpec {
             lookahead: 7,
             adaptive: false,
-            budget: Some(9),
+            budget: 9,
             fan_out: FanOut::Uniform,
             fallback: Fallback::Fast,
             delivery: Delivery::Pull,

@@ -1,66 +1,40 @@
-//! From a tree to a typed object, reporting every mistake instead of the first.
+//! From a tree to a value of its schema, reporting every mistake instead of the first.
 //!
-//! The types are plain serde types. A value of the wrong kind is noted and replaced by a
-//! placeholder so that reading goes on; a field that is missing is noted and reading starts over
-//! with a placeholder in its place, which ends because every pass adds a placeholder. The result
-//! is a value to run further checks on, and the notes; with notes, the value is never used for
-//! anything else.
+//! What the API server does with an object is done here with lines: a field that is null is as good
+//! as absent, a whole number may be written as a fraction, a field that the schema does not know is
+//! a mistake (as for `kubectl apply`, which asks for that). What is wrong is left out of the value,
+//! so that reading goes on.
+//!
+//! Every keyword that our schemas use is looked at; a test fails on one that is not.
 
-use std::{
-    cell::RefCell,
-    collections::BTreeSet,
-    fmt::{self, Display},
-};
+use std::{collections::BTreeMap, sync::LazyLock};
 
-use serde::de::{
-    DeserializeOwned, DeserializeSeed, Deserializer, Error as _, IntoDeserializer, MapAccess,
-    SeqAccess, Visitor,
-    value::{StrDeserializer, StringDeserializer},
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    JSON, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
 };
+use regex::Regex;
+use serde_json::{Map, Number, Value as Json};
 
 use crate::{
+    bounds::words,
     problem::{Lines, Problem},
     suggest::nearest,
     tree::{Entry, Node, Value, join},
 };
 
-/// More missing fields than any of our types has.
-const MAX_PASSES: usize = 64;
-
-/// Reads `node` as a `T`. The value is there unless its own parser refused a field.
-pub(crate) fn read<T: DeserializeOwned>(node: &Node, lines: &Lines) -> (Option<T>, Vec<Problem>) {
-    let mut missing = Vec::new();
-    let mut holes = BTreeSet::new();
-    for _ in 0..MAX_PASSES {
-        let notes = RefCell::new(Vec::new());
-        let cursor = Cursor {
-            node: Some(node),
-            path: String::new(),
-            lines,
-            notes: &notes,
-            holes: &holes,
-        };
-        let result = T::deserialize(cursor);
-        let mut problems = missing.clone();
-        problems.append(&mut notes.into_inner());
-        match result {
-            Ok(value) => return (Some(value), problems),
-            Err(Stop::Missing { path, field }) => {
-                let field = join(&path, field);
-                if !holes.iter().any(|hole| covers(hole, &field)) {
-                    missing.push(lines.problem(field.clone(), "is required"));
-                }
-                if !holes.insert(field) {
-                    return (None, problems);
-                }
-            }
-            Err(Stop::Refused { path, message }) => {
-                problems.push(lines.problem(path, message));
-                return (None, problems);
-            }
-        }
-    }
-    (None, missing)
+/// Reads `node` at `path` as `schema` says. The value lacks what is wrong.
+pub(crate) fn read(
+    node: &Node,
+    path: &str,
+    schema: &JSONSchemaProps,
+    lines: &Lines,
+) -> (Option<Json>, Vec<Problem>) {
+    let mut reader = Reader {
+        lines,
+        problems: Vec::new(),
+    };
+    let value = reader.value(node, path, schema);
+    (value, reader.problems)
 }
 
 /// Whether `field` is `path` or inside it.
@@ -70,396 +44,234 @@ pub(crate) fn covers(path: &str, field: &str) -> bool {
         .is_some_and(|rest| path.is_empty() || rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-/// Why a pass ended early.
-#[derive(Debug)]
-enum Stop {
-    Missing { path: String, field: &'static str },
-    Refused { path: String, message: String },
-}
-
-impl Stop {
-    /// Fills in the path where the stop arose; an inner cursor has done so already if not empty.
-    fn within(mut self, here: &str) -> Self {
-        let (Self::Missing { path, .. } | Self::Refused { path, .. }) = &mut self;
-        if path.is_empty() {
-            here.clone_into(path);
-        }
-        self
-    }
-}
-
-impl Display for Stop {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Missing { path, field } => write!(f, "{}: is required", join(path, field)),
-            Self::Refused { path, message } => write!(f, "{path}: {message}"),
-        }
-    }
-}
-
-impl std::error::Error for Stop {}
-
-impl serde::de::Error for Stop {
-    fn custom<T: Display>(message: T) -> Self {
-        Self::Refused {
-            path: String::new(),
-            message: message.to_string(),
-        }
-    }
-
-    fn missing_field(field: &'static str) -> Self {
-        Self::Missing {
-            path: String::new(),
-            field,
-        }
-    }
-}
-
-/// A place in the tree; `node` is none for a placeholder.
-struct Cursor<'a> {
-    node: Option<&'a Node>,
-    path: String,
+struct Reader<'a> {
     lines: &'a Lines,
-    notes: &'a RefCell<Vec<Problem>>,
-    holes: &'a BTreeSet<String>,
+    problems: Vec<Problem>,
 }
 
-impl<'a> Cursor<'a> {
-    fn child(&self, node: Option<&'a Node>, path: String) -> Self {
-        Self {
-            node,
-            path,
-            lines: self.lines,
-            notes: self.notes,
-            holes: self.holes,
+impl Reader<'_> {
+    fn say(&mut self, field: &str, message: impl Into<String>) {
+        self.problems.push(self.lines.problem(field, message));
+    }
+
+    /// Notes a value that is not allowed.
+    fn refuse(&mut self, node: &Node, path: &str, allowed: &str) -> Option<Json> {
+        let value = &node.value;
+        self.say(path, format!("{value} is not allowed: must be {allowed}"));
+        None
+    }
+
+    fn value(&mut self, node: &Node, path: &str, schema: &JSONSchemaProps) -> Option<Json> {
+        if schema.x_kubernetes_preserve_unknown_fields == Some(true) {
+            return match &node.value {
+                Value::Map(_) => plain(node),
+                _ => self.refuse(node, path, "a mapping"),
+            };
+        }
+        match schema.type_.as_deref() {
+            Some("object") => self.object(node, path, schema),
+            Some("array") => self.list(node, path, schema),
+            Some("string") => self.text(node, path, schema),
+            Some("integer") => self.integer(node, path, schema),
+            Some("number") => self.number(node, path, schema),
+            Some("boolean") => match &node.value {
+                Value::Bool(value) => Some(Json::Bool(*value)),
+                _ => self.refuse(node, path, "true or false"),
+            },
+            _ => plain(node),
         }
     }
 
-    fn value(&self) -> Option<&'a Value> {
-        self.node.map(|node| &node.value)
+    fn object(&mut self, node: &Node, path: &str, schema: &JSONSchemaProps) -> Option<Json> {
+        let Value::Map(entries) = &node.value else {
+            return self.refuse(node, path, "a mapping");
+        };
+        let present = |entry: &&Entry| !matches!(entry.node.value, Value::Null);
+        let entries: Vec<&Entry> = entries.iter().filter(present).collect();
+        self.count(
+            entries.len(),
+            path,
+            schema.min_properties,
+            schema.max_properties,
+        );
+        let none = BTreeMap::new();
+        let known = schema.properties.as_ref().unwrap_or(&none);
+        let others = match &schema.additional_properties {
+            Some(JSONSchemaPropsOrBool::Schema(others)) => Some(others.as_ref()),
+            _ => None,
+        };
+        let mut fields = Map::new();
+        for Entry { key, node, .. } in &entries {
+            let field = join(path, key);
+            match known.get(key).or(others) {
+                Some(schema) => {
+                    let value = self.value(node, &field, schema);
+                    fields.extend(value.map(|value| (key.clone(), value)));
+                }
+                None => self.unknown(key, &field, known),
+            }
+        }
+        for required in schema.required.iter().flatten() {
+            if !entries.iter().any(|entry| entry.key == *required) {
+                self.say(&join(path, required), "is required");
+            }
+        }
+        Some(Json::Object(fields))
     }
 
-    fn note(&self, field: &str, message: String) {
-        self.notes
-            .borrow_mut()
-            .push(self.lines.problem(field, message));
+    fn unknown(&mut self, key: &str, field: &str, known: &BTreeMap<String, JSONSchemaProps>) {
+        let names: Vec<&str> = known.keys().map(String::as_str).collect();
+        let message = match nearest(key, &names) {
+            Some(name) => format!("unknown field, did you mean {name:?}?"),
+            None => format!("unknown field, known here: {}", names.join(", ")),
+        };
+        self.say(field, message);
     }
 
-    /// Notes a value of the wrong kind, unless this is a placeholder.
-    fn wrong(&self, expected: &str) {
-        if let Some(value) = self.value() {
-            self.note(
-                &self.path,
-                format!("{value} is not allowed: must be {expected}"),
+    fn list(&mut self, node: &Node, path: &str, schema: &JSONSchemaProps) -> Option<Json> {
+        let Value::List(nodes) = &node.value else {
+            return self.refuse(node, path, "a list");
+        };
+        self.count(nodes.len(), path, schema.min_items, schema.max_items);
+        let Some(JSONSchemaPropsOrArray::Schema(items)) = &schema.items else {
+            return plain(node);
+        };
+        let mut values: Vec<Json> = Vec::new();
+        for (index, node) in nodes.iter().enumerate() {
+            let place = format!("{path}[{index}]");
+            let Some(value) = self.value(node, &place, items) else {
+                continue;
+            };
+            for key in schema.x_kubernetes_list_map_keys.iter().flatten() {
+                let own = value.get(key);
+                if own.is_some() && values.iter().any(|other| other.get(key) == own) {
+                    let shown = own.and_then(Json::as_str).unwrap_or_default();
+                    self.say(&join(&place, key), format!("{shown:?} is there already"));
+                }
+            }
+            values.push(value);
+        }
+        Some(Json::Array(values))
+    }
+
+    fn count(&mut self, count: usize, path: &str, least: Option<i64>, most: Option<i64>) {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        if let Some(most) = most.filter(|most| count > *most) {
+            self.say(
+                path,
+                format!("{count} entries are not allowed: at most {most}"),
+            );
+        }
+        if let Some(least) = least.filter(|least| count < *least) {
+            self.say(
+                path,
+                format!("{count} entries are not allowed: at least {least}"),
             );
         }
     }
 
-    fn integer(&self, low: i128, high: i128) -> i128 {
-        match self.value() {
-            Some(Value::Integer(value)) if (low..=high).contains(value) => *value,
+    fn text(&mut self, node: &Node, path: &str, schema: &JSONSchemaProps) -> Option<Json> {
+        let text = match &node.value {
+            Value::Text(text) => text.as_str(),
+            Value::Bool(_) | Value::Integer(_) | Value::Float(_) if schema.enum_.is_none() => {
+                return self.refuse(node, path, "text (put it in quotes)");
+            }
+            _ if schema.enum_.is_none() => return self.refuse(node, path, "text"),
+            _ => "",
+        };
+        if let Some(allowed) = &schema.enum_ {
+            let names = |JSON(value): &'_ JSON| value.as_str().map(str::to_owned);
+            let names: Vec<String> = allowed.iter().filter_map(names).collect();
+            if !names.iter().any(|name| name == text) {
+                let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                let near = nearest(text, &names).filter(|_| !text.is_empty());
+                let near = near.map_or_else(String::new, |near| format!(", did you mean {near}?"));
+                return self.refuse(node, path, &format!("one of {}{near}", names.join(", ")));
+            }
+        }
+        let length = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
+        let least = schema.min_length.unwrap_or(0);
+        let most = schema.max_length.unwrap_or(i64::MAX);
+        if !(least..=most).contains(&length) {
+            self.say(
+                path,
+                format!("{length} characters are not allowed: must have {least} to {most}"),
+            );
+            return None;
+        }
+        if let Some(pattern) = &schema.pattern
+            && !matches(pattern, text)
+        {
+            return self.refuse(node, path, &words(pattern));
+        }
+        Some(Json::String(text.to_owned()))
+    }
+
+    fn integer(&mut self, node: &Node, path: &str, schema: &JSONSchemaProps) -> Option<Json> {
+        let (least, most) = bounds(schema);
+        let value = match &node.value {
+            Value::Integer(value) => *value,
+            // Whole, as the API server sees it too.
+            Value::Float(value) if value.fract() == 0.0 && value.abs() < 1e15 => *value as i128,
             _ => {
-                self.wrong(&format!("a whole number from {low} to {high}"));
-                low.max(0)
-            }
-        }
-    }
-
-    /// The entries of this mapping; those not in `known` are noted and left out.
-    fn entries(&self, known: Option<&'static [&'static str]>) -> Vec<(&'a str, Option<&'a Node>)> {
-        let mut entries = Vec::new();
-        match self.value() {
-            Some(Value::Map(fields)) => {
-                for Entry { key, node, .. } in fields {
-                    match known {
-                        Some(known) if !known.contains(&key.as_str()) => self.unknown(key, known),
-                        _ => entries.push((key.as_str(), Some(node))),
-                    }
-                }
-            }
-            _ => self.wrong("a mapping"),
-        }
-        for field in known.unwrap_or_default() {
-            let is_hole = self.holes.contains(&join(&self.path, field));
-            if is_hole && !entries.iter().any(|(key, _)| key == field) {
-                entries.push((field, None));
-            }
-        }
-        entries
-    }
-
-    fn unknown(&self, key: &str, known: &[&'static str]) {
-        let message = match nearest(key, known) {
-            Some(name) => format!("unknown field, did you mean {name:?}?"),
-            None => format!("unknown field, known here: {}", known.join(", ")),
-        };
-        self.note(&join(&self.path, key), message);
-    }
-}
-
-macro_rules! integers {
-    ($($method:ident $visit:ident $type:ty;)*) => {$(
-        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
-            let value = self.integer(<$type>::MIN.into(), <$type>::MAX.into());
-            visitor.$visit(value as $type).map_err(|stop: Stop| stop.within(&self.path))
-        }
-    )*};
-}
-
-impl Cursor<'_> {
-    /// Reads a mapping; with `known`, a field outside of it is a mistake.
-    fn visit_fields<'de, V: Visitor<'de>>(
-        self,
-        known: Option<&'static [&'static str]>,
-        visitor: V,
-    ) -> Result<V::Value, Stop> {
-        let path = self.path.clone();
-        let entries = self.entries(known).into_iter();
-        visitor
-            .visit_map(Fields {
-                cursor: self,
-                entries,
-                next: None,
-            })
-            .map_err(|stop: Stop| stop.within(&path))
-    }
-}
-
-impl<'de> Deserializer<'de> for Cursor<'_> {
-    type Error = Stop;
-
-    integers! {
-        deserialize_i8 visit_i8 i8;
-        deserialize_i16 visit_i16 i16;
-        deserialize_i32 visit_i32 i32;
-        deserialize_i64 visit_i64 i64;
-        deserialize_u8 visit_u8 u8;
-        deserialize_u16 visit_u16 u16;
-        deserialize_u32 visit_u32 u32;
-        deserialize_u64 visit_u64 u64;
-    }
-
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
-        match self.value() {
-            None | Some(Value::Null) => visitor.visit_unit(),
-            Some(Value::Bool(value)) => visitor.visit_bool(*value),
-            Some(Value::Integer(value)) => match i64::try_from(*value) {
-                Ok(value) => visitor.visit_i64(value),
-                Err(_) => visitor.visit_u64(*value as u64),
-            },
-            Some(Value::Float(value)) => visitor.visit_f64(*value),
-            Some(Value::Text(text)) => visitor.visit_str(text),
-            Some(Value::List(_)) => self.deserialize_seq(visitor),
-            Some(Value::Map(_)) => self.deserialize_map(visitor),
-        }
-    }
-
-    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
-        if let Some(Value::Bool(value)) = self.value() {
-            return visitor.visit_bool(*value);
-        }
-        self.wrong("true or false");
-        visitor.visit_bool(false)
-    }
-
-    fn deserialize_f32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
-        self.deserialize_f64(visitor)
-    }
-
-    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
-        match self.value() {
-            Some(Value::Float(value)) => visitor.visit_f64(*value),
-            Some(Value::Integer(value)) => visitor.visit_f64(*value as f64),
-            _ => {
-                self.wrong("a number");
-                visitor.visit_f64(0.0)
-            }
-        }
-    }
-
-    fn deserialize_char<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
-        self.deserialize_str(visitor)
-    }
-
-    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
-        let text = match self.value() {
-            Some(Value::Text(text)) => text.as_str(),
-            Some(Value::Bool(_) | Value::Integer(_) | Value::Float(_)) => {
-                self.wrong("text (put it in quotes)");
-                ""
-            }
-            _ => {
-                self.wrong("text");
-                ""
+                let allowed = format!("a whole number from {least} to {most}");
+                return self.refuse(node, path, &allowed);
             }
         };
-        visitor
-            .visit_str(text)
-            .map_err(|stop: Stop| stop.within(&self.path))
-    }
-
-    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
-        self.deserialize_str(visitor)
-    }
-
-    fn deserialize_bytes<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
-        self.deserialize_str(visitor)
-    }
-
-    fn deserialize_byte_buf<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
-        self.deserialize_str(visitor)
-    }
-
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
-        match self.value() {
-            None | Some(Value::Null) => visitor.visit_none(),
-            Some(_) => visitor.visit_some(self),
+        if value < least as i128 || value > most as i128 {
+            return self.refuse(node, path, &format!("from {least} to {most}"));
         }
+        Number::from_i128(value).map(Json::Number)
     }
 
-    fn deserialize_unit<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
-        visitor.visit_unit()
-    }
-
-    fn deserialize_unit_struct<V: Visitor<'de>>(
-        self,
-        _name: &'static str,
-        visitor: V,
-    ) -> Result<V::Value, Stop> {
-        visitor.visit_unit()
-    }
-
-    fn deserialize_newtype_struct<V: Visitor<'de>>(
-        self,
-        _name: &'static str,
-        visitor: V,
-    ) -> Result<V::Value, Stop> {
-        visitor.visit_newtype_struct(self)
-    }
-
-    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
-        let path = self.path.clone();
-        let items = if let Some(Value::List(items)) = self.value() {
-            items.as_slice()
-        } else {
-            self.wrong("a list");
-            &[]
+    fn number(&mut self, node: &Node, path: &str, schema: &JSONSchemaProps) -> Option<Json> {
+        let (least, most) = bounds(schema);
+        let value = match &node.value {
+            Value::Integer(value) => *value as f64,
+            Value::Float(value) => *value,
+            _ => return self.refuse(node, path, &format!("a number from {least} to {most}")),
         };
-        visitor
-            .visit_seq(Items {
-                cursor: self,
-                items: items.iter().enumerate(),
-            })
-            .map_err(|stop: Stop| stop.within(&path))
-    }
-
-    fn deserialize_tuple<V: Visitor<'de>>(self, _len: usize, visitor: V) -> Result<V::Value, Stop> {
-        self.deserialize_seq(visitor)
-    }
-
-    fn deserialize_tuple_struct<V: Visitor<'de>>(
-        self,
-        _name: &'static str,
-        _len: usize,
-        visitor: V,
-    ) -> Result<V::Value, Stop> {
-        self.deserialize_seq(visitor)
-    }
-
-    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
-        self.visit_fields(None, visitor)
-    }
-
-    fn deserialize_struct<V: Visitor<'de>>(
-        self,
-        _name: &'static str,
-        fields: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, Stop> {
-        self.visit_fields(Some(fields), visitor)
-    }
-
-    /// Enums of the API have unit variants only: names.
-    fn deserialize_enum<V: Visitor<'de>>(
-        self,
-        name: &'static str,
-        variants: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, Stop> {
-        let known = |text: &&str| variants.contains(text);
-        let text = match self.value() {
-            Some(Value::Text(text)) => Some(text.as_str()),
-            _ => None,
-        };
-        if let Some(text) = text.filter(known) {
-            let variant: StrDeserializer<'_, Stop> = text.into_deserializer();
-            return visitor.visit_enum(variant);
+        if !(least..=most).contains(&value) {
+            return self.refuse(node, path, &format!("from {least} to {most}"));
         }
-        let suggestion = text
-            .and_then(|text| nearest(text, variants))
-            .map_or_else(String::new, |near| format!(", did you mean {near}?"));
-        self.wrong(&format!("one of {}{suggestion}", variants.join(", ")));
-        let Some(first) = variants.first() else {
-            return Err(Stop::custom(format!("{name} has no values")));
-        };
-        let variant: StrDeserializer<'_, Stop> = (*first).into_deserializer();
-        visitor.visit_enum(variant)
-    }
-
-    fn deserialize_identifier<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
-        self.deserialize_str(visitor)
-    }
-
-    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
-        visitor.visit_unit()
+        Number::from_f64(value).map(Json::Number)
     }
 }
 
-struct Items<'a> {
-    cursor: Cursor<'a>,
-    items: std::iter::Enumerate<std::slice::Iter<'a, Node>>,
+/// Least and largest number that `schema` allows.
+fn bounds(schema: &JSONSchemaProps) -> (f64, f64) {
+    let least = schema.minimum.unwrap_or(i64::MIN as f64);
+    (least, schema.maximum.unwrap_or(i64::MAX as f64))
 }
 
-impl<'de> SeqAccess<'de> for Items<'_> {
-    type Error = Stop;
-
-    fn next_element_seed<T: DeserializeSeed<'de>>(
-        &mut self,
-        seed: T,
-    ) -> Result<Option<T::Value>, Stop> {
-        let Some((index, node)) = self.items.next() else {
-            return Ok(None);
-        };
-        let path = format!("{}[{index}]", self.cursor.path);
-        seed.deserialize(self.cursor.child(Some(node), path))
-            .map(Some)
-    }
+/// Whether `text` matches `pattern`.
+fn matches(pattern: &str, text: &str) -> bool {
+    static KNOWN: LazyLock<std::sync::Mutex<BTreeMap<String, Option<Regex>>>> =
+        LazyLock::new(std::sync::Mutex::default);
+    let mut known = KNOWN
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let regex = known
+        .entry(pattern.to_owned())
+        .or_insert_with(|| Regex::new(pattern).ok());
+    regex.as_ref().is_some_and(|regex| regex.is_match(text))
 }
 
-struct Fields<'a> {
-    cursor: Cursor<'a>,
-    entries: std::vec::IntoIter<(&'a str, Option<&'a Node>)>,
-    next: Option<(&'a str, Option<&'a Node>)>,
+/// The node as it is; none if it holds a number that JSON has not.
+fn plain(node: &Node) -> Option<Json> {
+    Some(match &node.value {
+        Value::Null => Json::Null,
+        Value::Bool(value) => Json::Bool(*value),
+        Value::Integer(value) => Json::Number(Number::from_i128(*value)?),
+        Value::Float(value) => Json::Number(Number::from_f64(*value)?),
+        Value::Text(text) => Json::String(text.clone()),
+        Value::List(items) => items.iter().filter_map(plain).collect(),
+        Value::Map(entries) => entries
+            .iter()
+            .filter_map(|Entry { key, node, .. }| Some((key.clone(), plain(node)?)))
+            .collect(),
+    })
 }
 
-impl<'de> MapAccess<'de> for Fields<'_> {
-    type Error = Stop;
-
-    fn next_key_seed<K: DeserializeSeed<'de>>(
-        &mut self,
-        seed: K,
-    ) -> Result<Option<K::Value>, Stop> {
-        self.next = self.entries.next();
-        let Some((key, _)) = self.next else {
-            return Ok(None);
-        };
-        let key: StringDeserializer<Stop> = key.to_owned().into_deserializer();
-        seed.deserialize(key).map(Some)
-    }
-
-    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Stop> {
-        let (key, node) = self.next.take().unwrap_or(("", None));
-        let path = join(&self.cursor.path, key);
-        seed.deserialize(self.cursor.child(node, path))
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -1,9 +1,12 @@
 //! Which endpoints of a file a deployment's references mean.
 
+use std::collections::BTreeMap;
+
 use crate::{
     deployment::{EndpointSource, SpecDecodeDeployment},
     endpoint::SpeculationEndpoint,
     manifest::Manifest,
+    object,
     policy::PolicyType,
     problem::Problem,
 };
@@ -56,13 +59,16 @@ pub fn resolve<'a>(
     if template.is_some() {
         return Ok(Vec::new());
     }
-    let user = deployment.metadata.namespace();
+    let user = object::namespace(&deployment.metadata);
     let namespace = namespace.as_deref().unwrap_or(user);
     let meant = |endpoint: &&SpeculationEndpoint| {
-        endpoint.metadata.namespace() == namespace
+        let metadata = &endpoint.metadata;
+        object::namespace(metadata) == namespace
             && match (name, selector) {
-                (Some(name), _) => endpoint.metadata.name == *name,
-                (None, Some(selector)) => selector.matches(&endpoint.metadata.labels),
+                (Some(name), _) => object::name(metadata) == name,
+                (None, Some(selector)) => {
+                    selector.matches(metadata.labels.as_ref().unwrap_or(&BTreeMap::new()))
+                }
                 (None, None) => false,
             }
     };
@@ -79,7 +85,7 @@ pub fn resolve<'a>(
         None => Ok(found),
         Some(closed) => Err(ReferenceError::Closed {
             namespace,
-            name: closed.metadata.name.clone(),
+            name: object::name(&closed.metadata).to_owned(),
             user: user.to_owned(),
         }),
     }

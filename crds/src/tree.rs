@@ -68,6 +68,18 @@ impl Node {
         }
     }
 
+    /// The node at `path`, such as `spec.endpoints[0].name`.
+    pub(crate) fn at(&self, path: &str) -> Option<&Self> {
+        let mut node = self;
+        for step in path.split(['.', '[']).filter(|step| !step.is_empty()) {
+            node = match (&node.value, step.strip_suffix(']')) {
+                (Value::List(items), Some(index)) => items.get(index.parse::<usize>().ok()?)?,
+                _ => &node.get(step)?.node,
+            };
+        }
+        Some(node)
+    }
+
     /// The text under `key`.
     pub(crate) fn text(&self, key: &str) -> Option<&str> {
         match &self.get(key)?.node.value {

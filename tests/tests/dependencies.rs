@@ -64,13 +64,17 @@ const SERVICE: &[&str] = &[
 ];
 
 /// Third-party crates that only some of ours may name.
-const WRAPPED: [(&str, &[&str]); 5] = [
+const WRAPPED: [(&str, &[&str]); 6] = [
     ("tonic", &["foretoken-protocol"]),
     ("prost", &["foretoken-protocol"]),
     ("axum", &["foretoken-router", "foretoken-service"]),
     ("memmap2", &["foretoken-engine"]),
-    ("kube", &[]),
+    ("kube", &["foretoken-crds"]),
+    ("k8s-openapi", &["foretoken-crds"]),
 ];
+
+/// Features of `kube` that bring in a client, which types of objects do not need.
+const CLIENT: [&str; 3] = ["client", "runtime", "cel"];
 
 /// All that a crate without an operating system under it may bring in.
 const PURE: [&str; 4] = ["libm", "thiserror", "serde", "hashbrown"];
@@ -130,6 +134,27 @@ fn third_party_crates_stay_where_they_belong() {
         }
     }
     assert!(wrong.is_empty(), "not allowed: {wrong:#?}");
+}
+
+#[test]
+fn types_of_objects_come_without_a_client() {
+    let metadata = workspace();
+    let crds = metadata
+        .workspace_packages()
+        .into_iter()
+        .find(|package| package.name.as_str() == "foretoken-crds")
+        .unwrap();
+    let kube = crds
+        .dependencies
+        .iter()
+        .find(|known| known.name == "kube")
+        .unwrap();
+    let heavy: Vec<&String> = kube
+        .features
+        .iter()
+        .filter(|feature| CLIENT.contains(&feature.as_str()))
+        .collect();
+    assert!(heavy.is_empty() && !kube.uses_default_features, "{heavy:?}");
 }
 
 #[test]

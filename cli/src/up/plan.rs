@@ -6,7 +6,7 @@ use foretoken_crds::{
     Document, Manifest, Problem, SpecDecodeDeployment, SpeculationEndpoint,
     deployment::{EndpointSource, OnLoss, Trees, Verification},
     endpoint::{EndpointSpec, Quota},
-    object::{DataType, ModelSource},
+    object::{self, DataType, ModelSource},
     reference::{self, ReferenceError},
 };
 use foretoken_speculation::policy::Policy;
@@ -79,8 +79,8 @@ impl Plan {
             return Err(lines.problem("spec.target.replicas", message));
         }
         let mut plan = Self {
-            name: object.metadata.name.clone(),
-            namespace: object.metadata.namespace().to_owned(),
+            name: object::name(&object.metadata).to_owned(),
+            namespace: object::namespace(&object.metadata).to_owned(),
             served_name: object.served_name().to_owned(),
             target: Replicas {
                 uri: uri(&spec.model, folder),
@@ -139,7 +139,7 @@ pub(super) fn choose<'a>(
     let names: Vec<&str> = manifest
         .deployments
         .iter()
-        .map(|document| document.object.metadata.name.as_str())
+        .map(|document| object::name(&document.object.metadata))
         .collect();
     let listed = names.join(", ");
     match (name, manifest.deployments.as_slice()) {
@@ -150,7 +150,7 @@ pub(super) fn choose<'a>(
         ))),
         (Some(name), deployments) => deployments
             .iter()
-            .find(|document| document.object.metadata.name == name)
+            .find(|document| object::name(&document.object.metadata) == name)
             .ok_or_else(|| no_place(format!("no deployment {name:?}: the file has {listed}"))),
     }
 }
@@ -162,13 +162,13 @@ fn drafts(
     source: &EndpointSource,
     folder: &Path,
 ) -> Result<Vec<Draft>, ReferenceError> {
-    let weight = source.weight.unwrap_or(1);
+    let weight = source.weight;
     if let Some(template) = &source.template {
-        let name = format!("{}-draft", deployment.metadata.name);
+        let name = format!("{}-draft", object::name(&deployment.metadata));
         return Ok(vec![draft(name, template, weight, folder)]);
     }
     let pool = |endpoint: &SpeculationEndpoint| {
-        let name = endpoint.metadata.name.clone();
+        let name = object::name(&endpoint.metadata).to_owned();
         draft(name, &endpoint.spec, weight, folder)
     };
     let found = reference::resolve(manifest, deployment, source)?;
@@ -180,7 +180,7 @@ fn draft(name: String, spec: &EndpointSpec, weight: u32, folder: &Path) -> Draft
         name,
         replicas: Replicas {
             uri: uri(&spec.model, folder),
-            dtype: spec.dtype.map_or(Dtype::OF_DRAFTS, dtype),
+            dtype: dtype(spec.dtype),
             count: spec.replicas.unwrap_or(1),
         },
         slots: spec.slots_per_replica,

@@ -105,7 +105,7 @@ fn all_mistakes_of_a_file_come_at_once_with_line_field_value_and_what_is_allowed
             "line 8: spec.target.dtype: \"fp16\" is not allowed: must be one of bfloat16, \
              float32, int8",
             "line 9: spec.target.parallelism.tensor: \"many\" is not allowed: must be a whole \
-             number from 0 to 4294967295",
+             number from 1 to 64",
             "line 12: spec.speculation.policy.type: \"speculative\" is not allowed: must be one \
              of Autoregressive, Speculative, SSD, MirrorSD, SpecPipe, Auto, did you mean \
              Speculative?",
@@ -141,7 +141,7 @@ fn a_parameter_block_must_match_the_type() {
     assert_eq!(
         problems(&text),
         [
-            "line 7: spec.speculation.policy: mirrorSD does not belong to type SSD, which takes ssd",
+            "line 7: spec.speculation.policy.mirrorSD: is only allowed with type MirrorSD",
             "line 7: spec.speculation.policy.mirrorSD.earlyExit: \"3/2\" is not allowed: must be \
              a fraction between 0 and 1, such as \"1/2\"",
         ]
@@ -156,15 +156,15 @@ fn rules_between_fields_hold() {
   speculation:
     policy: {type: SpecPipe}
     endpoints: [{name: d, selector: {matchLabels: {a: b}}}]
-  router: {exposure: {type: NodePort}, gateway: {parentRefs: []}}
+  router: {exposure: {type: NodePort}, gateway: {parentRefs: [{name: g}]}}
 ",
     );
     let found = problems(&text).join("\n");
     for expected in [
-        "spec.model: revision is given twice",
+        "spec.model.revision: is given twice",
         "spec.target.scaling: is not allowed beside replicas",
-        "spec.target.scaling: min 3 is not allowed",
-        "spec.target.parallelism.pipeline: 1 is not allowed: policy SpecPipe needs at least 2",
+        "spec.target.scaling.min: 3 is not allowed: must be at most max",
+        "spec.target.parallelism.pipeline: must be at least 2 with policy SpecPipe",
         "spec.speculation.endpoints[0]: must have exactly one of",
         "spec.router.gateway: is not allowed beside exposure",
     ] {
@@ -183,8 +183,8 @@ fn a_drafting_policy_needs_an_endpoint_and_plain_decoding_does_not() {
     assert_eq!(
         problems(&spec("Speculative")),
         [
-            "line 6: spec.speculation.endpoints: must name at least one endpoint: policy \
-          Speculative drafts"
+            "line 6: spec.speculation.endpoints: must name at least one endpoint, since the policy \
+             drafts; or set onLoss: Local"
         ]
     );
 }

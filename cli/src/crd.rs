@@ -1,0 +1,45 @@
+//! `foretoken crd`: the definitions of our kinds, as YAML.
+
+use std::{fs, io::Write as _, path::PathBuf};
+
+use foretoken_crds::Kind;
+
+use crate::failure::usage;
+
+/// Arguments of `foretoken crd`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// One kind only
+    #[arg(long, value_parser = kind_called, value_name = "KIND")]
+    kind: Option<Kind>,
+    /// Write one file for each kind into this folder, instead of printing
+    #[arg(long)]
+    dir: Option<PathBuf>,
+}
+
+/// Prints the definitions, or writes them.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let Args { kind, dir } = args;
+    let kinds = kind.map_or(Kind::ALL.to_vec(), |kind| vec![kind]);
+    let Some(dir) = dir else {
+        let documents: Vec<String> = kinds.into_iter().map(Kind::yaml).collect();
+        return Ok(write!(
+            std::io::stdout().lock(),
+            "{}",
+            documents.join("---\n")
+        )?);
+    };
+    let failed = |path: &PathBuf, error| usage(format!("cannot write {}: {error}", path.display()));
+    fs::create_dir_all(dir).map_err(|error| failed(dir, error))?;
+    for kind in kinds {
+        let path = dir.join(kind.file_name());
+        fs::write(&path, kind.yaml()).map_err(|error| failed(&path, error))?;
+        println!("{}", path.display());
+    }
+    Ok(())
+}
+
+fn kind_called(name: &str) -> Result<Kind, String> {
+    let names = Kind::ALL.map(Kind::name).join(", ");
+    Kind::called(name).ok_or_else(|| format!("must be one of {names}"))
+}

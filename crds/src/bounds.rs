@@ -1,0 +1,96 @@
+//! Bounds and rules as the schema says them, and nowhere else.
+//!
+//! Every list and text of the API has a bound, so that the API server can tell that a rule is cheap
+//! enough to run, and no object can grow until it cannot be stored.
+
+use schemars::{Schema, json_schema};
+use serde_json::{Value, json};
+
+/// Most tokens a window may have.
+pub(crate) const MAX_LOOKAHEAD: u32 = 32;
+/// Most replicas of anything.
+pub(crate) const MAX_REPLICAS: u32 = 1000;
+/// Most entries of any list that a user writes.
+pub(crate) const MAX_ITEMS: u32 = 64;
+/// Most entries of a map of labels or annotations.
+pub(crate) const MAX_LABELS: u32 = 64;
+/// Longest URI, revision and served name, in characters.
+pub(crate) const MAX_TEXT: u32 = 1024;
+/// Longest message of a status, in characters.
+pub(crate) const MAX_MESSAGE: u32 = 32_768;
+/// Longest name of one part (RFC 1123 label), and longest value of a label.
+pub(crate) const MAX_LABEL: u32 = 63;
+/// Longest name of an object, or of something with a domain before it.
+pub(crate) const MAX_PREFIXED: u32 = 253;
+/// Longest name of a deployment or an endpoint: a Service's has 63, and what belongs to an object is
+/// called after it, `NAME-router` for one.
+pub(crate) const MAX_NAME: u32 = 50;
+
+/// An RFC 1123 label.
+pub(crate) const LABEL: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
+/// An RFC 1035 label, as the names of Services are.
+pub(crate) const SERVICE: &str = "^[a-z]([-a-z0-9]*[a-z0-9])?$";
+/// Value of a label.
+pub(crate) const LABEL_VALUE: &str = "^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$";
+/// Key of a label, or name of a resource: a name with, perhaps, a domain and a slash before it.
+pub(crate) const QUALIFIED: &str =
+    "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$";
+/// An RFC 1123 subdomain.
+pub(crate) const DOMAIN: &str = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$";
+
+/// What each pattern of the schema asks for, in words.
+const WORDS: [(&str, &str); 5] = [
+    (
+        LABEL,
+        "lower case letters, digits and '-', starting and ending with a letter or digit",
+    ),
+    (
+        SERVICE,
+        "lower case letters, digits and '-', starting with a letter and ending with a letter or digit",
+    ),
+    (
+        LABEL_VALUE,
+        "letters, digits, '-', '_' and '.', starting and ending with a letter or digit",
+    ),
+    (
+        QUALIFIED,
+        "a name, or a domain, '/' and a name, such as example.com/name",
+    ),
+    (
+        DOMAIN,
+        "lower case letters, digits, '-' and '.', starting and ending with a letter or digit",
+    ),
+];
+
+/// What `pattern` asks for, in words; the pattern itself if nobody has put it into words.
+pub(crate) fn words(pattern: &str) -> String {
+    let known = WORDS.iter().find(|(known, _)| *known == pattern);
+    known.map_or_else(
+        || format!("text that matches {pattern}"),
+        |(_, words)| (*words).to_owned(),
+    )
+}
+
+/// A rule in CEL, for `x-kubernetes-validations`: `self` is what the rule stands at, `field` the
+/// path from there to what is to blame, empty for itself. A message that begins with "must be"
+/// reads on from the offending value.
+pub(crate) fn rule(expression: &str, field: &str, message: &str) -> Value {
+    let mut rule = json!({"rule": expression, "message": message});
+    if !field.is_empty() {
+        rule["fieldPath"] = field.into();
+    }
+    rule
+}
+
+/// Schema of a map of at most `entries` texts of at most `length` characters.
+pub(crate) fn texts(entries: u32, length: u32, pattern: Option<&str>) -> Schema {
+    let mut text = json!({"type": "string", "maxLength": length});
+    if let Some(pattern) = pattern {
+        text["pattern"] = pattern.into();
+    }
+    json_schema!({
+        "type": "object",
+        "maxProperties": entries,
+        "additionalProperties": text,
+    })
+}
