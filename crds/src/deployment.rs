@@ -197,9 +197,9 @@ pub struct SpeculationSpec {
 /// Whether endpoints may propose trees of tokens: second choices beside a chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Trees {
-    /// Chains only.
+    /// Chains only. (`Off` would be a boolean to `kubectl`.)
     #[default]
-    Off,
+    Never,
     /// Where their expected tokens are worth the time of their rows.
     Auto,
 }

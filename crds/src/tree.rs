@@ -40,7 +40,8 @@ const DEEPEST: usize = 32;
 /// Parses all documents of a file; empty ones are skipped.
 pub(crate) fn parse(text: &str) -> Result<Vec<Node>, Problem> {
     let options = serde_saphyr::options! {
-        strict_booleans: true,
+        // As kubectl reads it: a bare `off` is no text.
+        strict_booleans: false,
         budget: serde_saphyr::budget! { max_depth: DEEPEST },
     };
     serde_saphyr::from_multiple_with_options::<Spanned<Value>>(text, options)

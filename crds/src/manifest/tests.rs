@@ -151,7 +151,7 @@ fn a_parameter_block_must_match_the_type() {
 #[test]
 fn rules_between_fields_hold() {
     let text = deployment(
-        "  model: {uri: \"hf://a/b@x\", revision: y}
+        "  model: {uri: \"hf://a/b@x\", revision: v1}
   target: {replicas: 1, scaling: {min: 3, max: 2}}
   speculation:
     policy: {type: SpecPipe}

@@ -38,6 +38,19 @@ fn a_whole_number_may_have_a_fraction_of_nothing() {
 }
 
 #[test]
+fn what_kubectl_takes_for_a_boolean_is_one() {
+    let found = problems(&endpoint(
+        "  template: {metadata: {labels: {a: off, b: \"off\"}}}\n",
+    ));
+    assert_eq!(
+        found,
+        [
+            "line 6: spec.template.metadata.labels.a: false is not allowed: must be text (put it in quotes)"
+        ]
+    );
+}
+
+#[test]
 fn bounds_of_numbers_texts_lists_and_maps_hold() {
     let long = "x".repeat(1025);
     for (fields, expected) in [
