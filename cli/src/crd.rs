@@ -2,7 +2,7 @@
 
 use std::{fs, io::Write as _, path::PathBuf};
 
-use foretoken_crds::Kind;
+use foretoken_crds::{Kind, page};
 
 use crate::failure::usage;
 
@@ -15,11 +15,21 @@ pub(crate) struct Args {
     /// Write one file for each kind into this folder, instead of printing
     #[arg(long)]
     dir: Option<PathBuf>,
+    /// Print the reference of the API instead, as Markdown
+    #[arg(long, conflicts_with_all = ["kind", "dir"])]
+    reference: bool,
 }
 
 /// Prints the definitions, or writes them.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let Args { kind, dir } = args;
+    let Args {
+        kind,
+        dir,
+        reference,
+    } = args;
+    if *reference {
+        return print(&page::reference());
+    }
     let kinds = kind.map_or(Kind::ALL.to_vec(), |kind| vec![kind]);
     let Some(dir) = dir else {
         let documents: Vec<String> = kinds.into_iter().map(Kind::yaml).collect();
@@ -37,6 +47,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         println!("{}", path.display());
     }
     Ok(())
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    Ok(std::io::stdout().lock().write_all(text.as_bytes())?)
 }
 
 fn kind_called(name: &str) -> Result<Kind, String> {

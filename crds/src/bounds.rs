@@ -38,36 +38,41 @@ pub(crate) const QUALIFIED: &str =
 /// An RFC 1123 subdomain.
 pub(crate) const DOMAIN: &str = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$";
 
-/// What each pattern of the schema asks for, in words.
-const WORDS: [(&str, &str); 5] = [
+/// Each pattern of the schema, what it is called, and what it asks for.
+pub(crate) const WORDS: [(&str, &str, &str); 5] = [
     (
         LABEL,
+        "label",
         "lower case letters, digits and '-', starting and ending with a letter or digit",
     ),
     (
         SERVICE,
+        "name of a service",
         "lower case letters, digits and '-', starting with a letter and ending with a letter or digit",
     ),
     (
+        DOMAIN,
+        "domain",
+        "lower case letters, digits, '-' and '.', starting and ending with a letter or digit",
+    ),
+    (
         LABEL_VALUE,
+        "value of a label",
         "letters, digits, '-', '_' and '.', starting and ending with a letter or digit",
     ),
     (
         QUALIFIED,
+        "qualified name",
         "a name, or a domain, '/' and a name, such as example.com/name",
-    ),
-    (
-        DOMAIN,
-        "lower case letters, digits, '-' and '.', starting and ending with a letter or digit",
     ),
 ];
 
 /// What `pattern` asks for, in words; the pattern itself if nobody has put it into words.
 pub(crate) fn words(pattern: &str) -> String {
-    let known = WORDS.iter().find(|(known, _)| *known == pattern);
+    let known = WORDS.iter().find(|(known, ..)| *known == pattern);
     known.map_or_else(
         || format!("text that matches {pattern}"),
-        |(_, words)| (*words).to_owned(),
+        |(.., words)| (*words).to_owned(),
     )
 }
 

@@ -25,6 +25,7 @@ pub mod deployment;
 pub mod endpoint;
 pub mod manifest;
 pub mod object;
+pub mod page;
 pub mod policy;
 pub mod problem;
 pub mod profile;

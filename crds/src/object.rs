@@ -34,7 +34,7 @@ pub fn namespace(metadata: &ObjectMeta) -> &str {
     rule(
         "!has(self.revision) || !self.uri.contains('@')",
         ".revision",
-        "is given twice: the URI has one too",
+        "is not allowed where the URI has one too",
     ),
 ]))]
 pub struct ModelSource {
@@ -49,23 +49,23 @@ pub struct ModelSource {
         rule(
             "!self.startsWith('hf://') || self.matches('^hf://[^/@]+/[^/@]+(@[^@]+)?$')",
             "",
-            "must be hf://owner/name",
+            "must be hf://owner/name, for a hub",
         ),
         rule(
             "!self.startsWith('file://') || self.matches('^file:///.')",
             "",
-            "must be file:///absolute/path",
+            "must be file:///absolute/path, for a folder",
         ),
         rule(
             "!self.startsWith('pvc://') || \
              self.matches('^pvc://[a-z0-9]([-a-z0-9]*[a-z0-9])?/.')",
             "",
-            "must be pvc://claim/path",
+            "must be pvc://claim/path, for a volume claim",
         ),
         rule(
             "!self.startsWith('oci://') || self.matches('^oci://.')",
             "",
-            "must be oci://image",
+            "must be oci://image, for an image",
         ),
     ]))]
     pub uri: String,

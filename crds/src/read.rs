@@ -86,14 +86,9 @@ impl Reader<'_> {
         let Value::Map(entries) = &node.value else {
             return self.refuse(node, path, "a mapping");
         };
-        let present = |entry: &&Entry| !matches!(entry.node.value, Value::Null);
-        let entries: Vec<&Entry> = entries.iter().filter(present).collect();
-        self.count(
-            entries.len(),
-            path,
-            schema.min_properties,
-            schema.max_properties,
-        );
+        let is_present = |entry: &&Entry| !matches!(entry.node.value, Value::Null);
+        let present = entries.iter().filter(is_present).count();
+        self.count(present, path, schema.min_properties, schema.max_properties);
         let none = BTreeMap::new();
         let known = schema.properties.as_ref().unwrap_or(&none);
         let others = match &schema.additional_properties {
@@ -101,9 +96,10 @@ impl Reader<'_> {
             _ => None,
         };
         let mut fields = Map::new();
-        for Entry { key, node, .. } in &entries {
+        for Entry { key, node, .. } in entries {
             let field = join(path, key);
             match known.get(key).or(others) {
+                Some(_) if matches!(node.value, Value::Null) => {}
                 Some(schema) => {
                     let value = self.value(node, &field, schema);
                     fields.extend(value.map(|value| (key.clone(), value)));
@@ -112,7 +108,11 @@ impl Reader<'_> {
             }
         }
         for required in schema.required.iter().flatten() {
-            if !entries.iter().any(|entry| entry.key == *required) {
+            if !entries
+                .iter()
+                .filter(is_present)
+                .any(|entry| entry.key == *required)
+            {
                 self.say(&join(path, required), "is required");
             }
         }

@@ -161,7 +161,7 @@ fn rules_between_fields_hold() {
     );
     let found = problems(&text).join("\n");
     for expected in [
-        "spec.model.revision: is given twice",
+        "spec.model.revision: is not allowed where the URI has one too",
         "spec.target.scaling: is not allowed beside replicas",
         "spec.target.scaling.min: 3 is not allowed: must be at most max",
         "spec.target.parallelism.pipeline: must be at least 2 with policy SpecPipe",
