@@ -85,6 +85,8 @@ pub(crate) struct Tally {
     pub(crate) stats: GenerationStats,
     /// Policy of the target that served it last; none if none did.
     pub(crate) policy: Option<String>,
+    /// Its rule of verification; none if nothing is proposed.
+    pub(crate) verification: Option<String>,
     /// By this router's clock, from the request's arrival to its first token.
     first: Option<Duration>,
     /// By this router's clock, from the first token to the last.
@@ -174,8 +176,10 @@ impl Generation {
                 cached_tokens,
                 prompt_logprobs,
                 policy,
+                verification,
             })) => {
                 self.tally.policy = Some(policy);
+                self.tally.verification = Some(verification).filter(|rule| !rule.is_empty());
                 self.started(cached_tokens, prompt_logprobs);
                 Ok(None)
             }

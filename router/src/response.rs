@@ -220,6 +220,7 @@ fn speculation(job: &Job, tallies: &[&Tally]) -> Value {
     let (hits, misses) = (all(|s| s.hits.into()), all(|s| s.misses.into()));
     let acceptance_length = (rounds > 0).then(|| 1.0 + f64::from(accepted) / f64::from(rounds));
     let served = tallies.iter().find_map(|tally| tally.policy.clone());
+    let rule = tallies.iter().find_map(|tally| tally.verification.clone());
     let mut told = json!({
         "rounds": rounds,
         "drafted": drafted,
@@ -232,6 +233,7 @@ fn speculation(job: &Job, tallies: &[&Tally]) -> Value {
         // Two's complement, so that a negative seed comes back as it was given.
         "seed": job.seed.0 as i64,
         "policy": served.or_else(|| job.policy.clone()),
+        "verification": rule,
     });
     // Only of choices for which something was to be drafted ahead.
     if tallies.iter().any(|tally| is_ahead(&tally.stats)) {
@@ -252,6 +254,9 @@ fn speculation(job: &Job, tallies: &[&Tally]) -> Value {
             "tokens_received": all(|s| s.ahead.received),
             "tokens_used": all(|s| s.ahead.used),
         });
+        if let Some(c) = tallies.iter().find_map(|tally| tally.stats.saguaro_c) {
+            told["ahead"]["saguaro_c"] = json!((f64::from(c) * 1000.0).round() / 1000.0);
+        }
     }
     told
 }

@@ -32,6 +32,7 @@ pub(crate) struct Metrics {
     pub(crate) prefix_queries: Counter,
     pub(crate) prefix_hits: Counter,
     drafts: Counter,
+    drawn: Counter,
     pub(crate) draft_tokens: Counter,
     accepted_tokens: Counter,
     accepted_at: Numbered,
@@ -80,6 +81,8 @@ pub(crate) struct Pass {
     pub(crate) emitted: usize,
     /// How long the step took that it came from.
     pub(crate) verification: Duration,
+    /// Whether it was drawn, and came with what it was drawn from.
+    pub(crate) drawn: bool,
     /// Where the next window comes from, if that was to be drafted ahead.
     pub(crate) lookup: Option<Lookup>,
     /// The round that it ended.
@@ -102,6 +105,7 @@ impl Metrics {
             prefix_queries: to.counter("vllm:prefix_cache_queries", "Prompt tokens looked up"),
             prefix_hits: to.counter("vllm:prefix_cache_hits", "Prompt tokens found"),
             drafts: to.counter("vllm:spec_decode_num_drafts", "Windows verified"),
+            drawn: to.counter("foretoken_windows_drawn", "Of these, windows verified by rejection"),
             draft_tokens: to.counter("vllm:spec_decode_num_draft_tokens", "Tokens of windows verified"),
             accepted_tokens: to.counter("vllm:spec_decode_num_accepted_tokens", "Of these, accepted"),
             accepted_at: to.numbered("vllm:spec_decode_num_accepted_tokens_per_pos", "Tokens accepted, by position in the window from 0"),
@@ -155,6 +159,7 @@ impl Metrics {
         }
         if pass.drafted > 0 {
             self.drafts.inc();
+            self.drawn.inc_by(pass.drawn.into());
             self.draft_tokens.inc_by(pass.drafted as u64);
             self.accepted_tokens.inc_by(pass.accepted as u64);
             for position in 0..pass.accepted as u32 {

@@ -18,7 +18,7 @@ use foretoken_speculation::{
     control::Drafting,
     local::{Origin, Proposer},
     policy::{Lookahead, Patience, Policy, SsdOptions, target},
-    saguaro::Seen,
+    saguaro::{Saguaro, Seen},
     sampling::{InvalidSampling, Sampler, Scratch, logprobs},
     verify::Verification,
 };
@@ -72,6 +72,8 @@ pub(crate) struct Request {
     pub(crate) proposer: Proposer,
     /// What this target makes of what the window under verification was drawn from.
     pub(crate) seen: Seen,
+    /// How what is drawn for it ahead is lowered, if it is.
+    pub(crate) saguaro: Option<Saguaro>,
     /// Where the window under verification comes from, if this host proposed it.
     pub(crate) own: Option<Origin>,
     stops: Vec<TokenId>,
@@ -173,6 +175,7 @@ impl Request {
             salt,
             proposer: Proposer::new(setting.longest.min(REMEMBERED), request.cache_prompt),
             seen: Seen::default(),
+            saguaro: None,
             own: None,
             stops,
             top_logprobs: request.logprobs.map(|top| top as usize),
@@ -330,6 +333,7 @@ impl Request {
                     received: ahead.received,
                     used: ahead.used.into(),
                 },
+                saguaro_c: self.saguaro.map(|saguaro| saguaro.c() as f32),
                 cached_tokens: self.cached.unwrap_or(0),
                 policy: self.policy.name().into(),
                 prefill: first.saturating_duration_since(self.arrived),
@@ -363,6 +367,12 @@ impl Request {
                 cached_tokens,
                 prompt_logprobs,
                 policy: self.policy.name().into(),
+                verification: match self.policy {
+                    Policy::Autoregressive => String::new(),
+                    Policy::Speculative(_) | Policy::Ssd(_) => {
+                        self.session.verification().name().into()
+                    }
+                },
             });
         }
     }

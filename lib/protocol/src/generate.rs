@@ -64,6 +64,8 @@ pub enum GenerateEvent {
         prompt_logprobs: Vec<TokenLogprobs>,
         /// Policy that serves it.
         policy: String,
+        /// Rule by which proposals are accepted; empty if there are none.
+        verification: String,
     },
     /// Tokens of one round.
     Tokens(Round),
@@ -137,6 +139,9 @@ pub struct GenerationStats {
     pub bytes: u64,
     /// What else is counted of drafting ahead.
     pub ahead: AheadStats,
+    /// Factor by which the endpoint drew less of what it guessed, at the end; none if proposals
+    /// were not drawn ahead.
+    pub saguaro_c: Option<f32>,
     /// Prompt tokens whose KV was reused.
     pub cached_tokens: u32,
     /// Policy that served it.

@@ -172,6 +172,7 @@ async fn a_request_arrives_whole_and_its_events_come_back_in_order() {
             cached_tokens: 1,
             prompt_logprobs: Vec::new(),
             policy: "Speculative".into(),
+            verification: "Coupled".into(),
         };
         let all = [started, tokens(3), tokens(4), finished()];
         for event in &all {

@@ -90,6 +90,10 @@ pub struct Round {
     pub verification_us: u64,
     /// Token rows of that step, of all requests.
     pub rows: u32,
+    /// Of a window that was drawn, and verified by rejection: factor by which less was drawn of
+    /// what the endpoint guesses, 1 being off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub c: Option<f64>,
     /// Bytes of messages to and from the endpoint.
     pub bytes: u32,
     /// Whether the window did not come in time.

@@ -45,6 +45,7 @@ fn usage() -> Value {
         "foretoken": {
             "rounds": 1, "drafted": 4, "accepted": 0, "hits": 0, "misses": 0, "late": 0, "bytes": 0,
             "acceptance_length": 1.0, "seed": 5, "policy": "Speculative",
+            "verification": "Coupled",
         },
     })
 }

@@ -189,6 +189,7 @@ impl Target {
                 .map(|&t| told(t, k))
                 .collect(),
             policy: "Speculative".into(),
+            verification: "Coupled".into(),
         })?;
         let mut at = request.tokens.len() - request.prompt_len;
         let end = script.output.len().min(request.max_tokens as usize);

@@ -113,6 +113,7 @@ impl Stopgap {
             offer.fallback = endpoints.fall_back(cohort, options.fallback, miss);
             if request.session.verification() != Verification::Coupled {
                 offer.saguaro = endpoints.lower(cohort, miss);
+                request.saguaro = Some(offer.saguaro);
             }
         }
         offer

@@ -38,6 +38,7 @@ impl Worker {
                 took_us: round.map(|round| round.took.as_micros() as u64),
                 verification_us,
                 rows,
+                c: verdict.drawn.map(|saguaro| saguaro.c()),
                 bytes: round.and_then(|round| round.bytes).unwrap_or(0),
                 // Metrics learn of it after this.
                 late: stats.missed > request.meter.counted.missed,

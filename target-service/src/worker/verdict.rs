@@ -12,6 +12,7 @@ use foretoken_speculation::{
     control::{Drafting, Limit, Load},
     local::Origin,
     policy::target::{Effects, Input, Lookup, Source, Verified},
+    saguaro::Saguaro,
     sampling::Scratch,
     verify::{self, Drawn, Verification},
 };
@@ -46,6 +47,8 @@ pub(super) struct Verdict {
     /// What was emitted, if somebody reads along.
     pub(super) tokens: Option<Vec<u32>>,
     lookup: Option<Lookup>,
+    /// How the window was lowered, if it was drawn.
+    pub(super) drawn: Option<Saguaro>,
     /// The round that ended with it.
     pub(super) round: Option<Turnaround>,
 }
@@ -115,7 +118,7 @@ impl Worker {
             let round = request.meter.verdict(&effects, self.now);
             let lesson = Lesson {
                 proposed: tried,
-                drawn,
+                drawn: drawn.is_some(),
                 accepted,
                 rows,
                 round,
@@ -134,6 +137,7 @@ impl Worker {
                 emitted: emitted.len(),
                 tokens: is_read.then(|| emitted.iter().map(|token| token.0).collect()),
                 lookup: effects.lookup,
+                drawn,
                 round,
             });
         }
@@ -169,6 +173,7 @@ impl Worker {
             tree: verdict.path.is_some(),
             emitted: verdict.emitted,
             verification: self.feeding.took,
+            drawn: verdict.drawn.is_some(),
             lookup: verdict.lookup,
             round: verdict.round,
         });

@@ -211,6 +211,14 @@ async fn c_is_lowered_where_that_pays_and_samples_follow_the_law_meanwhile() {
     assert!(found < MOST, "{found} {:?}", tally.pairs);
     let c = c().await;
     assert!(c < 0.99, "{c}");
+    // Answers tell the same.
+    let (_, stats) = ranks(&client, sampled(8, "SSD")).await;
+    let told = stats.saguaro_c.expect("it was drawn ahead");
+    assert!((f64::from(told) - c).abs() < 0.21, "{told} and {c}");
+    let figures = Scrape::of(port).await;
+    let drawn = figures.count("foretoken_windows_drawn_total");
+    let verified = figures.count("vllm:spec_decode_num_drafts_total");
+    assert!(drawn > 1000 && drawn <= verified, "{drawn} of {verified}");
     assert!(tally.hits > 100, "{}", tally.hits);
     target.end().await;
     endpoint.end().await;

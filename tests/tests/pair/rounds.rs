@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use foretoken_engine::sim::Role;
-use foretoken_target::TargetConfig;
+use foretoken_target::{FallbackName, SsdConfig, TargetConfig, VerificationConfig};
 use reqwest::{Response, StatusCode};
 use serde_json::Value;
 
@@ -108,6 +108,7 @@ async fn a_listener_hears_every_round_and_every_build_and_no_tokens() {
         assert_eq!(round["policy"], "SSD");
         assert_eq!(round["session"], rounds[0]["session"]);
         assert!(round["tokens"].is_null(), "{round}");
+        assert!(round["c"].is_null(), "nothing was drawn: {round}");
         let took = round["took_us"].as_u64().unwrap_or(u64::MAX);
         // The step is part of the round; both are rounded down.
         assert!(
@@ -159,4 +160,37 @@ async fn tokens_are_told_to_who_asks_for_them_where_that_is_allowed() {
     tokio::time::timeout(Duration::from_secs(20), target.end())
         .await
         .expect("it ends");
+}
+
+#[tokio::test]
+async fn rounds_of_windows_that_were_drawn_tell_their_factor() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let address = socket(&folder, "draft");
+    let endpoint = draft(&address, runner(quick(0.8)));
+    let config = TargetConfig {
+        verification: VerificationConfig::Rejection { support: 6 },
+        ssd: SsdConfig {
+            fallback: FallbackName::Remote,
+            ..SsdConfig::default()
+        },
+        ..with_endpoint(&address)
+    };
+    let (client, target, port) = observed_target(config, runner(slow()));
+    warm(&client).await;
+    let (mut lines, _) = Lines::of(port, "").await;
+    for (temperature, drawn) in [(1.0, true), (0.0, false)] {
+        let mut request = ahead(request(5, 40));
+        request.sampling.temperature = temperature;
+        let (_, stats) = output(&client, request).await;
+        assert_eq!(stats.saguaro_c.is_some(), drawn);
+        let rounds = lines.request().await;
+        assert!(rounds.iter().any(|round| round["window"] != 0));
+        for round in &rounds {
+            let told = round["c"].as_f64();
+            let expected = (drawn && round["window"] != 0).then_some(1.0);
+            assert_eq!(told, expected, "{round}");
+        }
+    }
+    target.end().await;
+    endpoint.end().await;
 }

@@ -102,10 +102,12 @@ impl Wire for GenerateEvent {
                 cached_tokens,
                 prompt_logprobs,
                 policy,
+                verification,
             } => generate_event::Event::Started(proto::Started {
                 cached_tokens: *cached_tokens,
                 prompt_logprobs: prompt_logprobs.iter().map(Wire::to_proto).collect(),
                 policy: policy.clone(),
+                verification: verification.clone(),
             }),
             Self::Tokens(round) => generate_event::Event::Tokens(pack_round(round)),
             Self::Finished { reason, stats } => {
@@ -125,6 +127,7 @@ impl Wire for GenerateEvent {
                     .map(TokenLogprobs::from_proto)
                     .collect::<Result<_, _>>()?,
                 policy: check_text("policy", started.policy)?,
+                verification: check_text("verification", started.verification)?,
             },
             generate_event::Event::Tokens(round) => Self::Tokens(unpack_round(round)?),
             generate_event::Event::Finished(finished) => unpack_finished(finished)?,
@@ -204,6 +207,7 @@ fn pack_finished(reason: FinishReason, stats: &GenerationStats) -> proto::Finish
         late: stats.late,
         bytes: stats.bytes,
         ahead: (stats.ahead != AheadStats::default()).then(|| pack_ahead(&stats.ahead)),
+        saguaro_c: stats.saguaro_c,
         cached_tokens: stats.cached_tokens,
         policy: stats.policy.clone(),
         prefill_nanoseconds: stats.prefill.as_nanos() as u64,
@@ -225,6 +229,7 @@ fn unpack_finished(finished: proto::Finished) -> Result<GenerateEvent, ValueErro
         late: finished.late,
         bytes: finished.bytes,
         ahead: finished.ahead.map(unpack_ahead).unwrap_or_default(),
+        saguaro_c: finished.saguaro_c.filter(|c| (0.0..=1.0).contains(c)),
         cached_tokens: finished.cached_tokens,
         policy: check_text("policy", finished.policy)?,
         prefill: Duration::from_nanos(finished.prefill_nanoseconds),

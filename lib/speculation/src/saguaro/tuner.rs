@@ -45,6 +45,11 @@ impl Seen {
         self.ends.clear();
     }
 
+    /// Whether no position was taken in.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
     /// Takes in the next position of the window: `q` is what its proposal was drawn from before
     /// that was lowered, `p` the target's distribution (one probability per entry of the
     /// vocabulary).

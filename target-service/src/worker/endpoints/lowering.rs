@@ -11,17 +11,22 @@ use crate::{
 
 impl Endpoints {
     /// Takes in what the window of `request` was drawn from, if it was drawn, and what this target
-    /// makes of that; `accepted` of its tokens were accepted. Says whether it was drawn.
-    pub(in crate::worker) fn observe_laws(&mut self, request: &Request, accepted: usize) -> bool {
+    /// makes of that; `accepted` of its tokens were accepted. Says how it was lowered then.
+    pub(in crate::worker) fn observe_laws(
+        &mut self,
+        request: &Request,
+        accepted: usize,
+    ) -> Option<Saguaro> {
         let laws = request.session.laws();
-        if laws.q.is_empty() {
-            return false;
+        // There may have been no room for any of it.
+        if laws.q.is_empty() || request.seen.is_empty() {
+            return None;
         }
         let cohort = request.link.map(|link| request.cohort(link));
         if let Some(learned) = cohort.and_then(|cohort| self.learned_mut(cohort)) {
             learned.tuner.observe(laws, &request.seen, accepted);
         }
-        true
+        Some(laws.saguaro)
     }
 
     /// Takes in whether the token that ended a window which was drawn had been guessed; `whole` if

@@ -103,6 +103,7 @@ fn event() -> impl Strategy<Value = GenerateEvent> {
                 cached_tokens,
                 prompt_logprobs,
                 policy: "p".into(),
+                verification: "v".into(),
             }
         });
     let plain = vec((any::<u32>(), any::<bool>(), Just(None)), 0..9);
@@ -145,6 +146,7 @@ fn event() -> impl Strategy<Value = GenerateEvent> {
                     late: rounds / 3,
                     bytes: nanos / 3,
                     ahead,
+                    saguaro_c: stop.map(|token| token as f32 / u32::MAX as f32),
                     cached_tokens,
                     policy: "p".into(),
                     prefill: Duration::from_nanos(nanos),
