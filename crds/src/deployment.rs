@@ -4,6 +4,7 @@
     reason = "columns of one type repeat it, which the lint takes for one attribute said twice"
 )]
 
+use foretoken_speculation::proposal::Proposer;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -170,18 +171,30 @@ pub(crate) fn one() -> u32 {
 /// How a deployment speculates.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = [rule(
-    "self.policy.type == 'Autoregressive' || self.onLoss == 'Local' || \
-     (has(self.endpoints) && size(self.endpoints) > 0)",
-    ".endpoints",
-    "must name at least one endpoint, since the policy drafts; or set onLoss: Local",
-)]))]
+#[schemars(extend("x-kubernetes-validations" = [
+    rule(
+        "self.policy.type == 'Autoregressive' || self.onLoss == 'Local' || \
+         (has(self.endpoints) && size(self.endpoints) > 0)",
+        ".endpoints",
+        "must name at least one endpoint, since the policy drafts; or set onLoss: Local",
+    ),
+    rule(
+        "!has(self.support) || self.verification == 'Rejection'",
+        ".support",
+        "is only allowed with verification: Rejection, which draws proposals among so many tokens",
+    ),
+]))]
 pub struct SpeculationSpec {
     /// Who proposes, and when the target verifies.
     pub policy: PolicySpec,
     /// The rule by which proposals are accepted.
     #[serde(default)]
     pub verification: Verification,
+    /// With `Rejection`: likeliest tokens that a proposal is drawn among, and that are sent with
+    /// it; absent: 16.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = Proposer::MAX_SUPPORT))]
+    pub support: Option<u32>,
     /// Where drafts come from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MAX_ITEMS))]

@@ -4,12 +4,12 @@ use std::path::Path;
 
 use foretoken_crds::{
     Document, Manifest, Problem, SpecDecodeDeployment, SpeculationEndpoint,
-    deployment::{EndpointSource, OnLoss, Trees, Verification},
+    deployment::{self, EndpointSource, OnLoss, SpeculationSpec, Trees},
     endpoint::{EndpointSpec, Quota},
     object::{self, DataType, ModelSource},
     reference::{self, ReferenceError},
 };
-use foretoken_speculation::policy::Policy;
+use foretoken_speculation::{policy::Policy, verify::Verification};
 
 use crate::model::Dtype;
 
@@ -104,7 +104,7 @@ impl Plan {
             return Ok(plan);
         }
         plan.on_loss = speculation.on_loss;
-        plan.verification = speculation.verification;
+        plan.verification = verification(speculation);
         plan.trees = speculation.trees == Trees::Auto;
         for (index, source) in speculation.endpoints.iter().enumerate() {
             let field = format!("spec.speculation.endpoints[{index}]");
@@ -123,6 +123,16 @@ impl Plan {
     pub(super) fn models_mut(&mut self) -> impl Iterator<Item = &mut String> {
         let drafts = self.drafts.iter_mut().map(|draft| &mut draft.replicas.uri);
         std::iter::once(&mut self.target.uri).chain(drafts)
+    }
+}
+
+/// The rule by which proposals are accepted, with its parameter.
+fn verification(spec: &SpeculationSpec) -> Verification {
+    match spec.verification {
+        deployment::Verification::Coupled => Verification::Coupled,
+        deployment::Verification::Rejection => Verification::Rejection {
+            support: spec.support.unwrap_or(Verification::SUPPORT),
+        },
     }
 }
 
@@ -282,6 +292,33 @@ spec:
             }],
         };
         assert_eq!(plan.drafts, [tiny]);
+    }
+
+    #[test]
+    fn the_rule_of_verification_has_its_support() {
+        let rule = |text: &str| {
+            let text = format!(
+                "apiVersion: foretoken.io/v1alpha1
+kind: SpecDecodeDeployment
+metadata: {{name: a}}
+spec:
+  model: {{uri: /m}}
+  speculation:
+    policy: {{type: SSD}}
+    endpoints: [{{template: {{model: {{uri: /d}}}}}}]
+{text}"
+            );
+            let manifest = Manifest::parse(&text).unwrap();
+            let plan = Plan::new(&manifest, Path::new("/"), None).unwrap();
+            plan.verification
+        };
+        assert_eq!(rule(""), Verification::Coupled);
+        let rejection = |support| Verification::Rejection { support };
+        assert_eq!(rule("    verification: Rejection\n"), rejection(16));
+        assert_eq!(
+            rule("    verification: Rejection\n    support: 5\n"),
+            rejection(5)
+        );
     }
 
     #[test]

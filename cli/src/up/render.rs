@@ -3,15 +3,15 @@
 use std::fs;
 
 use anyhow::Context as _;
-use foretoken_crds::{
-    deployment::{OnLoss, Verification},
-    endpoint::Quota,
-};
+use foretoken_crds::{deployment::OnLoss, endpoint::Quota};
 use foretoken_draft::{DraftConfig, QuotaConfig};
 use foretoken_protocol::Address;
 use foretoken_registry::{Directory, EndpointEntry, TargetEntry, write_directory};
 use foretoken_router::RouterConfig;
-use foretoken_speculation::policy::{Lookahead, Policy};
+use foretoken_speculation::{
+    policy::{Lookahead, Policy},
+    verify::Verification,
+};
 use foretoken_target::{
     LookaheadConfig, OnLossName, PolicyName, SsdConfig, TargetConfig, TreesName, VerificationConfig,
 };
@@ -150,9 +150,7 @@ fn target_file(plan: &Plan, name: &str, listen: &Address, tuning: Tuning) -> tar
     }
     service.verification = match plan.verification {
         Verification::Coupled => VerificationConfig::Coupled,
-        Verification::Rejection => VerificationConfig::Rejection {
-            support: foretoken_speculation::verify::Verification::SUPPORT,
-        },
+        Verification::Rejection { support } => VerificationConfig::Rejection { support },
     };
     target::File {
         model: model(&plan.target, tuning.target_threads),

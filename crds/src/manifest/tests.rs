@@ -202,6 +202,41 @@ fn a_target_that_proposes_for_itself_needs_no_endpoint() {
 }
 
 #[test]
+fn the_support_of_drawn_proposals_has_a_range_and_belongs_to_rejection() {
+    let text = |rest: &str| {
+        deployment(&format!(
+            "  model: {{uri: \"hf://a/b\"}}\n  speculation:\n    policy: {{type: SSD}}\n    \
+             endpoints: [{{name: d}}]\n{rest}"
+        ))
+    };
+    let good = text("    verification: Rejection\n    support: 32\n");
+    let manifest = Manifest::parse(&good).unwrap();
+    let spec = manifest.deployments[0].object.spec.speculation.clone();
+    assert_eq!(spec.unwrap().support, Some(32));
+    for support in [0, 257] {
+        let bad = text(&format!(
+            "    verification: Rejection\n    support: {support}\n"
+        ));
+        let message = format!(
+            "line 10: spec.speculation.support: {support} is not allowed: must be from 1 to 256"
+        );
+        assert_eq!(problems(&bad), [message]);
+    }
+    for rule in ["", "    verification: Coupled\n"] {
+        let bad = text(&format!("    support: 8\n{rule}"));
+        assert_eq!(
+            problems(&bad),
+            [
+                "line 9: spec.speculation.support: is only allowed with verification: Rejection, \
+              which draws proposals among so many tokens"
+            ]
+        );
+    }
+    let typo = text("    verification: Rejection\n    suport: 8\n");
+    assert!(problems(&typo)[0].contains("support"), "a suggestion");
+}
+
+#[test]
 fn policies_not_served_yet_are_valid_and_are_gaps() {
     for kind in ["MirrorSD", "Auto"] {
         let text = deployment(&format!(
