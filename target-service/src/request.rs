@@ -239,8 +239,22 @@ impl Request {
         self.session.stats().rounds > 0
     }
 
+    /// Takes in logits rows of the prompt, if they are wanted: those from the token at `first` on.
+    pub(crate) fn note_prompt_rows<'a>(
+        &mut self,
+        first: usize,
+        rows: impl Iterator<Item = &'a [f32]>,
+        scratch: &mut Scratch,
+    ) {
+        if self.wants_prompt_logprobs() {
+            for (position, row) in (first..).zip(rows) {
+                self.note_prompt_row(position, row, scratch);
+            }
+        }
+    }
+
     /// Takes in a logits row of the prompt: that of the token at `position`.
-    pub(crate) fn note_prompt_row(&mut self, position: usize, row: &[f32], scratch: &mut Scratch) {
+    fn note_prompt_row(&mut self, position: usize, row: &[f32], scratch: &mut Scratch) {
         let next = position + 1;
         let Some(known) = &mut self.prompt_logprobs else {
             return;

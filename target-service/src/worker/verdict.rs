@@ -81,12 +81,8 @@ impl Worker {
             let Some(request) = self.requests.get_mut(&share.request) else {
                 continue;
             };
-            if request.wants_prompt_logprobs() {
-                for i in 0..logits.rows(feed) {
-                    let row = logits.row(feed, i);
-                    request.note_prompt_row(share.len + i, row, &mut self.scratch);
-                }
-            }
+            let read = (0..logits.rows(feed)).map(|i| logits.row(feed, i));
+            request.note_prompt_rows(share.len, read, &mut self.scratch);
             if share.kind == Kind::Chunk {
                 continue;
             }
