@@ -12,6 +12,7 @@ import addons
 import build
 import cluster
 import layout
+import machine
 import network
 from layout import STATE
 
@@ -24,11 +25,12 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="cluster", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="start the cluster, or leave it if it runs")
-    up.add_argument("--with", dest="names", default="", metavar="NAMES", help=f"also: {', '.join(addons.ADDONS)}")
+    test = commands.add_parser("test", help="start it if need be, and see that it does what tests rely on")
+    for one in (up, test):
+        one.add_argument("--with", dest="names", default="", metavar="NAMES", help=f"also: {', '.join(addons.ADDONS)}")
     commands.add_parser("down", help="end the cluster and remove all that it made")
     commands.add_parser("status", help="which programs run, and their memory")
     commands.add_parser("check", help="whether this machine can run the cluster; changes nothing")
-    commands.add_parser("test", help="start it if need be, and see that it does what tests rely on")
     load = commands.add_parser("load", help="give the node images (OCI archives)")
     load.add_argument("archives", nargs="+", type=Path)
     for verb, what in (("stop", "end a program until it is started"), ("start", "start it again"), ("kill", "kill it; the node starts it again")):
@@ -55,16 +57,12 @@ def main() -> int:
 def run(wanted: argparse.Namespace) -> int:
     """One command."""
     if wanted.command == "up":
-        names = [name for name in wanted.names.split(",") if name]
-        unknown = [name for name in names if name not in addons.ADDONS]
-        if unknown:
-            raise cluster.ClusterError(f"there is no {', '.join(unknown)}; there are: {', '.join(addons.ADDONS)}")
-        cluster.up(names)
+        cluster.up(named(wanted.names))
         print(f"\n  export KUBECONFIG={STATE.kubeconfig}\n  export PATH={STATE.programs}:$PATH\n  kubectl get pods -A\n")
     elif wanted.command == "down":
         cluster.down()
     elif wanted.command == "test":
-        return test()
+        return test(named(wanted.names))
     elif wanted.command == "check":
         return check()
     elif wanted.command == "status":
@@ -80,6 +78,15 @@ def run(wanted: argparse.Namespace) -> int:
     return 0
 
 
+def named(names: str) -> list[str]:
+    """The addons that the user named."""
+    found = [name for name in names.split(",") if name]
+    unknown = [name for name in found if name not in addons.ADDONS]
+    if unknown:
+        raise cluster.ClusterError(f"there is no {', '.join(unknown)}; there are: {', '.join(addons.ADDONS)}")
+    return found
+
+
 def check() -> int:
     """Says what is missing."""
     absent = cluster.requirements(install=False)
@@ -91,7 +98,7 @@ def check() -> int:
     return UNAVAILABLE if absent else 0
 
 
-def test() -> int:
+def test(names: list[str]) -> int:
     """Runs the tests of the cluster, or says loudly that it cannot."""
     mode = os.environ.get("FORETOKEN_TEST_CLUSTER", "")
     if mode not in ("", "existing", "required"):
@@ -103,7 +110,10 @@ def test() -> int:
                 print(f"missing: {one.what}: {one.remedy}", file=sys.stderr)
             print("NOT RUN: the tests that need a cluster (docs/cluster.md)", file=sys.stderr)
             return UNAVAILABLE if mode == "required" else 0
-        cluster.up([])
+        cluster.up(names)
+        go = machine.go()
+        if go is not None and not build.test(build.KUBERNETES, go):
+            return 1
     suite = unittest.defaultTestLoader.loadTestsFromName("on_cluster")
     return 0 if unittest.TextTestRunner(verbosity=2).run(suite).wasSuccessful() else 1
 

@@ -24,6 +24,8 @@ class Addon:
     """What is built, and what of it is installed with Helm, in this order."""
 
     modules: list[Module]
+    # Folders of definitions that charts leave to their users.
+    definitions: list[str] = field(default_factory=list)
     releases: list[Release] = field(default_factory=list)
 
 
@@ -37,7 +39,7 @@ ADDONS = {
     # Groups of pods that live and die together.
     "lws": Addon(
         [build.HELM, build.LWS],
-        [
+        releases=[
             Release(
                 "lws",
                 "charts/lws",
@@ -49,7 +51,8 @@ ADDONS = {
     # Nodes and pods that are only said to be: for scale.
     "kwok": Addon(
         [build.HELM, build.KWOK],
-        [
+        definitions=["kustomize/crd/bases"],
+        releases=[
             Release("kwok", "charts/kwok", "kube-system", _image("image", build.KWOK.image)),
             Release("kwok-stages", "charts/stage-fast", "kube-system"),
         ],
@@ -65,16 +68,20 @@ def modules(names: list[str]) -> list[Module]:
     return found
 
 
+def kept(name: str, folder: str) -> Path:
+    """Where a folder of one of an addon's published modules is."""
+    owner = next(module for module in ADDONS[name].modules if folder in module.folders)
+    return build.place(owner) / folder
+
+
 def commands(name: str, kubeconfig: Path) -> list[list[str]]:
     """Helm's arguments that install one, or leave it as it is."""
     found = []
     for release in ADDONS[name].releases:
-        owner = next(module for module in ADDONS[name].modules if release.chart in module.charts)
-        chart = build.place(owner) / release.chart
         values = [part for value in release.values for part in ("--set-string", value)]
         found.append(
             [
-                *("upgrade", "--install", release.name, str(chart)),
+                *("upgrade", "--install", release.name, str(kept(name, release.chart))),
                 *(f"--kubeconfig={kubeconfig}", f"--namespace={release.namespace}", "--create-namespace"),
                 *("--wait", "--timeout=3m"),
                 *values,

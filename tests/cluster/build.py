@@ -17,7 +17,8 @@ import layout
 sys.path.insert(0, str(layout.REPOSITORY / "image"))
 import oci
 
-KUBERNETES = "v1.36.3"
+# How folders begin in which a build is under way, or was when it was killed.
+PARTIAL = ".building-"
 _VERSION = "k8s.io/component-base/version.git"
 
 
@@ -36,9 +37,11 @@ class Module:
     # The image whose pods run the first executable, and with which arguments.
     image: str = ""
     arguments: list[str] = field(default_factory=list)
-    # Helm charts in the published module that the executables come from.
-    charts: list[str] = field(default_factory=list)
-    charts_of: str = ""
+    # Folders to keep of the published module that the executables come from: its charts, its CRDs.
+    folders: list[str] = field(default_factory=list)
+    folders_of: str = ""
+    # Packages that have tests.
+    tests: tuple[str, ...] = ()
 
     @property
     def executables(self) -> dict[str, str]:
@@ -55,8 +58,15 @@ KUBERNETES_PROGRAMS = [
     "kubelet",
     "kube-proxy",
     "kubectl",
+    "network-policies",
     "credentials",
 ]
+KUBERNETES = Module(
+    "kubernetes",
+    links=KUBERNETES_PROGRAMS,
+    definitions={f"{_VERSION}Version": "v1.36.3", f"{_VERSION}Major": "1", f"{_VERSION}Minor": "36"},
+    tests=("./policies",),
+)
 ALWAYS = [
     Module("pod", image=layout.POD_IMAGE, arguments=["pause"]),
     Module(
@@ -65,26 +75,22 @@ ALWAYS = [
         tags="no_btrfs no_zfs no_devmapper no_tracing",
     ),
     Module("coredns", image=layout.DNS_IMAGE),
-    Module(
-        "kubernetes",
-        links=KUBERNETES_PROGRAMS,
-        definitions={f"{_VERSION}Version": KUBERNETES, f"{_VERSION}Major": "1", f"{_VERSION}Minor": "36"},
-    ),
+    KUBERNETES,
 ]
 HELM = Module("helm", packages={"helm": "helm.sh/helm/v4/cmd/helm"})
 LWS = Module(
     "lws",
     packages={"manager": "sigs.k8s.io/lws/cmd"},
     image=layout.LWS_IMAGE,
-    charts=["charts/lws"],
-    charts_of="sigs.k8s.io/lws",
+    folders=["charts/lws"],
+    folders_of="sigs.k8s.io/lws",
 )
 KWOK = Module(
     "kwok",
     packages={"kwok": "sigs.k8s.io/kwok/cmd/kwok"},
     image=layout.KWOK_IMAGE,
-    charts=["charts/kwok", "charts/stage-fast"],
-    charts_of="sigs.k8s.io/kwok",
+    folders=["kustomize/crd/bases", "charts/kwok", "charts/stage-fast"],
+    folders_of="sigs.k8s.io/kwok",
 )
 
 
@@ -96,9 +102,10 @@ def place(module: Module) -> Path:
     """Where a module's executables are kept: a folder named after everything that decides what they are."""
     digest = hashlib.sha256()
     folder = layout.MODULES / module.name
-    for file in sorted(folder.glob("*.go")) + [folder / "go.mod", folder / "go.sum"]:
+    sources = [file for file in sorted(folder.rglob("*.go")) if not file.name.endswith("_test.go")]
+    for file in [*sources, folder / "go.mod", folder / "go.sum"]:
         if file.exists():
-            digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+            digest.update(str(file.relative_to(folder)).encode() + b"\0" + file.read_bytes() + b"\0")
     digest.update(repr((module, os.uname().machine)).encode())
     return layout.cache_folder() / f"{module.name}-{digest.hexdigest()[:16]}"
 
@@ -116,7 +123,7 @@ def build(module: Module, go: str) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
     print(f"building {module.name} (once)", flush=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".building-") as partial:
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=PARTIAL) as partial:
         _compile(module, go, Path(partial))
         for link in module.links:
             (Path(partial) / link).symlink_to(next(iter(module.executables)))
@@ -137,20 +144,31 @@ def _compile(module: Module, go: str, output: Path) -> None:
     flags = ["-trimpath", "-mod=readonly", "-ldflags", f"-s -w {definitions}", "-tags", module.tags]
     for name, package in module.executables.items():
         _go(module, [go, "build", *flags, "-o", str(output / name), package])
-    if module.charts:
-        published = Path(_go(module, [go, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", module.charts_of]).strip())
-        for chart in module.charts:
-            shutil.copytree(published / chart, output / chart, copy_function=shutil.copy)
+    if module.folders:
+        published = Path(_go(module, [go, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", module.folders_of]).strip())
+        for folder in module.folders:
+            shutil.copytree(published / folder, output / folder, copy_function=shutil.copy)
+
+
+def test(module: Module, go: str) -> bool:
+    """Runs a module's own tests."""
+    environment = _environment()
+    command = [go, "test", "-trimpath", "-mod=readonly", *module.tests]
+    return subprocess.run(command, cwd=layout.MODULES / module.name, env=environment, check=False).returncode == 0
 
 
 def _go(module: Module, command: list[str]) -> str:
-    # Without C, executables need nothing of the image that they run in. A Go that is too old fetches a newer one.
-    environment = os.environ | {"CGO_ENABLED": "0", "GOTOOLCHAIN": "auto"}
+    environment = _environment()
     folder = layout.MODULES / module.name
     done = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
         raise BuildError(f"`{' '.join(command)}` failed in {folder}")
     return done.stdout
+
+
+def _environment() -> dict[str, str]:
+    # Without C, executables need nothing of the image that they run in. A Go that is too old fetches a newer one.
+    return os.environ | {"CGO_ENABLED": "0", "GOTOOLCHAIN": "auto"}
 
 
 def _image(module: Module, folder: Path) -> None:

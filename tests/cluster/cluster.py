@@ -63,6 +63,8 @@ def executables(names: list[str]) -> dict[str, Path]:
         go = machine.go()
         if go is None:
             raise ClusterError("there is no Go to build the cluster's programs with")
+        for left in layout.cache_folder().glob(f"{build.PARTIAL}*"):
+            shutil.rmtree(left)
         for module in modules:
             build.build(module, go)
     return {module.name: build.place(module) for module in modules}
@@ -77,12 +79,14 @@ def up(names: list[str]) -> None:
     with alone():
         folders = executables(names)
         begin = time.monotonic()
-        if node() is None:
-            clear()
+        if node() is None or not STATE.complete.exists():
+            end()
             start(folders)
             print(f"the cluster is up after {time.monotonic() - begin:.1f} s", flush=True)
         else:
-            link(folders)
+            other = link(folders)
+            if other:
+                print(f"the cluster runs already, with other versions of {', '.join(other)}; `make cluster-down` ends it")
         for name in names:
             install(name)
 
@@ -92,6 +96,8 @@ def install(name: str) -> None:
     for module in addons.ADDONS[name].modules:
         if module.image:
             load(build.place(module) / "image.tar")
+    for folder in addons.ADDONS[name].definitions:
+        kubectl("apply", "--server-side", "-f", str(addons.kept(name, folder)))
     # Helm keeps what it has seen; here too nothing is to remain.
     environment = os.environ | {f"HELM_{kind}_HOME": str(STATE.folder / "helm") for kind in ("CACHE", "CONFIG", "DATA")}
     for arguments in addons.commands(name, STATE.kubeconfig):
@@ -108,6 +114,7 @@ def start(folders: dict[str, Path]) -> None:
     wait("the name service", lambda: kubectl("apply", "-f", str(layout.MANIFESTS / "coredns.yaml"), quiet=True))
     wait("the node", lambda: _ready("nodes", NODE, "Ready"))
     wait("names", lambda: _ready("deployments", "coredns", "Available", "--namespace=kube-system"))
+    STATE.complete.touch()
 
 
 def prepare(folders: dict[str, Path]) -> None:
@@ -126,19 +133,25 @@ def prepare(folders: dict[str, Path]) -> None:
         path.write_text(content)
     credentials = [f"--folder={STATE.credentials}", f"--server={layout.API_SERVER}", f"--node={NODE}"]
     _run([str(STATE.programs / "credentials"), *credentials, f"--hosts={','.join(programs.hosts())}"])
-    for hierarchy in _cgroup_roots():
+    for hierarchy in machine.cgroup_roots():
         (hierarchy / CGROUP).mkdir(exist_ok=True)
         _inherit_cpuset(hierarchy)
 
 
-def link(folders: dict[str, Path]) -> None:
-    """Gathers the executables in one folder, under the names that they are called by."""
+def link(folders: dict[str, Path]) -> list[str]:
+    """Gathers the executables in one folder, under the names that they are called by; answers which have changed."""
+    changed = []
     for folder in folders.values():
         for executable in folder.iterdir():
             if executable.is_file() and executable.suffix != ".tar":
                 entry = STATE.programs / executable.name
-                entry.unlink(missing_ok=True)
+                if entry.is_symlink() and entry.readlink() == executable:
+                    continue
+                if entry.is_symlink():
+                    changed.append(executable.name)
+                    entry.unlink()
                 entry.symlink_to(executable)
+    return sorted(changed)
 
 
 def launch() -> None:
@@ -163,19 +176,24 @@ def launch() -> None:
 def down() -> None:
     """Ends the cluster and removes every trace of it but the cache."""
     with alone():
-        pid = node()
-        if pid is not None:
-            os.kill(pid, signal.SIGTERM)
-            if not _until(lambda: node() is None, 15):
-                os.kill(pid, signal.SIGKILL)
-                _until(lambda: node() is None, 15)
-        clear()
+        end()
+
+
+def end() -> None:
+    """Ends the node, if there is one, and clears up after it."""
+    pid = node()
+    if pid is not None:
+        os.kill(pid, signal.SIGTERM)
+        if not _until(lambda: node() is None, 15):
+            os.kill(pid, signal.SIGKILL)
+            _until(lambda: node() is None, 15)
+    clear()
 
 
 def clear() -> None:
     """Removes what a node that has ended, in whatever way, left on this machine."""
     network.leave()
-    for hierarchy in _cgroup_roots():
+    for hierarchy in machine.cgroup_roots():
         _until(lambda root=hierarchy / CGROUP: _remove_cgroup(root), 10)
     mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     inside = [mount for mount in mounts if Path(mount).is_relative_to(STATE.folder)]
@@ -250,14 +268,6 @@ def _snapshotter() -> str:
     """How images become root file systems: on an overlay, another overlay cannot be made."""
     done = _run(["stat", "--file-system", "--format=%T", str(STATE.folder)])
     return "native" if done.strip() == "overlayfs" else "overlayfs"
-
-
-def _cgroup_roots() -> list[Path]:
-    """Roots of the cgroup hierarchies of this machine."""
-    root = Path("/sys/fs/cgroup")
-    if (root / "cgroup.controllers").exists():
-        return [root]
-    return [folder for folder in sorted(root.iterdir()) if (folder / "cgroup.procs").exists() and not folder.is_symlink()]
 
 
 def _inherit_cpuset(hierarchy: Path) -> None:

@@ -61,6 +61,11 @@ class State:
         return self.folder / "node.json"
 
     @property
+    def complete(self) -> Path:
+        """There once the cluster could run pods."""
+        return self.folder / "complete"
+
+    @property
     def control(self) -> Path:
         """The socket on which the node takes commands."""
         return self.folder / "control.sock"

@@ -60,6 +60,8 @@ def missing() -> list[Missing]:
     found = []
     if os.geteuid() != 0:
         found.append(Missing("root", "run as root, or use an existing cluster (docs/cluster.md)"))
+    else:
+        found += _forbidden()
     for command, package in TOOLS.items():
         if tool(command) is None:
             found.append(Missing(command, f"install the package {package}", package))
@@ -68,6 +70,39 @@ def missing() -> list[Missing]:
         remedy = f"install the package {CNI_PACKAGE}, or put the CNI plugins {plugins} into {CNI_FOLDERS[1]}"
         found.append(Missing("CNI plugins", remedy, CNI_PACKAGE))
     return found
+
+
+def _forbidden() -> list[Missing]:
+    """What root may not do here, as in many containers."""
+    elsewhere = "run on a machine or in a privileged container, or use an existing cluster (docs/cluster.md)"
+    found = []
+    unshare = tool("unshare")
+    if unshare:
+        command = [unshare, "--mount", "--net", "--pid", "--fork", "true"]
+        if subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode != 0:
+            found.append(Missing("permission to make namespaces", elsewhere))
+    roots = cgroup_roots()
+    if not roots or any(os.statvfs(root).f_flag & os.ST_RDONLY for root in roots):
+        found.append(Missing("writable cgroups", elsewhere))
+    elif not _delegates(roots[0]):
+        found.append(Missing("cgroup controllers for groups below this one", elsewhere))
+    return found
+
+
+def cgroup_roots(root: Path = Path("/sys/fs/cgroup")) -> list[Path]:
+    """Roots of the cgroup hierarchies of this machine."""
+    if (root / "cgroup.controllers").exists():
+        return [root]
+    if not root.is_dir():
+        return []
+    return [folder for folder in sorted(root.iterdir()) if (folder / "cgroup.procs").exists() and not folder.is_symlink()]
+
+
+def _delegates(root: Path) -> bool:
+    """Whether groups below may have controllers: of version 2, one that is not the machine's must be without processes."""
+    if not (root / "cgroup.type").exists() or "memory" in (root / "cgroup.subtree_control").read_text().split():
+        return True
+    return not (root / "cgroup.procs").read_text().strip()
 
 
 def install(absent: list[Missing]) -> None:

@@ -35,30 +35,34 @@ def kubectl(*arguments: str, stdin: str | None = None) -> str:
     return done.stdout
 
 
-class OnCluster(unittest.TestCase):
-    """Two pods behind a Service in a namespace of their own."""
+def exists(kind: str) -> bool:
+    """Whether the cluster has a kind of resources."""
+    try:
+        return kind in kubectl("api-resources", "--output=name").split()
+    except AssertionError:
+        return False
+
+
+class Namespace(unittest.TestCase):
+    """Tests in a namespace of their own."""
 
     @classmethod
     def setUpClass(cls) -> None:
         cls.namespace = f"foretoken-test-{secrets.token_hex(4)}"
         kubectl("create", "namespace", cls.namespace)
         cls.addClassCleanup(kubectl, "delete", "namespace", cls.namespace, "--wait=true")
-        manifest = (layout.MANIFESTS / "hello.yaml").read_text().replace(layout.POD_IMAGE, IMAGE)
-        if EXISTING:
-            manifest = manifest.replace("imagePullPolicy: Never", "imagePullPolicy: IfNotPresent")
-        cls.in_namespace("apply", "-f", "-", stdin=manifest)
-        cls.in_namespace("rollout", "status", "deployment/hello", f"--timeout={PATIENCE}s")
 
     @classmethod
     def in_namespace(cls, *arguments: str, stdin: str | None = None) -> str:
         return kubectl(f"--namespace={cls.namespace}", *arguments, stdin=stdin)
 
-    def pods(self) -> list[str]:
-        listed = json.loads(self.in_namespace("get", "pods", "-l", "app=hello", "-o", "json"))["items"]
-        return sorted(pod["metadata"]["name"] for pod in listed if "deletionTimestamp" not in pod["metadata"])
-
-    def in_pod(self, *arguments: str) -> str:
-        return self.in_namespace("exec", "deployment/hello", "--", "/pod", *arguments).strip()
+    @classmethod
+    def apply(cls, name: str) -> None:
+        """Applies a manifest of this folder."""
+        manifest = (layout.MANIFESTS / name).read_text().replace(layout.POD_IMAGE, IMAGE)
+        if EXISTING:
+            manifest = manifest.replace("imagePullPolicy: Never", "imagePullPolicy: IfNotPresent")
+        cls.in_namespace("apply", "-f", "-", stdin=manifest)
 
     def eventually(self, condition) -> None:
         until = time.monotonic() + PATIENCE
@@ -71,6 +75,23 @@ class OnCluster(unittest.TestCase):
                 problem = str(error)
             self.assertLess(time.monotonic(), until, problem)
             time.sleep(0.2)
+
+
+class OnCluster(Namespace):
+    """Two pods behind a Service."""
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        super().setUpClass()
+        cls.apply("hello.yaml")
+        cls.in_namespace("rollout", "status", "deployment/hello", f"--timeout={PATIENCE}s")
+
+    def pods(self) -> list[str]:
+        listed = json.loads(self.in_namespace("get", "pods", "-l", "app=hello", "-o", "json"))["items"]
+        return sorted(pod["metadata"]["name"] for pod in listed if "deletionTimestamp" not in pod["metadata"])
+
+    def in_pod(self, *arguments: str) -> str:
+        return self.in_namespace("exec", "deployment/hello", "--", "/pod", *arguments).strip()
 
     def test_a_service_is_reached_by_its_name_and_spreads_over_its_pods(self) -> None:
         seen = {self.in_pod("get", "http://hello") for _ in range(20)}
@@ -110,10 +131,78 @@ class OnCluster(unittest.TestCase):
         listed = cluster.ask({"do": "status"})["programs"]
         return next(one["starts"] for one in listed if one["name"] == program)
 
+    @unittest.skipIf(EXISTING, "an existing cluster may not enforce policies")
+    def test_a_network_policy_keeps_strangers_out_and_lets_the_granted_in(self) -> None:
+        address = self.in_namespace("get", "service", "hello", "-o", "jsonpath={.spec.clusterIP}")
+        other = f"{self.namespace}-other"
+        kubectl("create", "namespace", other)
+        self.addCleanup(kubectl, "delete", "namespace", other, "--wait=false")
+        kubectl(f"--namespace={other}", "run", "asker", f"--image={IMAGE}", "--image-pull-policy=Never", "--", "pause")
+        kubectl(f"--namespace={other}", "wait", "pod/asker", "--for=condition=Ready", f"--timeout={PATIENCE}s")
+
+        def answered() -> bool:
+            try:
+                return bool(kubectl(f"--namespace={other}", "exec", "asker", "--", "/pod", "get", f"http://{address}"))
+            except AssertionError as error:
+                self.assertIn("deadline exceeded", str(error))
+                return False
+
+        self.assertTrue(answered(), "without a policy everybody is let in")
+        self.addCleanup(self.in_namespace, "delete", "networkpolicy", "hello")
+        granted = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": other}}}
+        for peers, expected in (([], False), ([granted], True)):
+            rules = [{"from": peers, "ports": [{"port": "http"}]}] if peers else []
+            policy = {"podSelector": {"matchLabels": {"app": "hello"}}, "policyTypes": ["Ingress"], "ingress": rules}
+            manifest = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "hello"}, "spec": policy}
+            self.in_namespace("apply", "-f", "-", stdin=json.dumps(manifest))
+            self.eventually(lambda: answered() == expected)
+            ready = self.in_namespace("get", "deployment", "hello", "-o", "jsonpath={.status.readyReplicas}")
+            self.assertEqual(ready, "2", "the node's own probes always pass")
+
     @unittest.skipIf(EXISTING, "an existing cluster may know the world")
     def test_names_outside_do_not_exist(self) -> None:
         with self.assertRaisesRegex(AssertionError, "no such host"):
             self.in_pod("resolve", "example.com.")
+
+
+class Groups(Namespace):
+    """Pods that live and die together."""
+
+    def setUp(self) -> None:
+        if not exists("leaderworkersets.leaderworkerset.x-k8s.io"):
+            self.skipTest("the cluster has no LeaderWorkerSets (--with lws)")
+
+    def test_groups_become_ready_and_a_lost_worker_takes_its_group_along(self) -> None:
+        self.apply("group.yaml")
+        self.in_namespace("wait", "leaderworkerset/group", "--for=condition=Available", f"--timeout={PATIENCE}s")
+        self.eventually(lambda: len(self.members()) == 6)
+        before = self.members()
+        self.in_namespace("delete", "pod", "group-0-1", "--wait=false")
+        self.eventually(lambda: len(self.members()) == 6 and self.members()["group-0"] != before["group-0"])
+        self.assertEqual(self.members()["group-1-1"], before["group-1-1"], "another group is not touched")
+
+    def members(self) -> dict[str, str]:
+        """Identities of the groups' pods by name, of those that are ready."""
+        listed = json.loads(self.in_namespace("get", "pods", "-o", "json"))["items"]
+        ready = [pod for pod in listed if {"type": "Ready", "status": "True"}.items() <= self.condition(pod).items()]
+        return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in ready}
+
+    @staticmethod
+    def condition(pod: dict) -> dict:
+        return next((one for one in pod["status"].get("conditions", []) if one["type"] == "Ready"), {})
+
+
+class Simulated(Namespace):
+    """Pods without processes."""
+
+    def setUp(self) -> None:
+        if not exists("stages.kwok.x-k8s.io"):
+            self.skipTest("the cluster has no simulated nodes (--with kwok)")
+
+    def test_a_hundred_simulated_pods_become_ready(self) -> None:
+        self.addCleanup(kubectl, "delete", "node", "simulated-0", "--ignore-not-found")
+        self.apply("simulated.yaml")
+        self.in_namespace("rollout", "status", "deployment/simulated", f"--timeout={PATIENCE}s")
 
 
 @unittest.skipUnless(EXECUTABLE, "FORETOKEN_EXECUTABLE does not say which foretoken to put into the image")

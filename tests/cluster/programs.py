@@ -65,6 +65,14 @@ def programs(state: State) -> list[Program]:
                 f"--service-account-issuer=https://kubernetes.default.svc.{DOMAIN}",
                 f"--service-account-key-file={credentials}/service-accounts.key",
                 f"--service-account-signing-key-file={credentials}/service-accounts.key",
+                # APIs of others, such as metrics, are asked in the name of whoever asks.
+                f"--requestheader-client-ca-file={credentials}/ca.crt",
+                "--requestheader-allowed-names=front-proxy-client",
+                "--requestheader-username-headers=X-Remote-User",
+                "--requestheader-group-headers=X-Remote-Group",
+                "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+                f"--proxy-client-cert-file={credentials}/front-proxy.crt",
+                f"--proxy-client-key-file={credentials}/front-proxy.key",
                 "--authorization-mode=Node,RBAC",
                 "--enable-admission-plugins=NodeRestriction",
                 "--allow-privileged=true",
@@ -110,6 +118,11 @@ def programs(state: State) -> list[Program]:
             after=API_READY,
         ),
         Program("kube-proxy", [f"--config={configuration}/kube-proxy.json"], after=API_READY),
+        Program(
+            "network-policies",
+            [f"--kubeconfig={credentials}/network-policies.kubeconfig", f"--node={NODE}"],
+            after=API_READY,
+        ),
     ]
 
 

@@ -181,6 +181,20 @@ class Liveness(Folder):
             state.node.write_text("{")
             self.assertIsNone(cluster.node())
 
+    def test_linking_tells_which_programs_are_not_those_that_run(self) -> None:
+        state = State(self.folder)
+        state.programs.mkdir()
+        for version in ("old", "new"):
+            (self.folder / version).mkdir()
+            (self.folder / version / "kubectl").touch()
+        (self.folder / "old" / "image.tar").touch()
+        with mock.patch.object(cluster, "STATE", state):
+            self.assertEqual(cluster.link({"kubernetes": self.folder / "old"}), [])
+            self.assertEqual(cluster.link({"kubernetes": self.folder / "old"}), [])
+            self.assertEqual(cluster.link({"kubernetes": self.folder / "new"}), ["kubectl"])
+        self.assertEqual((state.programs / "kubectl").readlink(), self.folder / "new" / "kubectl")
+        self.assertEqual([path.name for path in state.programs.iterdir()], ["kubectl"])
+
     def test_a_tree_of_cgroups_is_removed_from_its_leaves(self) -> None:
         root = self.folder / "cgroup"
         (root / "kubepods" / "pod").mkdir(parents=True)
@@ -198,10 +212,15 @@ class Builds(Folder):
         with mock.patch.object(layout, "MODULES", self.folder):
             first = build.place(module)
             (folder / "README.md").write_text("what it is")
+            (folder / "main_test.go").write_text("package main")
             self.assertEqual(build.place(module), first)
             (folder / "go.sum").write_text("a h1:b")
             second = build.place(module)
             self.assertNotEqual(second, first)
+            (folder / "part").mkdir()
+            (folder / "part" / "part.go").write_text("package part")
+            self.assertNotEqual(build.place(module), second)
+            second = build.place(module)
             self.assertNotEqual(build.place(build.Module("pod", tags="other")), second)
 
     def test_every_module_pins_what_it_needs(self) -> None:
@@ -228,6 +247,19 @@ class Machine(unittest.TestCase):
             absent = {one.what: one for one in machine.missing()}
         self.assertEqual(absent["runc"].package, "runc")
         self.assertIn("iptables", absent["iptables"].remedy)
+
+    def test_a_container_whose_cgroup_has_processes_cannot_give_its_pods_controllers(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            root = Path(folder)
+            for name, content in {"type": "domain", "subtree_control": "", "procs": "17\n", "controllers": "cpu memory"}.items():
+                (root / f"cgroup.{name}").write_text(content)
+            self.assertEqual(machine.cgroup_roots(root), [root])
+            self.assertFalse(machine._delegates(root))
+            (root / "cgroup.procs").write_text("")
+            self.assertTrue(machine._delegates(root))
+            (root / "cgroup.procs").write_text("17\n")
+            (root / "cgroup.subtree_control").write_text("cpu memory\n")
+            self.assertTrue(machine._delegates(root))
 
     def test_no_root_is_said(self) -> None:
         with mock.patch("os.geteuid", return_value=1000):

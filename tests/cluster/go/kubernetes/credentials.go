@@ -67,6 +67,8 @@ func writeCredentials(folder, server string, hosts []string, node string) error 
 		{file: "kubelet-server", name: "system:node:" + node, groups: []string{"system:nodes"}, serves: true},
 		{file: "kubelet-client", name: "kube-apiserver-kubelet-client", groups: []string{"system:masters"}},
 		{file: "admin", name: "admin", groups: []string{"system:masters"}},
+		{file: "front-proxy", name: "front-proxy-client"},
+		{file: "network-policies", name: "network-policies", groups: []string{"system:masters"}},
 		{file: "kube-controller-manager", name: "system:kube-controller-manager"},
 		{file: "kube-scheduler", name: "system:kube-scheduler"},
 		{file: "kube-proxy", name: "system:kube-proxy"},

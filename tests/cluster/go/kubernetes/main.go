@@ -12,6 +12,7 @@ import (
 	"sort"
 	"strings"
 
+	"foretoken.io/tests/cluster/kubernetes/policies"
 	"github.com/spf13/cobra"
 	"go.etcd.io/etcd/server/v3/etcdmain"
 	"k8s.io/component-base/cli"
@@ -34,6 +35,7 @@ var programs = map[string]func(){
 	"kubelet":                 func() { run(kubelet.NewKubeletCommand(context.Background())) },
 	"kube-proxy":              func() { run(proxy.NewProxyCommand()) },
 	"kubectl":                 func() { kubectlutil.CheckErr(cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand())) },
+	"network-policies":        func() { policies.Main(os.Args[1:]) },
 	"credentials":             func() { credentials(os.Args[1:]) },
 }
 

@@ -80,7 +80,7 @@ func serve(address string) error {
 }
 
 func get(url string) error {
-	client := http.Client{Timeout: 10 * time.Second}
+	client := http.Client{Timeout: 3 * time.Second}
 	response, err := client.Get(url)
 	if err != nil {
 		return err
