@@ -15,7 +15,7 @@ THREADS ?= 1
 
 .NOTPARALLEL:
 .PHONY: up test format lint doc rust-build rust-test client-test script-test fuzz bench plots bench-peers \
-	image cluster cluster-down cluster-test
+	image cluster cluster-down cluster-test api
 
 up:
 	cargo build --release --locked -p foretoken
@@ -83,6 +83,12 @@ image:
 	python3 image/build.py --executable $(CARGO_TARGET_DIR)/release/foretoken --output $(CARGO_TARGET_DIR)/image/foretoken.tar
 	for model in target draft; do python3 image/build.py --model models/$$model --name story-$$model:dev \
 		--output $(CARGO_TARGET_DIR)/image/story-$$model.tar || exit 1; done
+
+# What is made from the types of the API; tests fail where it is not what they say.
+api:
+	cargo build --locked -p foretoken
+	$(CARGO_TARGET_DIR)/debug/foretoken crd --dir crds/yaml
+	$(CARGO_TARGET_DIR)/debug/foretoken crd --reference > docs/api.md
 
 # A real Kubernetes on this machine, see docs/cluster.md.
 cluster:

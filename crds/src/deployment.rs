@@ -109,7 +109,8 @@ pub struct DeploymentSpec {
     "is not allowed beside replicas: choose one",
 )]))]
 pub struct TargetSpec {
-    /// How many; absent: 1, unless `scaling` says. `kubectl scale` needs it to be given.
+    /// How many; absent: 1, unless `scaling` says. Where it is absent, an
+    /// autoscaler of the cluster finds nothing to scale.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = MAX_REPLICAS))]
     pub replicas: Option<u32>,

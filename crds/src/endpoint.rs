@@ -93,7 +93,8 @@ impl SpeculationEndpoint {
 pub struct EndpointSpec {
     /// The draft model.
     pub model: ModelSource,
-    /// How many replicas; absent: 1, unless `scaling` says. `kubectl scale` needs it to be given.
+    /// How many replicas; absent: 1, unless `scaling` says. Where it is absent, an
+    /// autoscaler of the cluster finds nothing to scale.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = MAX_REPLICAS))]
     pub replicas: Option<u32>,

@@ -360,7 +360,7 @@ mod tests {
         let committed = fs::read_to_string(path).unwrap_or_default();
         assert!(
             committed == reference(),
-            "docs/api.md is not what the types say: run `foretoken crd --reference > docs/api.md`"
+            "docs/api.md is not what the types say: run `make api`"
         );
     }
 

@@ -114,7 +114,7 @@ def test(names: list[str]) -> int:
         go = machine.go()
         if go is not None and not build.test(build.KUBERNETES, go):
             return 1
-    suite = unittest.defaultTestLoader.loadTestsFromName("on_cluster")
+    suite = unittest.defaultTestLoader.loadTestsFromNames(["on_cluster", "on_api"])
     return 0 if unittest.TextTestRunner(verbosity=2).run(suite).wasSuccessful() else 1
 
 

@@ -11,7 +11,7 @@ fn the_committed_definitions_are_those_of_the_types() {
         let committed = fs::read_to_string(&path).unwrap_or_default();
         assert!(
             committed == kind.yaml(),
-            "{} is not what the types say: run `foretoken crd --dir crds/yaml`",
+            "{} is not what the types say: run `make api`",
             path.display()
         );
     }
@@ -183,5 +183,19 @@ fn columns_and_scales_point_at_fields() {
             let field = steps.fold(&schema, |schema, step| &schema["properties"][step]);
             assert!(field.is_object(), "{}: {path}", kind.name());
         }
+    }
+}
+
+#[test]
+fn conditions_are_listed_where_they_are_described() {
+    use crate::status::condition::{OF_DEPLOYMENTS, OF_ENDPOINTS};
+    for (kind, types) in [
+        (Kind::SpecDecodeDeployment, OF_DEPLOYMENTS.as_slice()),
+        (Kind::SpeculationEndpoint, OF_ENDPOINTS.as_slice()),
+    ] {
+        let schema = json!(kind.schema());
+        let conditions = &schema["properties"]["status"]["properties"]["conditions"];
+        let listed: Vec<String> = types.iter().map(|name| format!("`{name}`")).collect();
+        assert_eq!(conditions["description"], format!("{}.", listed.join(", ")));
     }
 }

@@ -237,16 +237,67 @@ fn the_support_of_drawn_proposals_has_a_range_and_belongs_to_rejection() {
 }
 
 #[test]
-fn policies_not_served_yet_are_valid_and_are_gaps() {
-    for kind in ["MirrorSD", "Auto"] {
-        let text = deployment(&format!(
-            "  model: {{uri: \"hf://a/b\"}}\n  speculation:\n    policy: {{type: {kind}}}\n    \
-             endpoints: [{{name: d}}]\n"
-        ));
+fn what_is_not_served_yet_is_valid_and_a_gap_of_its_line() {
+    let speculates = |policy: &str, rest: &str| {
+        format!("\n  speculation: {{policy: {{type: {policy}}}, endpoints: [{{name: d}}]}}{rest}")
+    };
+    let drafts = |spec: &str| {
+        format!(
+            "\n  speculation:\n    policy: {{type: SSD}}\n    endpoints: [{{template: \
+             {{model: {{uri: \"hf://a/b\"}}, {spec}}}}}]"
+        )
+    };
+    for (spec, line, expected) in [
+        (
+            speculates("MirrorSD", ""),
+            6,
+            "MirrorSD is not served by this version",
+        ),
+        (
+            speculates("Auto", ""),
+            6,
+            "Auto is not served by this version",
+        ),
+        (
+            speculates("SpecPipe", "\n  target: {parallelism: {pipeline: 2}}"),
+            6,
+            "SpecPipe is not served by this version",
+        ),
+        (
+            "\n  target: {parallelism: {tensor: 2}}".into(),
+            6,
+            "only 1 is served",
+        ),
+        (
+            "\n  target: {accelerator: {profile: h100}}".into(),
+            6,
+            "it runs on CPU cores",
+        ),
+        (
+            "\n  target: {scaling: {min: 1, max: 2}}".into(),
+            6,
+            "needs a cluster",
+        ),
+        (drafts("parallelism: {tracks: 8}"), 8, "only 1 is served"),
+        (
+            drafts("accelerator: {claimTemplate: npu}"),
+            8,
+            "it runs on CPU cores",
+        ),
+        (drafts("scaling: {min: 1, max: 2}"), 8, "needs a cluster"),
+    ] {
+        let text = deployment(&format!("  model: {{uri: \"hf://a/b\"}}{spec}\n"));
         let gaps = served::gaps(&Manifest::parse(&text).unwrap());
-        assert_eq!(gaps.len(), 1, "{gaps:?}");
-        assert_eq!(gaps[0].line, 7);
-        assert!(gaps[0].message.starts_with(kind), "{}", gaps[0]);
+        assert!(
+            gaps.iter()
+                .any(|gap| gap.line == line && gap.message.contains(expected)),
+            "{spec}: {gaps:?}"
+        );
+    }
+    for uri in ["pvc://claim/path", "oci://image"] {
+        let text = deployment(&format!("  model: {{uri: \"{uri}\"}}\n"));
+        let gaps = served::gaps(&Manifest::parse(&text).unwrap());
+        assert!(gaps[0].message.contains("needs a cluster"), "{gaps:?}");
     }
 }
 

@@ -1,0 +1,149 @@
+"""What an API server with our definitions accepts and refuses is what `foretoken check` does: `make cluster-test`."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import random
+import re
+import subprocess
+import tempfile
+import unittest
+
+import layout
+from on_cluster import EXECUTABLE, kubectl
+
+FIXTURES = layout.REPOSITORY / "tests" / "fixtures" / "api"
+KINDS = {
+    "SpecDecodeDeployment": ("specdecodedeployments", "namespaces/default/"),
+    "SpeculationEndpoint": ("speculationendpoints", "namespaces/default/"),
+    "AcceleratorProfile": ("acceleratorprofiles", ""),
+}
+# How many objects are spoilt.
+SPOILT = int(os.environ.get("FORETOKEN_SPOILT_OBJECTS", "300"))
+EXPECTED = "test.foretoken.io/"
+# What stands in place of a value.
+SPOILS = [None, True, False, -1, 0, 1, 2, 33, 64, 65, 1000, 1001, 1.5, 10**12, "", "x", "A", "a b", "1/2", "1/1", "Auto", "SSD"]
+SPOILS += ["hf://a/b", "hf://a", "hf://a/b@c@d", "s3://x", "oci://", "é" * 60, "x" * 70, "x" * 1100]
+SPOILS += [[], {}, [{}], [None], {"a": "b"}, {"a": None}]
+
+
+def server(value: dict) -> str:
+    """Why the API server refuses an object; empty if it does not. Nothing is kept."""
+    plural, namespace = KINDS[value["kind"]]
+    path = f"/apis/foretoken.io/v1alpha1/{namespace}{plural}?dryRun=All&fieldValidation=Strict"
+    try:
+        kubectl("create", f"--raw={path}", "-f", "-", stdin=json.dumps(value))
+    except AssertionError as error:
+        return str(error)
+    return ""
+
+
+def offline(value: dict) -> str:
+    """Why `foretoken check` refuses an object; empty if it does not."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        json.dump(value, file)
+        file.flush()
+        done = subprocess.run([EXECUTABLE, "check", file.name], text=True, capture_output=True, check=False)
+    if done.returncode not in (0, 64):
+        raise AssertionError(f"foretoken check ended with {done.returncode}: {done.stderr}")
+    return done.stderr if done.returncode else ""
+
+
+def table() -> list[dict]:
+    """The objects of the table."""
+    objects = []
+    for plural, _ in KINDS.values():
+        listed = kubectl("create", "--dry-run=client", "--validate=false", "-o", "json", "-f", str(FIXTURES / f"{plural}.yaml"))
+        while listed.strip():
+            value, end = json.JSONDecoder().raw_decode(listed.lstrip())
+            listed = listed.lstrip()[end:]
+            objects += value["items"] if value["kind"] == "List" else [value]
+    return objects
+
+
+def places(value: object) -> list[tuple[dict | list, str | int]]:
+    """Everything within a value, as what it is in and its key there."""
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [place for key, inner in entries for place in [(value, key), *places(inner)]]
+
+
+def spoil(value: dict, values: list, names: list[str], chance: random.Random) -> dict:
+    """The object with something else in it, or without something."""
+    value = copy.deepcopy(value)
+    for _ in range(chance.choice([1, 1, 1, 2, 3])):
+        within, key = chance.choice(places({"spec": value.get("spec")}) + [(value["metadata"], "name")])
+        other = copy.deepcopy(chance.choice(SPOILS + values))
+        way = chance.random()
+        if way < 0.7 or within is value["metadata"]:
+            within[key] = other
+        elif isinstance(within, list):
+            within.append(copy.deepcopy(chance.choice(within)))
+        elif way < 0.85:
+            within[chance.choice(names)] = other
+        else:
+            del within[key]
+    return value
+
+
+@unittest.skipUnless(EXECUTABLE, "FORETOKEN_EXECUTABLE does not say which foretoken to ask")
+class OnApi(unittest.TestCase):
+    """The definitions in an API server."""
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        before = kubectl("get", "crd", "-o", "name")
+        definitions = subprocess.run([EXECUTABLE, "crd"], text=True, capture_output=True, check=True).stdout
+        kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=definitions)
+        names = [f"crd/{plural}.foretoken.io" for plural, _ in KINDS.values()]
+        if not any(plural in before for plural, _ in KINDS.values()):
+            cls.addClassCleanup(kubectl, "delete", *names)
+        kubectl("wait", "--for=condition=Established", "--timeout=60s", *names)
+        cls.table = table()
+
+    def test_schemas_are_structural(self) -> None:
+        for value in json.loads(kubectl("get", "crd", "-o", "json"))["items"]:
+            wrong = [c for c in value["status"]["conditions"] if c["type"] == "NonStructuralSchema" and c["status"] == "True"]
+            if value["spec"]["group"] == "foretoken.io":
+                self.assertEqual(wrong, [], value["metadata"]["name"])
+
+    def test_every_object_of_the_table_has_its_verdict_for_its_reason(self) -> None:
+        self.assertGreater(len(self.table), 100)
+        for value in self.table:
+            expected = {key.removeprefix(EXPECTED): said for key, said in value["metadata"]["annotations"].items()}
+            refusal = server(value)
+            with self.subTest(name=value["metadata"]["name"], refusal=refusal):
+                self.assertEqual("Refused" if refusal else "Accepted", expected["verdict"])
+                self.assertIn(expected.get("field", ""), refusal)
+                self.assertIn(expected.get("says", ""), refusal)
+
+    def test_spoilt_objects_have_one_verdict(self) -> None:
+        inner = [place for value in self.table for place in places(value.get("spec"))]
+        values = [within[key] for within, key in inner]
+        names = sorted({key for _, key in inner if isinstance(key, str)})
+        accepted = 0
+        for seed in range(SPOILT):
+            chance = random.Random(seed)
+            value = spoil(chance.choice(self.table), values, names, chance)
+            here, there = offline(value), server(value)
+            accepted += not here
+            with self.subTest(seed=seed, here=here, there=there, value=value):
+                self.assertEqual(bool(here), bool(there))
+        # Both verdicts, or nothing was compared.
+        self.assertGreater(accepted, SPOILT // 50)
+        self.assertLess(accepted, SPOILT)
+
+    def test_a_deployment_is_scaled_and_seen_at_a_glance(self) -> None:
+        value = next(value for value in self.table if value["metadata"]["name"] == "everything")
+        kubectl("apply", "--namespace=default", "-f", "-", stdin=json.dumps(value))
+        self.addCleanup(kubectl, "delete", "sdd", "everything", "--namespace=default")
+        kubectl("scale", "sdd/everything", "--replicas=3", "--namespace=default")
+        self.assertEqual(kubectl("get", "sdd", "everything", "--namespace=default", "-o", "jsonpath={.spec.target.replicas}"), "3")
+        seen = kubectl("get", "foretoken", "--namespace=default").splitlines()
+        self.assertEqual(re.split(r"\s{2,}", seen[0].strip())[1:], ["POLICY", "TARGETS", "SPECULATION", "ACCLEN", "READY", "AGE"])
+        self.assertIn("SSD", seen[1])
+
+
+if __name__ == "__main__":
+    unittest.main()
