@@ -7,6 +7,8 @@
 //!
 //! Nothing of the schema is written down twice: bounds, defaults and rules stand at the types.
 
+mod meaning;
+
 use std::sync::OnceLock;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
@@ -116,6 +118,7 @@ fn define(kind: Kind) -> CustomResourceDefinition {
         let schema = version.schema.as_mut();
         if let Some(schema) = schema.and_then(|schema| schema.open_api_v3_schema.as_mut()) {
             tidy(schema);
+            meaning::add(kind, schema);
             name_bounds(kind, schema);
         }
     }

@@ -5,12 +5,9 @@
 
 use std::fmt::{self, Write as _};
 
-use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
-use crate::{
-    API_VERSION, AcceleratorProfile, Kind, SpecDecodeDeployment, SpeculationEndpoint, bounds::WORDS,
-};
+use crate::{API_VERSION, Kind, bounds::WORDS};
 
 /// The page, in Markdown.
 pub fn reference() -> String {
@@ -98,8 +95,6 @@ struct Section {
     /// Where it stands, such as `spec.speculation.endpoints[]`.
     path: String,
     schema: Value,
-    /// The same before enums lose what is said of their values.
-    derived: Value,
 }
 
 impl Section {
@@ -121,37 +116,17 @@ impl Section {
 
 /// All objects of `kind` that have fields, from the root on.
 fn sections(kind: Kind) -> Vec<Section> {
-    let generator = SchemaSettings::openapi3().with(|settings| settings.inline_subschemas = true);
-    let generator = generator.into_generator();
-    let derived = match kind {
-        Kind::SpecDecodeDeployment => generator.into_root_schema_for::<SpecDecodeDeployment>(),
-        Kind::SpeculationEndpoint => generator.into_root_schema_for::<SpeculationEndpoint>(),
-        Kind::AcceleratorProfile => generator.into_root_schema_for::<AcceleratorProfile>(),
-    };
-    let derived = derived.to_value();
     let root = json!(kind.schema());
     let mut found = Vec::new();
     for part in ["spec", "status"] {
-        collect(
-            kind,
-            part,
-            &root["properties"][part],
-            inside(&derived, part),
-            &mut found,
-        );
+        collect(kind, part, &root["properties"][part], &mut found);
     }
     found
 }
 
-fn collect(kind: Kind, path: &str, schema: &Value, derived: &Value, found: &mut Vec<Section>) {
+fn collect(kind: Kind, path: &str, schema: &Value, found: &mut Vec<Section>) {
     if schema["items"].is_object() {
-        return collect(
-            kind,
-            &format!("{path}[]"),
-            &schema["items"],
-            &derived["items"],
-            found,
-        );
+        return collect(kind, &format!("{path}[]"), &schema["items"], found);
     }
     let Some(properties) = schema["properties"].as_object() else {
         return;
@@ -160,25 +135,9 @@ fn collect(kind: Kind, path: &str, schema: &Value, derived: &Value, found: &mut 
         kind,
         path: path.to_owned(),
         schema: schema.clone(),
-        derived: derived.clone(),
     });
     for (name, property) in properties {
-        collect(
-            kind,
-            &format!("{path}.{name}"),
-            property,
-            inside(derived, name),
-            found,
-        );
-    }
-}
-
-/// The derived schema of field `name`, whether it may be absent or not.
-fn inside<'a>(derived: &'a Value, name: &str) -> &'a Value {
-    let field = &derived["properties"][name];
-    match field["anyOf"].as_array() {
-        Some(ways) => ways.first().unwrap_or(field),
-        None => field,
+        collect(kind, &format!("{path}.{name}"), property, found);
     }
 }
 
@@ -207,7 +166,6 @@ fn table(page: &mut String, section: &Section, sections: &[Section]) -> fmt::Res
         .into_iter()
         .flatten()
     {
-        let derived = inside(&section.derived, name);
         let shown = if required.contains(&name.as_str()) {
             format!("**`{name}`**")
         } else {
@@ -219,9 +177,12 @@ fn table(page: &mut String, section: &Section, sections: &[Section]) -> fmt::Res
         };
         let path = format!("{}.{name}", section.path);
         let what = what(schema, &path, section.kind, sections);
-        let said = text(&schema["description"]).replace("\n\n", " ");
-        let values = values(derived);
-        writeln!(page, "| {shown} | {what} | {default} | {said}{values} |")?;
+        // A list of meanings, as lines of a cell.
+        let said = text(&schema["description"])
+            .replace("\n\n- ", "<br>")
+            .replace("\n- ", "<br>")
+            .replace("\n\n", " ");
+        writeln!(page, "| {shown} | {what} | {default} | {said} |")?;
     }
     let rules = rules(&section.schema);
     if !rules.is_empty() {
@@ -326,22 +287,6 @@ fn range(schema: &Value, least: &str, most: &str) -> String {
         (Some(least), None) => format!("at least {least}"),
         (None, None) => String::new(),
     }
-}
-
-/// What is said of each value of an enum.
-fn values(derived: &Value) -> String {
-    let mut said = String::new();
-    for way in derived["oneOf"].as_array().into_iter().flatten() {
-        let name = match &way["const"] {
-            Value::String(name) => name.as_str(),
-            _ => way["enum"][0].as_str().unwrap_or_default(),
-        };
-        let meaning = text(&way["description"]).replace('\n', " ");
-        if !meaning.is_empty() {
-            let _ = write!(said, "<br>`{name}`: {meaning}");
-        }
-    }
-    said
 }
 
 fn text(value: &Value) -> &str {
