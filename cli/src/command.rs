@@ -4,7 +4,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{chat, check, child, crd, draft, failure, generate, logging, router, target, top, up};
+use crate::{
+    chat, check, child, crd, draft, failure, fetch, generate, logging, router, target, top, up,
+};
 
 /// Speculative decoding whose draft and target are separate services.
 #[derive(Debug, Parser)]
@@ -22,6 +24,8 @@ enum Command {
     Check(check::Args),
     /// Print the definitions of our kinds, to be installed into a cluster
     Crd(crd::Args),
+    /// Download a model of the hub
+    Fetch(fetch::Args),
     /// Talk to a server in the terminal
     Chat(chat::Args),
     /// Watch what runs: rounds as they happen, hit rates, what was in the way of more
@@ -63,6 +67,7 @@ impl Cli {
             }
             Command::Check(args) => check::run(&args),
             Command::Crd(args) => crd::run(&args),
+            Command::Fetch(args) => fetch::run(&args),
             Command::Target(args) => {
                 logging::init("info");
                 target::run(*args)

@@ -11,6 +11,7 @@ mod command;
 mod crd;
 mod draft;
 mod failure;
+mod fetch;
 mod generate;
 mod logging;
 mod model;

@@ -7,7 +7,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 
 /// The allowed edges between our own crates, dependencies of tests and examples left aside.
 /// `foretoken-tests` may know everything and nothing may know it.
-const ALLOWED: [(&str, &[&str]); 12] = [
+const ALLOWED: [(&str, &[&str]); 14] = [
     ("foretoken-speculation", &[]),
     ("foretoken-artifacts", &["foretoken-speculation"]),
     ("foretoken-engine", &["foretoken-speculation"]),
@@ -15,6 +15,27 @@ const ALLOWED: [(&str, &[&str]); 12] = [
     ("foretoken-service", &[]),
     ("foretoken-registry", &["foretoken-protocol"]),
     ("foretoken-crds", &["foretoken-speculation"]),
+    (
+        "foretoken-configuration",
+        &[
+            "foretoken-crds",
+            "foretoken-draft",
+            "foretoken-speculation",
+            "foretoken-target",
+        ],
+    ),
+    (
+        "foretoken-operator",
+        &[
+            "foretoken-configuration",
+            "foretoken-crds",
+            "foretoken-draft",
+            "foretoken-protocol",
+            "foretoken-registry",
+            "foretoken-router",
+            "foretoken-target",
+        ],
+    ),
     (
         "foretoken-router",
         &[
@@ -31,6 +52,7 @@ const ALLOWED: [(&str, &[&str]); 12] = [
         &[
             "foretoken-artifacts",
             "foretoken-bench",
+            "foretoken-configuration",
             "foretoken-crds",
             "foretoken-draft",
             "foretoken-engine",
@@ -69,8 +91,8 @@ const WRAPPED: [(&str, &[&str]); 6] = [
     ("prost", &["foretoken-protocol"]),
     ("axum", &["foretoken-router", "foretoken-service"]),
     ("memmap2", &["foretoken-engine"]),
-    ("kube", &["foretoken-crds"]),
-    ("k8s-openapi", &["foretoken-crds"]),
+    ("kube", &["foretoken-crds", "foretoken-operator"]),
+    ("k8s-openapi", &["foretoken-crds", "foretoken-operator"]),
 ];
 
 /// Features of `kube` that bring in a client, which types of objects do not need.

@@ -4,12 +4,14 @@ use std::path::Path;
 
 use foretoken_crds::{
     Document, Manifest, Problem, SpecDecodeDeployment, SpeculationEndpoint,
-    deployment::{self, EndpointSource, OnLoss, SpeculationSpec, Trees},
-    endpoint::{EndpointSpec, Quota},
+    deployment::{EndpointSource, OnLoss},
+    endpoint::EndpointSpec,
     object::{self, DataType, ModelSource},
     reference::{self, ReferenceError},
 };
-use foretoken_speculation::{policy::Policy, verify::Verification};
+use foretoken_draft::DraftConfig;
+use foretoken_speculation::policy::Policy;
+use foretoken_target::TargetConfig;
 
 use crate::model::Dtype;
 
@@ -18,8 +20,6 @@ use crate::model::Dtype;
 pub(super) struct Plan {
     /// Name of the deployment.
     pub(super) name: String,
-    /// Its namespace.
-    pub(super) namespace: String,
     /// Name that clients use for the model.
     pub(super) served_name: String,
     /// The model that decides.
@@ -28,10 +28,8 @@ pub(super) struct Plan {
     pub(super) policy: Policy,
     /// What happens without an endpoint.
     pub(super) on_loss: OnLoss,
-    /// By which rule proposals are accepted.
-    pub(super) verification: Verification,
-    /// Whether proposals may be trees.
-    pub(super) trees: bool,
+    /// What targets are told that does not depend on where they run.
+    pub(super) service: TargetConfig,
     /// Where drafts come from, best first.
     pub(super) drafts: Vec<Draft>,
 }
@@ -48,18 +46,16 @@ pub(super) struct Replicas {
 }
 
 /// A pool of drafts.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Draft {
     /// Name of the endpoint.
     pub(super) name: String,
     /// Its processes.
     pub(super) replicas: Replicas,
-    /// Sessions of one replica at a time.
-    pub(super) slots: Option<u32>,
     /// Share of sessions.
     pub(super) weight: u32,
-    /// What namespaces may use of it.
-    pub(super) quotas: Vec<Quota>,
+    /// What drafts are told that does not depend on where they run.
+    pub(super) service: DraftConfig,
 }
 
 impl Plan {
@@ -80,7 +76,6 @@ impl Plan {
         }
         let mut plan = Self {
             name: object::name(&object.metadata).to_owned(),
-            namespace: object::namespace(&object.metadata).to_owned(),
             served_name: object.served_name().to_owned(),
             target: Replicas {
                 uri: uri(&spec.model, folder),
@@ -89,8 +84,7 @@ impl Plan {
             },
             policy: Policy::Autoregressive,
             on_loss: OnLoss::default(),
-            verification: Verification::default(),
-            trees: false,
+            service: foretoken_configuration::target(object).unwrap_or_default(),
             drafts: Vec::new(),
         };
         let Some(speculation) = &spec.speculation else {
@@ -104,8 +98,6 @@ impl Plan {
             return Ok(plan);
         }
         plan.on_loss = speculation.on_loss;
-        plan.verification = verification(speculation);
-        plan.trees = speculation.trees == Trees::Auto;
         for (index, source) in speculation.endpoints.iter().enumerate() {
             let field = format!("spec.speculation.endpoints[{index}]");
             let drafts = drafts(manifest, object, source, folder)
@@ -123,16 +115,6 @@ impl Plan {
     pub(super) fn models_mut(&mut self) -> impl Iterator<Item = &mut String> {
         let drafts = self.drafts.iter_mut().map(|draft| &mut draft.replicas.uri);
         std::iter::once(&mut self.target.uri).chain(drafts)
-    }
-}
-
-/// The rule by which proposals are accepted, with its parameter.
-fn verification(spec: &SpeculationSpec) -> Verification {
-    match spec.verification {
-        deployment::Verification::Coupled => Verification::Coupled,
-        deployment::Verification::Rejection => Verification::Rejection {
-            support: spec.support.unwrap_or(Verification::SUPPORT),
-        },
     }
 }
 
@@ -193,26 +175,17 @@ fn draft(name: String, spec: &EndpointSpec, weight: u32, folder: &Path) -> Draft
             dtype: dtype(spec.dtype),
             count: spec.replicas.unwrap_or(1),
         },
-        slots: spec.slots_per_replica,
         weight,
-        quotas: spec.quotas.clone(),
+        service: foretoken_configuration::draft(spec),
     }
 }
 
 /// The model as `foretoken-artifacts` understands it; a relative path starts at `folder`.
 pub(crate) fn uri(model: &ModelSource, folder: &Path) -> String {
-    let ModelSource {
-        uri,
-        revision,
-        served_name: _,
-    } = model;
     if model.is_local_path() {
-        return folder.join(uri).to_string_lossy().into_owned();
+        return folder.join(&model.uri).to_string_lossy().into_owned();
     }
-    match revision {
-        Some(revision) => format!("{uri}@{revision}"),
-        None => uri.clone(),
-    }
+    foretoken_configuration::model_uri(model)
 }
 
 fn dtype(dtype: DataType) -> Dtype {
@@ -225,7 +198,9 @@ fn dtype(dtype: DataType) -> Dtype {
 
 #[cfg(test)]
 mod tests {
+    use foretoken_draft::QuotaConfig;
     use foretoken_speculation::policy::Lookahead;
+    use foretoken_target::{TreesName, VerificationConfig};
 
     use super::*;
 
@@ -267,7 +242,7 @@ spec:
         let plan = plan("[{name: tiny, namespace: drafts, weight: 2}]", ALL).unwrap();
         assert_eq!(plan.served_name, "story");
         assert_eq!(plan.policy, Policy::Speculative(Lookahead::Fixed(4)));
-        assert!(plan.trees);
+        assert_eq!(plan.service.trees, TreesName::Auto);
         let target = Replicas {
             uri: "/etc/ft/../models/target".into(),
             dtype: Dtype::Int8,
@@ -283,13 +258,16 @@ spec:
         let tiny = Draft {
             name: "tiny".into(),
             replicas,
-            slots: Some(8),
             weight: 2,
-            quotas: vec![Quota {
-                namespace: "chat".into(),
-                max_slots: Some(4),
-                weight: Some(3),
-            }],
+            service: DraftConfig {
+                max_sessions: 8,
+                quotas: vec![QuotaConfig {
+                    namespace: "chat".into(),
+                    max_slots: Some(4),
+                    weight: Some(3),
+                }],
+                ..DraftConfig::default()
+            },
         };
         assert_eq!(plan.drafts, [tiny]);
     }
@@ -310,10 +288,10 @@ spec:
             );
             let manifest = Manifest::parse(&text).unwrap();
             let plan = Plan::new(&manifest, Path::new("/"), None).unwrap();
-            plan.verification
+            plan.service.verification
         };
-        assert_eq!(rule(""), Verification::Coupled);
-        let rejection = |support| Verification::Rejection { support };
+        assert_eq!(rule(""), VerificationConfig::Coupled);
+        let rejection = |support| VerificationConfig::Rejection { support };
         assert_eq!(rule("    verification: Rejection\n"), rejection(16));
         assert_eq!(
             rule("    verification: Rejection\n    support: 5\n"),

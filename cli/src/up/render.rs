@@ -3,18 +3,11 @@
 use std::fs;
 
 use anyhow::Context as _;
-use foretoken_crds::{deployment::OnLoss, endpoint::Quota};
-use foretoken_draft::{DraftConfig, QuotaConfig};
+use foretoken_draft::DraftConfig;
 use foretoken_protocol::Address;
 use foretoken_registry::{Directory, EndpointEntry, TargetEntry, write_directory};
 use foretoken_router::RouterConfig;
-use foretoken_speculation::{
-    policy::{Lookahead, Policy},
-    verify::Verification,
-};
-use foretoken_target::{
-    LookaheadConfig, OnLossName, PolicyName, SsdConfig, TargetConfig, TreesName, VerificationConfig,
-};
+use foretoken_target::TargetConfig;
 use serde::Serialize;
 
 use super::{
@@ -133,50 +126,19 @@ pub(super) fn render(
 }
 
 fn target_file(plan: &Plan, name: &str, listen: &Address, tuning: Tuning) -> target::File {
-    let mut service = TargetConfig::default();
-    match plan.policy {
-        Policy::Autoregressive => service.policy = PolicyName::Autoregressive,
-        Policy::Speculative(lookahead) => {
-            service.policy = PolicyName::Speculative;
-            service.lookahead = match lookahead {
-                Lookahead::Fixed(k) => LookaheadConfig::Fixed(k),
-                Lookahead::Adaptive { max } => LookaheadConfig::Adaptive { max },
-            };
-        }
-        Policy::Ssd(options) => {
-            service.policy = PolicyName::Ssd;
-            service.ssd = SsdConfig::from(options);
-        }
-    }
-    service.verification = match plan.verification {
-        Verification::Coupled => VerificationConfig::Coupled,
-        Verification::Rejection { support } => VerificationConfig::Rejection { support },
-    };
     target::File {
         model: model(&plan.target, tuning.target_threads),
         service: TargetConfig {
             instance: name.to_owned(),
-            namespace: plan.namespace.clone(),
-            deployment: plan.name.clone(),
             listen: vec![listen.clone()],
             metrics_listen: Some(OBSERVATION.to_owned()),
-            on_loss: match plan.on_loss {
-                OnLoss::Plain => OnLossName::Plain,
-                OnLoss::Local => OnLossName::Local,
-            },
             prefix_cache: tuning.prefix_cache,
-            trees: if plan.trees {
-                TreesName::Auto
-            } else {
-                TreesName::Off
-            },
-            ..service
+            ..plan.service.clone()
         },
     }
 }
 
 fn draft_file(pool: &Draft, name: &str, listen: &Address, tuning: Tuning) -> draft::File {
-    let defaults = DraftConfig::default();
     draft::File {
         model: model(
             &pool.replicas,
@@ -186,26 +148,9 @@ fn draft_file(pool: &Draft, name: &str, listen: &Address, tuning: Tuning) -> dra
             instance: name.to_owned(),
             listen: vec![listen.clone()],
             metrics_listen: Some(OBSERVATION.to_owned()),
-            max_sessions: pool
-                .slots
-                .map_or(defaults.max_sessions, |slots| slots as usize),
             prefix_cache: tuning.prefix_cache,
-            quotas: pool.quotas.iter().map(quota).collect(),
-            ..defaults
+            ..pool.service.clone()
         },
-    }
-}
-
-fn quota(quota: &Quota) -> QuotaConfig {
-    let Quota {
-        namespace,
-        max_slots,
-        weight,
-    } = quota;
-    QuotaConfig {
-        namespace: namespace.clone(),
-        max_slots: max_slots.map(|slots| slots as usize),
-        weight: *weight,
     }
 }
 

@@ -65,7 +65,6 @@ impl Sampler {
             bounds,
             bound,
             keys,
-            weigh: _,
         } = scratch;
         let logits = self.adjusted(logits, adjusted);
         let greedy = self.params.is_greedy();

@@ -1,0 +1,153 @@
+//! What is wanted in a cluster, from what objects say. Pure: nothing here asks anybody.
+//!
+//! ```text
+//! SpeculationEndpoint ──> NAME-draft: ServiceAccount, ConfigMap, Service, NetworkPolicy, PodDisruptionBudget, Deployment
+//! SpecDecodeDeployment ─> NAME-target, NAME-router: the same of each
+//!                         NAME-registry: ConfigMap with who exists
+//!                         NAME, NAME-2 ..: SpeculationEndpoints of its templates
+//! ```
+//!
+//! One pod is one replica. The registry names headless Services, so that whoever dials resolves the
+//! name and finds pods that are ready; it is read again when it changes, and no pod restarts for
+//! it. All else that services are told is read when they start, so its digest is part of the pods.
+
+mod deployment;
+mod endpoint;
+mod model;
+mod pod;
+
+use foretoken_protocol::Address;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::object::{Made, Object, Owner};
+
+pub use deployment::{Given, deployment, templates, url};
+pub use endpoint::endpoint;
+pub use pod::PatchError;
+
+/// Port on which targets answer routers.
+const GENERATE: u16 = 7000;
+/// Port on which endpoints answer targets.
+const LINK: u16 = 7100;
+/// Port of metrics, health and rounds.
+const METRICS: u16 = 9100;
+/// Port of the HTTP API.
+const HTTP: u16 = 8000;
+/// File of a service's configuration.
+const FILE: &str = "service.json";
+/// File that says who exists.
+const REGISTRY: &str = "registry.json";
+
+/// Component of targets.
+pub const TARGET: &str = "target";
+/// Component of routers.
+pub const ROUTER: &str = "router";
+/// Component of drafts.
+pub const DRAFT: &str = "draft";
+
+/// Every address of a pod.
+fn everywhere(port: u16) -> Address {
+    Address::Tcp {
+        host: "0.0.0.0".into(),
+        port,
+    }
+}
+
+/// Where pods find the Service called `name`. Resolvers of pods complete it by the cluster's domain.
+fn service_address(name: &str, namespace: &str, port: u16) -> Address {
+    Address::Tcp {
+        host: format!("{name}.{namespace}.svc"),
+        port,
+    }
+}
+
+/// Text of a configuration file.
+fn file(value: &impl Serialize) -> String {
+    // Numbers, texts and maps with texts as keys: JSON can say all of it.
+    serde_json::to_string_pretty(value).unwrap_or_default()
+}
+
+/// Objects that each component has one of.
+struct Component<'a> {
+    owner: &'a Owner,
+    /// `target`, `draft` or `router`.
+    component: &'static str,
+}
+
+impl Component<'_> {
+    fn name(&self) -> String {
+        format!("{}-{}", self.owner.name, self.component)
+    }
+
+    fn object(&self, kind: Made, content: &Value) -> Object {
+        self.owner
+            .object(kind, self.component, &self.name(), content)
+    }
+
+    fn service_account(&self) -> Object {
+        let content = json!({"automountServiceAccountToken": false});
+        self.object(Made::ServiceAccount, &content)
+    }
+
+    fn config_map(&self, text: &str) -> Object {
+        self.object(Made::ConfigMap, &json!({"data": {FILE: text}}))
+    }
+
+    /// A Service whose name stands for every ready pod, one address each.
+    fn headless(&self, ports: &[(&str, u16)]) -> Object {
+        let content = json!({"spec": {
+            "clusterIP": "None",
+            "selector": self.owner.selector(self.component),
+            "ports": service_ports(ports),
+        }});
+        self.object(Made::Service, &content)
+    }
+
+    /// One pod at a time may be evicted.
+    fn disruption_budget(&self) -> Object {
+        let content = json!({"spec": {
+            "maxUnavailable": 1,
+            "selector": {"matchLabels": self.owner.selector(self.component)},
+        }});
+        self.object(Made::PodDisruptionBudget, &content)
+    }
+
+    /// Who may dial `port`, all if nobody is named, besides metrics, which all of the cluster may
+    /// read.
+    fn network_policy(&self, port: u16, from: Option<&Value>) -> Object {
+        let ports = |port: u16| json!([{"protocol": "TCP", "port": port}]);
+        let ingress = match from {
+            Some(from) => json!([{"ports": ports(port), "from": from}, {"ports": ports(METRICS)}]),
+            None => json!([{"ports": ports(port)}]),
+        };
+        let content = json!({"spec": {
+            "podSelector": {"matchLabels": self.owner.selector(self.component)},
+            "policyTypes": ["Ingress"],
+            "ingress": ingress,
+        }});
+        self.object(Made::NetworkPolicy, &content)
+    }
+
+    /// `replicas` pods; `scarce`: there may be no devices for one more.
+    fn deployment(&self, replicas: u32, template: &Value, scarce: bool) -> Object {
+        // A pod more than wanted needs devices that may not be there.
+        let (surge, unavailable) = if scarce { (0, 1) } else { (1, 0) };
+        let content = json!({"spec": {
+            "replicas": replicas,
+            "revisionHistoryLimit": 3,
+            "selector": {"matchLabels": self.owner.selector(self.component)},
+            "strategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable},
+            },
+            "template": template,
+        }});
+        self.object(Made::Deployment, &content)
+    }
+}
+
+fn service_ports(ports: &[(&str, u16)]) -> Value {
+    let port = |(name, port): &(&str, u16)| json!({"name": name, "port": port, "targetPort": name, "protocol": "TCP"});
+    ports.iter().map(port).collect()
+}

@@ -1,0 +1,235 @@
+//! The objects of a `SpecDecodeDeployment`.
+
+use foretoken_crds::{
+    AcceleratorProfile, Kind, SpecDecodeDeployment, deployment::ExposureType,
+    endpoint::EndpointSpec,
+};
+use foretoken_registry::{Directory, EndpointEntry, TargetEntry};
+use foretoken_router::{ModelConfig, RouterConfig};
+use foretoken_target::TargetConfig;
+use serde_json::{Value, json};
+
+use super::{
+    Component, FILE, GENERATE, HTTP, LINK, METRICS, PatchError, REGISTRY, ROUTER, TARGET,
+    everywhere, file,
+    model::ModelVolume,
+    pod::{CONFIGURATIONS, Devices, Pod},
+    service_address, service_ports,
+};
+use crate::{
+    object::{Made, Object, Owner, digest},
+    resolve::Found,
+    settings::Settings,
+};
+
+/// What was looked up for a deployment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Given<'a> {
+    /// The profile that its target names.
+    pub profile: Option<&'a AcceleratorProfile>,
+    /// The endpoints it means and may use.
+    pub endpoints: &'a [Found],
+}
+
+/// The objects that `deployment` wants. Its policy has a data path: see [`crate::accept`].
+///
+/// # Errors
+/// Its template makes no pod.
+pub fn deployment(
+    deployment: &SpecDecodeDeployment,
+    given: Given<'_>,
+    settings: &Settings,
+) -> Result<Vec<Object>, PatchError> {
+    let owner = Owner::new(Kind::SpecDecodeDeployment, &deployment.metadata);
+    let build = Build {
+        deployment,
+        given,
+        settings,
+        owner: &owner,
+    };
+    let mut objects = vec![build.registry()];
+    objects.extend(build.target()?);
+    objects.extend(build.router()?);
+    let inline = templates(deployment).into_iter();
+    objects.extend(inline.map(|(name, spec)| {
+        owner.object(
+            Made::SpeculationEndpoint,
+            super::DRAFT,
+            &name,
+            &json!({"spec": spec}),
+        )
+    }));
+    Ok(objects)
+}
+
+/// The endpoints that a deployment brings with it, by name.
+pub fn templates(deployment: &SpecDecodeDeployment) -> Vec<(String, &EndpointSpec)> {
+    let speculation = deployment.spec.speculation.as_ref();
+    let sources = speculation.map_or(&[][..], |speculation| &speculation.endpoints[..]);
+    let name = foretoken_crds::object::name(&deployment.metadata);
+    let specs = sources.iter().filter_map(|source| source.template.as_ref());
+    let numbered = specs.enumerate().map(|(index, spec)| match index {
+        0 => (name.to_owned(), spec),
+        _ => (format!("{name}-{}", index + 1), spec),
+    });
+    numbered.collect()
+}
+
+struct Build<'a> {
+    deployment: &'a SpecDecodeDeployment,
+    given: Given<'a>,
+    settings: &'a Settings,
+    owner: &'a Owner,
+}
+
+impl Build<'_> {
+    fn component(&self, component: &'static str) -> Component<'_> {
+        Component {
+            owner: self.owner,
+            component,
+        }
+    }
+
+    fn registry_name(&self) -> String {
+        format!("{}-registry", self.owner.name)
+    }
+
+    /// Who exists, for routers and targets.
+    fn registry(&self) -> Object {
+        let namespace = &self.owner.namespace;
+        let name = self.component(TARGET).name();
+        let target = TargetEntry {
+            address: service_address(&name, namespace, GENERATE),
+            name,
+            model: self.deployment.served_name().to_owned(),
+        };
+        let endpoint = |found: &Found| {
+            let Found {
+                namespace,
+                name,
+                weight,
+            } = found;
+            EndpointEntry {
+                name: format!("{namespace}/{name}"),
+                address: service_address(&format!("{name}-{}", super::DRAFT), namespace, LINK),
+                weight: *weight,
+            }
+        };
+        let directory = Directory {
+            targets: vec![target],
+            endpoints: self.given.endpoints.iter().map(endpoint).collect(),
+        };
+        let content = json!({"data": {REGISTRY: file(&directory)}});
+        self.owner
+            .object(Made::ConfigMap, "registry", &self.registry_name(), &content)
+    }
+
+    fn target(&self) -> Result<Vec<Object>, PatchError> {
+        let spec = &self.deployment.spec.target;
+        let target = self.component(TARGET);
+        let config = TargetConfig {
+            listen: vec![everywhere(GENERATE)],
+            metrics_listen: Some(format!("0.0.0.0:{METRICS}")),
+            registry: Some(format!("{CONFIGURATIONS}/registry/{REGISTRY}").into()),
+            ..foretoken_configuration::target(self.deployment).unwrap_or_default()
+        };
+        let text = file(&json!({"service": config}));
+        let model = ModelVolume::new(&self.deployment.spec.model, self.settings);
+        let devices = Devices {
+            accelerator: spec.accelerator.as_ref(),
+            profile: self.given.profile,
+            count: spec.parallelism.unwrap_or_default().tensor,
+        };
+        let pod = Pod {
+            owner: self.owner,
+            component: TARGET,
+            args: vec![
+                format!("--config={CONFIGURATIONS}/service/{FILE}"),
+                format!("--model={}", model.folder),
+                format!("--dtype={}", foretoken_configuration::dtype(spec.dtype)),
+                "--instance=$(POD_NAME)".to_owned(),
+            ],
+            ports: vec![("metrics", METRICS), ("generate", GENERATE)],
+            model,
+            devices,
+            config_maps: vec![
+                (target.name(), "service"),
+                (self.registry_name(), "registry"),
+            ],
+            digest: digest(&Value::from(text.as_str())),
+            drain: config.grace,
+            patch: spec.template.as_ref(),
+        };
+        let routers = json!([{
+            "podSelector": {"matchLabels": self.owner.selector(ROUTER)},
+        }]);
+        let template = pod.template(self.settings)?;
+        Ok(vec![
+            target.service_account(),
+            target.config_map(&text),
+            target.headless(&[("generate", GENERATE), ("metrics", METRICS)]),
+            target.network_policy(GENERATE, Some(&routers)),
+            target.disruption_budget(),
+            target.deployment(spec.replicas.unwrap_or(1), &template, devices.are_scarce()),
+        ])
+    }
+
+    fn router(&self) -> Result<Vec<Object>, PatchError> {
+        let spec = self.deployment.spec.router.clone().unwrap_or_default();
+        let router = self.component(ROUTER);
+        let model = ModelVolume::new(&self.deployment.spec.model, self.settings);
+        let config = RouterConfig {
+            listen: format!("0.0.0.0:{HTTP}"),
+            models: vec![ModelConfig {
+                name: self.deployment.served_name().to_owned(),
+                folder: model.folder.clone().into(),
+            }],
+            registry: Some(format!("{CONFIGURATIONS}/registry/{REGISTRY}").into()),
+            ..RouterConfig::default()
+        };
+        let text = file(&config);
+        let pod = Pod {
+            owner: self.owner,
+            component: ROUTER,
+            args: vec![format!("--config={CONFIGURATIONS}/service/{FILE}")],
+            ports: vec![("http", HTTP)],
+            model,
+            devices: Devices::default(),
+            config_maps: vec![
+                (router.name(), "service"),
+                (self.registry_name(), "registry"),
+            ],
+            digest: digest(&Value::from(text.as_str())),
+            drain: config.grace,
+            patch: None,
+        };
+        let exposure = spec.exposure.unwrap_or_default();
+        let kind = match exposure.kind {
+            ExposureType::ClusterIP => "ClusterIP",
+            ExposureType::NodePort => "NodePort",
+            ExposureType::LoadBalancer => "LoadBalancer",
+        };
+        let service = json!({"spec": {
+            "type": kind,
+            "selector": self.owner.selector(ROUTER),
+            "ports": service_ports(&[("http", HTTP)]),
+        }});
+        let template = pod.template(self.settings)?;
+        Ok(vec![
+            router.service_account(),
+            router.config_map(&text),
+            router.object(Made::Service, &service),
+            // Whom it serves is for its API keys to say.
+            router.network_policy(HTTP, None),
+            router.disruption_budget(),
+            router.deployment(spec.replicas, &template, false),
+        ])
+    }
+}
+
+/// Where clients inside the cluster reach the router of `deployment`.
+pub fn url(deployment: &SpecDecodeDeployment) -> String {
+    let owner = Owner::new(Kind::SpecDecodeDeployment, &deployment.metadata);
+    let name = format!("{}-{ROUTER}", owner.name);
+    service_address(&name, &owner.namespace, HTTP).to_string()
+}

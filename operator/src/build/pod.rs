@@ -1,0 +1,233 @@
+//! Pods: what all of them have in common.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use foretoken_crds::{
+    AcceleratorProfile,
+    object::{Accelerator, PodPatch},
+};
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use serde_json::{Value, json};
+
+use super::{ROUTER, model::ModelVolume};
+use crate::{
+    merge::merge,
+    object::{CONFIGURATION, OF_DEPLOYMENT, OF_ENDPOINT, Owner},
+    settings::Settings,
+};
+
+/// Whom processes run as: a number, since `runAsNonRoot` reads no names.
+const USER: u32 = 65532;
+/// How long a pod may take to go after it has drained.
+const AFTER_DRAIN: Duration = Duration::from_secs(30);
+/// How long a pod that was told to go still serves: until then nobody may have heard of it.
+const HEARD: Duration = Duration::from_secs(5);
+/// How long a model may take to load, in seconds.
+const LOADING: u32 = 3600;
+/// Where configurations are mounted.
+pub(super) const CONFIGURATIONS: &str = "/etc/foretoken";
+
+/// What pods of a component are made of.
+pub(super) struct Pod<'a> {
+    /// Whose they are.
+    pub(super) owner: &'a Owner,
+    /// `target`, `draft` or `router`: the command, the container and the component.
+    pub(super) component: &'static str,
+    /// Arguments after the command.
+    pub(super) args: Vec<String>,
+    /// Ports by name, the first one for probes.
+    pub(super) ports: Vec<(&'static str, u16)>,
+    /// The model.
+    pub(super) model: ModelVolume,
+    /// Devices, and how many of them.
+    pub(super) devices: Devices<'a>,
+    /// Config maps, and the folders of [`CONFIGURATIONS`] they are mounted at.
+    pub(super) config_maps: Vec<(String, &'static str)>,
+    /// Digest of what is only read when a pod starts.
+    pub(super) digest: String,
+    /// How long the service may take to drain.
+    pub(super) drain: Duration,
+    /// What the user adds.
+    pub(super) patch: Option<&'a PodPatch>,
+}
+
+/// The devices of a pod.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Devices<'a> {
+    /// What the user asks for.
+    pub(super) accelerator: Option<&'a Accelerator>,
+    /// The profile it names.
+    pub(super) profile: Option<&'a AcceleratorProfile>,
+    /// How many devices.
+    pub(super) count: u32,
+}
+
+impl Devices<'_> {
+    /// Whether there may be no spare ones for a pod beside those that it replaces.
+    pub(super) fn are_scarce(&self) -> bool {
+        let claims = self
+            .accelerator
+            .is_some_and(|accelerator| accelerator.claim_template.is_some());
+        claims
+            || self
+                .profile
+                .is_some_and(|profile| profile.spec.resource.is_some())
+    }
+}
+
+/// A patch that makes no pod.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("template makes no pod: {0}; correct it by `kubectl explain pod.spec`")]
+pub struct PatchError(String);
+
+impl Pod<'_> {
+    /// The template of the pods.
+    pub(super) fn template(&self, settings: &Settings) -> Result<Value, PatchError> {
+        let mut labels = self.owner.labels(self.component);
+        let mut annotations: BTreeMap<String, String> =
+            [(CONFIGURATION.to_owned(), self.digest.clone())].into();
+        let mut spec = json!({
+            "serviceAccountName": format!("{}-{}", self.owner.name, self.component),
+            "automountServiceAccountToken": false,
+            "enableServiceLinks": false,
+            "terminationGracePeriodSeconds": (HEARD + self.drain + AFTER_DRAIN).as_secs(),
+            "securityContext": {
+                "runAsNonRoot": true,
+                "runAsUser": USER,
+                "runAsGroup": USER,
+                "fsGroup": USER,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "topologySpreadConstraints": [{
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": self.owner.selector(self.component)},
+            }],
+            "containers": [self.container(settings)],
+            "volumes": self.volumes(),
+        });
+        if let Some(init) = &self.model.init {
+            spec["initContainers"] = json!([init]);
+        }
+        self.place(&mut spec);
+        if let Some(PodPatch {
+            metadata,
+            spec: patch,
+        }) = self.patch
+        {
+            if let Some(metadata) = metadata {
+                let is_ours = |key: &String| {
+                    [OF_DEPLOYMENT, OF_ENDPOINT].contains(&key.as_str())
+                        || key.starts_with("app.kubernetes.io/")
+                };
+                let theirs = metadata.labels.iter().filter(|(key, _)| !is_ours(key));
+                labels.extend(theirs.map(|(key, value)| (key.clone(), value.clone())));
+                let theirs = metadata.annotations.iter();
+                annotations.extend(theirs.map(|(key, value)| (key.clone(), value.clone())));
+            }
+            if let Some(patch) = patch {
+                merge(&mut spec, patch);
+            }
+        }
+        let template = json!({
+            "metadata": {"labels": labels, "annotations": annotations},
+            "spec": spec,
+        });
+        match serde_json::from_value::<PodTemplateSpec>(template.clone()) {
+            Ok(_) => Ok(template),
+            Err(error) => Err(PatchError(error.to_string())),
+        }
+    }
+
+    fn container(&self, settings: &Settings) -> Value {
+        let mut args = vec![self.component.to_owned()];
+        args.extend(self.args.iter().cloned());
+        let mut container = container(self.component, settings, &json!(args));
+        let ports = self
+            .ports
+            .iter()
+            .map(|(name, port)| json!({"name": name, "containerPort": port, "protocol": "TCP"}));
+        container["ports"] = ports.collect();
+        let pod_name = json!({"fieldRef": {"fieldPath": "metadata.name"}});
+        container["env"] = json!([{"name": "POD_NAME", "valueFrom": pod_name}]);
+        let mounts = self.config_maps.iter().map(|(_, folder)| {
+            json!({"name": folder, "mountPath": format!("{CONFIGURATIONS}/{folder}"), "readOnly": true})
+        });
+        container["volumeMounts"] = mounts.chain(self.model.mount()).collect();
+        let probed = self.ports.first().map_or("", |(name, _)| name);
+        let get = |path: &str| json!({"path": path, "port": probed});
+        // A router whose targets are still loading is alive.
+        let alive = if self.component == ROUTER {
+            "/live"
+        } else {
+            "/health"
+        };
+        container["startupProbe"] = json!({
+            "httpGet": get(alive), "periodSeconds": 1, "failureThreshold": LOADING,
+        });
+        container["readinessProbe"] = json!({
+            "httpGet": get("/ready"), "periodSeconds": 1, "failureThreshold": 2,
+        });
+        container["livenessProbe"] = json!({
+            "httpGet": get(alive), "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6,
+        });
+        container["lifecycle"] = json!({"preStop": {"sleep": {"seconds": HEARD.as_secs()}}});
+        container
+    }
+
+    fn volumes(&self) -> Value {
+        let maps = self.config_maps.iter();
+        maps.map(|(name, folder)| json!({"name": folder, "configMap": {"name": name}}))
+            .chain(self.model.volume.clone())
+            .collect()
+    }
+
+    /// Where the pods run, and with which devices.
+    fn place(&self, spec: &mut Value) {
+        let Devices {
+            accelerator,
+            profile,
+            count,
+        } = self.devices;
+        if let Some(template) = accelerator.and_then(|asked| asked.claim_template.as_deref()) {
+            spec["resourceClaims"] =
+                json!([{"name": "accelerator", "resourceClaimTemplateName": template}]);
+            spec["containers"][0]["resources"] = json!({"claims": [{"name": "accelerator"}]});
+        }
+        let Some(profile) = profile.map(|profile| &profile.spec) else {
+            return;
+        };
+        if let Some(resource) = &profile.resource {
+            let devices = json!({resource: count.to_string()});
+            spec["containers"][0]["resources"] = json!({"requests": devices, "limits": devices});
+        }
+        if !profile.node_selector.is_empty() {
+            spec["nodeSelector"] = json!(profile.node_selector);
+        }
+        if !profile.tolerations.is_empty() {
+            spec["tolerations"] = json!(profile.tolerations);
+        }
+        if let Some(class) = &profile.runtime_class_name {
+            spec["runtimeClassName"] = class.as_str().into();
+        }
+    }
+}
+
+/// A container of our image that may do nothing but what it is for.
+pub(super) fn container(name: &str, settings: &Settings, args: &Value) -> Value {
+    let mut container = json!({
+        "name": name,
+        "image": settings.image,
+        "args": args,
+        "securityContext": {
+            "allowPrivilegeEscalation": false,
+            "readOnlyRootFilesystem": true,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    });
+    if let Some(policy) = &settings.image_pull_policy {
+        container["imagePullPolicy"] = policy.as_str().into();
+    }
+    container
+}

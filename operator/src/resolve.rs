@@ -1,0 +1,231 @@
+//! Which endpoints a deployment means, and which of them it may use. Pure: it is told who exists.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use foretoken_crds::{
+    SpecDecodeDeployment, SpeculationEndpoint,
+    deployment::EndpointSource,
+    endpoint::{AllowedNamespaces, NamespacesFrom},
+    object::{name, namespace},
+    policy::PolicyType,
+};
+
+use crate::build;
+
+/// An endpoint that a deployment may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Share of sessions among the sources.
+    pub weight: u32,
+}
+
+/// Why a source of drafts is not used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SourceError {
+    /// Nothing has this name.
+    #[error(
+        "{field}: there is no SpeculationEndpoint {namespace}/{name}: create it, or correct the reference"
+    )]
+    Missing {
+        /// The source.
+        field: String,
+        /// Where it was looked for.
+        namespace: String,
+        /// The name.
+        name: String,
+    },
+    /// Nothing has these labels.
+    #[error(
+        "{field}: no SpeculationEndpoint of namespace {namespace} has these labels: label one, or \
+         correct the selector"
+    )]
+    NoneSelected {
+        /// The source.
+        field: String,
+        /// Where they were looked for.
+        namespace: String,
+    },
+    /// It is there, and not for this deployment.
+    #[error(
+        "{field}: SpeculationEndpoint {namespace}/{name} does not allow namespace {user}: ask its \
+         owner to set spec.allowedNamespaces to {{from: All}}, or to a selector that selects {user}"
+    )]
+    NotGranted {
+        /// The source.
+        field: String,
+        /// Namespace of the endpoint.
+        namespace: String,
+        /// Name of the endpoint.
+        name: String,
+        /// Namespace of the deployment.
+        user: String,
+    },
+    /// It is about to go.
+    #[error(
+        "{field}: SpeculationEndpoint {namespace}/{name} is being deleted: name another, or none"
+    )]
+    Leaving {
+        /// The source.
+        field: String,
+        /// Namespace of the endpoint.
+        namespace: String,
+        /// Name of the endpoint.
+        name: String,
+    },
+}
+
+impl SourceError {
+    /// The same in one word.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Missing { .. } | Self::NoneSelected { .. } => "EndpointNotFound",
+            Self::NotGranted { .. } => "NotGranted",
+            Self::Leaving { .. } => "EndpointDeleting",
+        }
+    }
+}
+
+/// What the sources of a deployment mean.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resolved {
+    /// Endpoints that it may use, each once.
+    pub found: Vec<Found>,
+    /// Sources that are not used.
+    pub problems: Vec<SourceError>,
+}
+
+/// Who exists.
+pub struct Known<'a> {
+    /// All endpoints of the cluster.
+    pub endpoints: &'a [Arc<SpeculationEndpoint>],
+    /// Labels of all namespaces, by name.
+    pub namespaces: &'a BTreeMap<String, BTreeMap<String, String>>,
+}
+
+/// Whether `endpoint` may be used by deployments of the namespace `user`, which has these labels.
+pub fn grants(
+    endpoint: &SpeculationEndpoint,
+    user: &str,
+    labels: Option<&BTreeMap<String, String>>,
+) -> bool {
+    if namespace(&endpoint.metadata) == user {
+        return true;
+    }
+    match &endpoint.spec.allowed_namespaces {
+        Some(AllowedNamespaces { from, selector }) => match (from, selector) {
+            (NamespacesFrom::All, _) => true,
+            (NamespacesFrom::Selector, Some(selector)) => {
+                labels.is_some_and(|labels| selector.matches(labels))
+            }
+            (NamespacesFrom::Same | NamespacesFrom::Selector, _) => false,
+        },
+        None => false,
+    }
+}
+
+/// Whether `deployment` drafts at all.
+pub fn drafts(deployment: &SpecDecodeDeployment) -> bool {
+    let speculation = deployment.spec.speculation.as_ref();
+    speculation.is_some_and(|speculation| speculation.policy.kind != PolicyType::Autoregressive)
+}
+
+/// What the sources of `deployment` mean.
+pub fn resolve(deployment: &SpecDecodeDeployment, known: &Known<'_>) -> Resolved {
+    let mut resolved = Resolved::default();
+    let Some(speculation) = &deployment.spec.speculation else {
+        return resolved;
+    };
+    if !drafts(deployment) {
+        return resolved;
+    }
+    let mut inline = build::templates(deployment).into_iter();
+    for (index, source) in speculation.endpoints.iter().enumerate() {
+        let field = format!("spec.speculation.endpoints[{index}]");
+        if source.template.is_some() {
+            let own = namespace(&deployment.metadata);
+            if let Some((name, _)) = inline.next() {
+                resolved.add(own, &name, source.weight);
+            }
+            continue;
+        }
+        resolved.take(deployment, source, field, known);
+    }
+    resolved
+}
+
+impl Resolved {
+    fn add(&mut self, namespace: &str, name: &str, weight: u32) {
+        let is_same = |found: &Found| found.namespace == namespace && found.name == name;
+        if !self.found.iter().any(is_same) {
+            self.found.push(Found {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+                weight,
+            });
+        }
+    }
+
+    /// Takes what a reference or a selector means.
+    fn take(
+        &mut self,
+        deployment: &SpecDecodeDeployment,
+        source: &EndpointSource,
+        field: String,
+        known: &Known<'_>,
+    ) {
+        let user = namespace(&deployment.metadata);
+        let place = source.namespace.as_deref().unwrap_or(user);
+        let is_meant = |endpoint: &&Arc<SpeculationEndpoint>| {
+            let metadata = &endpoint.metadata;
+            let labels = metadata.labels.clone().unwrap_or_default();
+            namespace(metadata) == place
+                && match (&source.name, &source.selector) {
+                    (Some(wanted), _) => name(metadata) == wanted,
+                    (None, Some(selector)) => selector.matches(&labels),
+                    (None, None) => false,
+                }
+        };
+        let mut meant: Vec<_> = known.endpoints.iter().filter(is_meant).collect();
+        meant.sort_by_key(|endpoint| name(&endpoint.metadata).to_owned());
+        let namespace = place.to_owned();
+        if meant.is_empty() {
+            self.problems.push(match source.name.clone() {
+                Some(name) => SourceError::Missing {
+                    field,
+                    namespace,
+                    name,
+                },
+                None => SourceError::NoneSelected { field, namespace },
+            });
+            return;
+        }
+        for endpoint in meant {
+            let field = field.clone();
+            let namespace = namespace.clone();
+            let found = name(&endpoint.metadata).to_owned();
+            if !grants(endpoint, user, known.namespaces.get(user)) {
+                self.problems.push(SourceError::NotGranted {
+                    field,
+                    namespace,
+                    name: found,
+                    user: user.to_owned(),
+                });
+            } else if endpoint.metadata.deletion_timestamp.is_some() {
+                self.problems.push(SourceError::Leaving {
+                    field,
+                    namespace,
+                    name: found,
+                });
+            } else {
+                self.add(place, &found, source.weight);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! What is wanted for given objects, compared with files that people read and review.
+//!
+//! `UPDATE_GOLDEN=1 cargo test -p foretoken-operator --test golden` writes them again.
+#![expect(clippy::unwrap_used, reason = "what tests are made of may fail them")]
+
+use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
+
+use foretoken_crds::{AcceleratorProfile, Manifest, object::Accelerator};
+use foretoken_operator::{
+    Made, Object, Settings, build,
+    resolve::{self, Known},
+};
+use k8s_openapi::{
+    api::{
+        apps::v1::Deployment,
+        core::v1::{ConfigMap, Service, ServiceAccount},
+        networking::v1::NetworkPolicy,
+        policy::v1::PodDisruptionBudget,
+    },
+    serde::{Serialize, de::DeserializeOwned},
+};
+use serde_json::Value;
+
+fn settings() -> Settings {
+    Settings {
+        image: "foretoken:1".into(),
+        image_pull_policy: Some("IfNotPresent".into()),
+    }
+}
+
+/// The objects that are wanted for those of a manifest.
+fn wanted(text: &str) -> Vec<Object> {
+    let manifest = Manifest::parse(text).unwrap();
+    let profiles: Vec<AcceleratorProfile> =
+        manifest.profiles.iter().map(|d| d.object.clone()).collect();
+    let profile = |asked: Option<&Accelerator>| {
+        let named = asked.and_then(|accelerator| accelerator.profile.as_deref());
+        profiles
+            .iter()
+            .find(|profile| profile.metadata.name.as_deref() == named)
+    };
+    let mut endpoints: Vec<_> = manifest.endpoints.into_iter().map(|d| d.object).collect();
+    let mut objects = Vec::new();
+    for (index, endpoint) in endpoints.iter_mut().enumerate() {
+        endpoint.metadata.uid = Some(format!("endpoint-{index}"));
+        let profile = profile(endpoint.spec.accelerator.as_ref());
+        objects.extend(build::endpoint(endpoint, profile, &settings()).unwrap());
+    }
+    let endpoints: Vec<_> = endpoints.into_iter().map(Arc::new).collect();
+    let labels = [("drafts".to_owned(), "shared".to_owned())];
+    let namespaces = ["chat", "tales"].map(|name| (name.to_owned(), labels.clone().into()));
+    let namespaces: BTreeMap<_, _> = namespaces.into();
+    let known = Known {
+        endpoints: &endpoints,
+        namespaces: &namespaces,
+    };
+    for (index, document) in manifest.deployments.into_iter().enumerate() {
+        let mut deployment = document.object;
+        deployment.metadata.uid = Some(format!("deployment-{index}"));
+        let resolved = resolve::resolve(&deployment, &known);
+        assert_eq!(resolved.problems, [], "endpoints resolve");
+        let given = build::Given {
+            profile: profile(deployment.spec.target.accelerator.as_ref()),
+            endpoints: &resolved.found,
+        };
+        objects.extend(build::deployment(&deployment, given, &settings()).unwrap());
+    }
+    objects
+}
+
+fn compare(input: &Path, golden: &str) {
+    let objects = wanted(&fs::read_to_string(input).unwrap());
+    objects.iter().for_each(is_sound);
+    let documents: Vec<String> = objects
+        .iter()
+        .map(|object| serde_saphyr::to_string(&object.body).unwrap())
+        .collect();
+    let text = documents.join("---\n");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/golden")
+        .join(golden);
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::write(&path, &text).unwrap();
+    }
+    let known = fs::read_to_string(&path).unwrap_or_default();
+    let place = known.lines().zip(text.lines()).position(|(a, b)| a != b);
+    assert!(
+        known == text,
+        "{golden} differs from line {}: see the top of this file",
+        place.map_or(0, |line| line + 1)
+    );
+}
+
+/// Kubernetes knows every field, and would not say it in another way.
+fn is_sound(object: &Object) {
+    fn same<T: Serialize + DeserializeOwned>(body: &Value) {
+        let known: T = serde_json::from_value(body.clone()).unwrap();
+        assert_eq!(&serde_json::to_value(known).unwrap(), body);
+    }
+    let body = &object.body;
+    match object.kind {
+        Made::ServiceAccount => same::<ServiceAccount>(body),
+        Made::ConfigMap => same::<ConfigMap>(body),
+        Made::Service => same::<Service>(body),
+        Made::NetworkPolicy => same::<NetworkPolicy>(body),
+        Made::PodDisruptionBudget => same::<PodDisruptionBudget>(body),
+        Made::SpeculationEndpoint => same::<foretoken_crds::SpeculationEndpoint>(body),
+        Made::Deployment => same::<Deployment>(body),
+    }
+}
+
+#[test]
+fn a_pool_of_drafts_is_shared_by_two_deployments() {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/shared-endpoint.yaml");
+    compare(&example, "shared-endpoint.yaml");
+}
+
+#[test]
+fn profiles_volumes_templates_and_exposure_change_what_is_wanted() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    compare(&folder.join("devices.in.yaml"), "devices.yaml");
+    compare(&folder.join("claims.in.yaml"), "claims.yaml");
+}
+
+#[test]
+fn everything_has_a_digest_that_changes_with_it() {
+    let text = fs::read_to_string(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/claims.in.yaml"),
+    )
+    .unwrap();
+    let before = wanted(&text);
+    let after = wanted(&text.replace("replicas: 3", "replicas: 4"));
+    let changed: Vec<Made> = before
+        .iter()
+        .zip(&after)
+        .filter(|(a, b)| a.body["metadata"]["annotations"] != b.body["metadata"]["annotations"])
+        .map(|(a, _)| a.kind)
+        .collect();
+    assert_eq!(changed, [Made::Deployment]);
+}
