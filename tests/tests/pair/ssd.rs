@@ -272,7 +272,7 @@ async fn the_shipped_pair_verifies_trees_without_changing_a_token() {
 async fn an_adaptive_lookahead_drafts_ahead_where_that_pays_and_not_where_it_does_not() {
     let folder = tempfile::tempdir().expect("a folder");
     let address = socket(&folder, "draft");
-    let (endpoint, port) = observed(&address, runner(quick(0.9)));
+    let (endpoint, port) = observed(&address, runner(quick(0.5)));
     // Rows that cost as much as steps: whatever is verified besides the next token is time lost.
     let dear = SimOptions {
         latency: Latency {
