@@ -15,14 +15,14 @@ THREADS ?= 1
 
 .NOTPARALLEL:
 .PHONY: up test format lint doc rust-build rust-test client-test script-test fuzz bench plots bench-peers \
-	image cluster cluster-down cluster-test api
+	image cluster cluster-down cluster-test api-test api
 
 up:
 	cargo build --release --locked -p foretoken
 	exec $(CARGO_TARGET_DIR)/release/foretoken up -f $(MODEL) --port $(PORT)
 
 # Ends with the closing lines of the Rust tests.
-test: format lint doc script-test client-test rust-test
+test: format lint doc script-test api-test client-test rust-test
 
 format:
 	cargo fmt --all --check
@@ -97,6 +97,10 @@ cluster:
 cluster-down:
 	python3 tests/cluster down
 
+# An API server alone, without root: its verdicts on objects of our kinds are those of `foretoken check`.
+api-test: rust-build
+	FORETOKEN_EXECUTABLE=$(abspath $(CARGO_TARGET_DIR))/debug/foretoken python3 tests/cluster test-api
+
 # Starts the cluster if need be; with KUBECONFIG and FORETOKEN_TEST_CLUSTER=existing, on that one.
-cluster-test: rust-build
+cluster-test: rust-build api-test
 	FORETOKEN_EXECUTABLE=$(abspath $(CARGO_TARGET_DIR))/debug/foretoken python3 tests/cluster test

@@ -98,6 +98,10 @@ class BuildError(Exception):
     """A module could not be built."""
 
 
+class UnreachableError(BuildError):
+    """A module needs others that cannot be fetched."""
+
+
 def place(module: Module) -> Path:
     """Where a module's executables are kept: a folder named after everything that decides what they are."""
     digest = hashlib.sha256()
@@ -161,9 +165,12 @@ def _go(module: Module, command: list[str]) -> str:
     environment = _environment()
     folder = layout.MODULES / module.name
     done = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode != 0:
-        raise BuildError(f"`{' '.join(command)}` failed in {folder}")
-    return done.stdout
+    if done.returncode == 0:
+        return done.stdout
+    fetched = subprocess.run([command[0], "mod", "download"], cwd=folder, env=environment, stderr=subprocess.DEVNULL, check=False)
+    if fetched.returncode != 0:
+        raise UnreachableError(f"the Go modules that {folder} names cannot be fetched")
+    raise BuildError(f"`{' '.join(command)}` failed in {folder}")
 
 
 def _environment() -> dict[str, str]:

@@ -31,6 +31,14 @@ class ClusterError(Exception):
     """Something that the user has to know of."""
 
 
+class MissingError(ClusterError):
+    """This machine lacks what the cluster needs."""
+
+    def __init__(self, absent: list[machine.Missing]) -> None:
+        lines = "\n".join(f"  {one.what}: {one.remedy}" for one in absent)
+        super().__init__(f"this cannot be started here, missing:\n{lines}")
+
+
 @contextmanager
 def alone() -> Iterator[None]:
     """Holds off other commands that start or stop the cluster of this machine."""
@@ -50,15 +58,19 @@ def requirements(install: bool) -> list[machine.Missing]:
     if install and absent:
         machine.install(absent)
         absent = machine.missing()
-    if build.missing(build.ALWAYS) and machine.go() is None and not (install and machine.install_go()):
-        oldest = ".".join(str(part) for part in machine.OLDEST_GO)
-        absent.append(machine.Missing("Go", f"install Go {oldest} or newer (https://go.dev/dl)"))
-    return absent
+    return absent + missing_go(build.ALWAYS, install)
 
 
-def executables(names: list[str]) -> dict[str, Path]:
-    """Folders of the programs, which are built if they are not there yet."""
-    modules = [*build.ALWAYS, *addons.modules(names)]
+def missing_go(modules: list[build.Module], install: bool) -> list[machine.Missing]:
+    """Go, if it is needed to build these and is neither there nor can be got."""
+    if not build.missing(modules) or machine.go() is not None or (install and machine.install_go()):
+        return []
+    oldest = ".".join(str(part) for part in machine.OLDEST_GO)
+    return [machine.Missing("Go", f"install Go {oldest} or newer (https://go.dev/dl)")]
+
+
+def built(modules: list[build.Module]) -> dict[str, Path]:
+    """Folders of modules, which are built if they are not there yet."""
     if build.missing(modules):
         go = machine.go()
         if go is None:
@@ -74,17 +86,16 @@ def up(names: list[str]) -> None:
     """Starts the cluster unless it runs, waits until it can run pods, and installs the addons named."""
     absent = requirements(install=True)
     if absent:
-        lines = "\n".join(f"  {one.what}: {one.remedy}" for one in absent)
-        raise ClusterError(f"the cluster cannot be started, missing:\n{lines}")
+        raise MissingError(absent)
     with alone():
-        folders = executables(names)
+        folders = built([*build.ALWAYS, *addons.modules(names)])
         begin = time.monotonic()
         if node() is None or not STATE.complete.exists():
             end()
             start(folders)
             print(f"the cluster is up after {time.monotonic() - begin:.1f} s", flush=True)
         else:
-            other = link(folders)
+            other = layout.link(STATE.programs, folders)
             if other:
                 print(f"the cluster runs already, with other versions of {', '.join(other)}; `make cluster-down` ends it")
         for name in names:
@@ -127,7 +138,7 @@ def prepare(folders: dict[str, Path]) -> None:
     for folder in (STATE.programs, STATE.configuration / "cni", STATE.credentials, STATE.data, STATE.logs):
         folder.mkdir(parents=True, exist_ok=True)
     STATE.folder.chmod(0o700)
-    link(folders)
+    layout.link(STATE.programs, folders)
     runc = machine.tool("runc") or "runc"
     for path, content in programs.files(STATE, runc, machine.cni_folders(), _snapshotter()).items():
         path.write_text(content)
@@ -136,22 +147,6 @@ def prepare(folders: dict[str, Path]) -> None:
     for hierarchy in machine.cgroup_roots():
         (hierarchy / CGROUP).mkdir(exist_ok=True)
         _inherit_cpuset(hierarchy)
-
-
-def link(folders: dict[str, Path]) -> list[str]:
-    """Gathers the executables in one folder, under the names that they are called by; answers which have changed."""
-    changed = []
-    for folder in folders.values():
-        for executable in folder.iterdir():
-            if executable.is_file() and executable.suffix != ".tar":
-                entry = STATE.programs / executable.name
-                if entry.is_symlink() and entry.readlink() == executable:
-                    continue
-                if entry.is_symlink():
-                    changed.append(executable.name)
-                    entry.unlink()
-                entry.symlink_to(executable)
-    return sorted(changed)
 
 
 def launch() -> None:
@@ -213,10 +208,15 @@ def node() -> int | None:
     return known["pid"] if start == known["start"] else None
 
 
-def ask(request: dict) -> dict:
-    """Has the node do something."""
+def running() -> None:
+    """Says so if the cluster does not run."""
     if node() is None:
         raise ClusterError("the cluster is not running, `make cluster` starts it")
+
+
+def ask(request: dict) -> dict:
+    """Has the node do something."""
+    running()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(10)
         connection.connect(str(STATE.control))
@@ -225,6 +225,11 @@ def ask(request: dict) -> dict:
     if "error" in answer:
         raise ClusterError(answer["error"])
     return answer
+
+
+def environment() -> dict[str, str]:
+    """What tells other programs of this cluster."""
+    return os.environ | {"KUBECONFIG": str(STATE.kubeconfig), "PATH": f"{STATE.programs}:{os.environ.get('PATH', '')}"}
 
 
 def load(archive: Path) -> None:

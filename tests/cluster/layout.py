@@ -102,4 +102,20 @@ class State:
         return self.folder / "log"
 
 
+def link(programs: Path, folders: dict[str, Path]) -> list[str]:
+    """Gathers the executables in the folder `programs`, under the names that they are called by; answers which have changed."""
+    changed = []
+    for folder in folders.values():
+        for executable in folder.iterdir():
+            if executable.is_file() and executable.suffix != ".tar":
+                entry = programs / executable.name
+                if entry.is_symlink() and entry.readlink() == executable:
+                    continue
+                if entry.is_symlink():
+                    changed.append(executable.name)
+                    entry.unlink()
+                entry.symlink_to(executable)
+    return sorted(changed)
+
+
 STATE = State(state_folder())

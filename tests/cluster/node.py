@@ -36,6 +36,8 @@ KERNEL_SETTINGS = {
     "kernel/keys/root_maxkeys": 1_000_000,
     "kernel/keys/root_maxbytes": 25_000_000,
 }
+# For servers that need not prove who they are to their neighbour.
+UNPROVEN = ssl._create_unverified_context()
 TICK = 0.1
 FIRST_DELAY = 0.5
 LONGEST_DELAY = 10.0
@@ -59,10 +61,15 @@ class Child:
 class Node:
     """Keeps programs running."""
 
-    def __init__(self, state: State, children: list[Program]) -> None:
+    def __init__(self, state: State, children: list[Program], wrapper: list[str] | None = None) -> None:
         self.state = state
+        # A command that becomes each program.
+        self.wrapper = wrapper or []
         self.children = {program.name: Child(program) for program in children}
         self.stopping = False
+        # A process that is not kept running, and how it ended.
+        self.guest: int | None = None
+        self.outcome: int | None = None
 
     def step(self, now: float) -> None:
         """Buries what has ended and starts what is due."""
@@ -82,6 +89,9 @@ class Node:
                 return
             if pid == 0:
                 return
+            if pid == self.guest:
+                self.outcome = os.waitstatus_to_exitcode(status)
+                continue
             child = next((child for child in self.children.values() if child.pid == pid), None)
             if child is None:
                 continue
@@ -90,7 +100,7 @@ class Node:
                 child.delay = FIRST_DELAY
             child.due, child.delay = now + child.delay, min(2 * child.delay, LONGEST_DELAY)
             if child.wanted and not self.stopping:
-                say(f"{child.program.name} ended ({os.waitstatus_to_exitcode(status)}) and will be started again")
+                self.say(f"{child.program.name} ended ({os.waitstatus_to_exitcode(status)}) and will be started again")
 
     def start(self, child: Child, now: float) -> None:
         """Starts one program, its output going to a file of its own."""
@@ -106,23 +116,35 @@ class Node:
             (os.POSIX_SPAWN_OPEN, 1, str(self.state.logs / f"{name}.log"), append, 0o644),
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ]
-        command = [executable, *child.program.arguments]
+        command = [*self.wrapper, executable, *child.program.arguments]
         child.pid = os.posix_spawn(
-            executable, command, environment, file_actions=output, setsid=True, setsigmask=[], setsigdef=[signal.SIGTERM]
+            command[0], command, environment, file_actions=output, setsid=True, setsigmask=[], setsigdef=[signal.SIGTERM]
         )
         child.starts += 1
         child.started = now
-        say(f"started {name} as {child.pid}")
+        self.say(f"started {name} as {child.pid}")
 
-    def stop(self) -> None:
-        """Ends the programs, last first, and whoever is left after a while when this process ends."""
+    def stop(self, grace: float = GRACE) -> None:
+        """Ends the programs, last first, and those that are left after a while the hard way."""
         self.stopping = True
         for child in reversed(list(self.children.values())):
             signal_to(child.pid, signal.SIGTERM)
-        until = time.monotonic() + GRACE
+        self.buried(grace)
+        for child in self.children.values():
+            signal_to(child.pid, signal.SIGKILL)
+        self.buried(GRACE)
+
+    def buried(self, seconds: float) -> None:
+        """Waits until all programs have ended, but not for ever."""
+        until = time.monotonic() + seconds
         while any(child.pid for child in self.children.values()) and time.monotonic() < until:
             self.bury(time.monotonic())
-            time.sleep(TICK)
+            time.sleep(TICK / 10)
+
+    def say(self, what: str) -> None:
+        """Writes a line of the node's own log."""
+        with (self.state.logs / "node.log").open("a") as log:
+            print(time.strftime("%H:%M:%S"), what, file=log)
 
     def command(self, request: dict) -> dict:
         """Does what was asked on the socket."""
@@ -155,11 +177,11 @@ class Node:
 
 
 def ready(url: str) -> bool:
-    """Whether a program of this node says that it can serve; who it is need not be proven to its neighbour."""
+    """Whether a program of this node says that it can serve."""
     if not url:
         return True
     try:
-        with urllib.request.urlopen(url, timeout=0.5, context=ssl._create_unverified_context()) as answer:
+        with urllib.request.urlopen(url, timeout=0.5, context=UNPROVEN) as answer:
             return answer.status == 200
     except OSError:
         return False
@@ -181,11 +203,6 @@ def signal_to(pid: int | None, which: signal.Signals) -> None:
             os.kill(pid, which)
         except ProcessLookupError:
             pass
-
-
-def say(what: str) -> None:
-    """Writes a line of the node's own log."""
-    print(time.strftime("%H:%M:%S"), what, flush=True)
 
 
 def run(*command: str) -> None:
@@ -223,7 +240,7 @@ def serve(node: Node, listener: socket.socket) -> None:
                 request = json.loads(connection.makefile().readline())
                 connection.sendall(json.dumps(node.command(request)).encode() + b"\n")
             except (OSError, ValueError) as error:
-                say(f"a command was not understood: {error}")
+                node.say(f"a command was not understood: {error}")
     node.stop()
 
 

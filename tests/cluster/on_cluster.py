@@ -21,15 +21,18 @@ sys.path.insert(0, str(layout.REPOSITORY / "tests" / "clients"))
 import with_server
 
 EXISTING = os.environ.get("FORETOKEN_TEST_CLUSTER") == "existing"
+# An API server of the tests' own, which `api` has named in KUBECONFIG.
+ALONE = os.environ.get("FORETOKEN_TEST_API") == "alone"
 IMAGE = os.environ.get("FORETOKEN_TEST_POD_IMAGE", layout.POD_IMAGE)
+OURS = [str(layout.STATE.programs / "kubectl"), f"--kubeconfig={layout.STATE.kubeconfig}"]
+KUBECTL = ["kubectl"] if EXISTING or ALONE else OURS
 PATIENCE = 120
 EXECUTABLE = os.environ.get("FORETOKEN_EXECUTABLE", "")
 
 
 def kubectl(*arguments: str, stdin: str | None = None) -> str:
     """What kubectl prints; an error with what it says if it fails."""
-    command = ["kubectl"] if EXISTING else [str(layout.STATE.programs / "kubectl"), f"--kubeconfig={layout.STATE.kubeconfig}"]
-    done = subprocess.run([*command, *arguments], input=stdin, text=True, capture_output=True, check=False)
+    done = subprocess.run([*KUBECTL, *arguments], input=stdin, text=True, capture_output=True, check=False)
     if done.returncode != 0:
         raise AssertionError(f"kubectl {' '.join(arguments)}: {done.stderr}")
     return done.stdout

@@ -28,43 +28,65 @@ class Program:
     after: str = ""
 
 
+def etcd(state: State, port: int = 2379, peers: int = 2380) -> Program:
+    """The store of the API server."""
+    return Program(
+        "etcd",
+        [
+            f"--data-dir={state.data}/etcd",
+            f"--listen-client-urls=http://127.0.0.1:{port}",
+            f"--advertise-client-urls=http://127.0.0.1:{port}",
+            f"--listen-peer-urls=http://127.0.0.1:{peers}",
+            f"--initial-advertise-peer-urls=http://127.0.0.1:{peers}",
+            f"--initial-cluster=default=http://127.0.0.1:{peers}",
+            # A cluster that dies with its machine is not worth waiting for the disk.
+            "--unsafe-no-fsync",
+            "--logger=zap",
+            "--log-level=warn",
+        ],
+    )
+
+
+def api_server(state: State, port: int = API_PORT, store: int = 2379, more: list[str] | None = None) -> Program:
+    """The API server, of which one finds in `more` where it listens."""
+    credentials = state.credentials
+    return Program(
+        "kube-apiserver",
+        [
+            f"--etcd-servers=http://127.0.0.1:{store}",
+            f"--secure-port={port}",
+            f"--service-cluster-ip-range={layout.SERVICES}",
+            f"--client-ca-file={credentials}/ca.crt",
+            f"--tls-cert-file={credentials}/kube-apiserver.crt",
+            f"--tls-private-key-file={credentials}/kube-apiserver.key",
+            f"--service-account-issuer=https://kubernetes.default.svc.{DOMAIN}",
+            f"--service-account-key-file={credentials}/service-accounts.key",
+            f"--service-account-signing-key-file={credentials}/service-accounts.key",
+            "--authorization-mode=Node,RBAC",
+            "--enable-admission-plugins=NodeRestriction",
+            "--allow-privileged=true",
+            *(more or []),
+        ],
+        after=f"http://127.0.0.1:{store}/health",
+    )
+
+
 def programs(state: State) -> list[Program]:
-    """All programs, in the order in which they are started."""
+    """All programs of a node, in the order in which they are started."""
     credentials, configuration = state.credentials, state.configuration
     kubeconfig = {name: str(credentials / f"{name}.kubeconfig") for name in ("kube-controller-manager", "kube-scheduler")}
     return [
         Program("containerd", [f"--config={configuration}/containerd.toml"]),
-        Program(
-            "etcd",
-            [
-                f"--data-dir={state.data}/etcd",
-                "--listen-client-urls=http://127.0.0.1:2379",
-                "--advertise-client-urls=http://127.0.0.1:2379",
-                "--listen-peer-urls=http://127.0.0.1:2380",
-                # A cluster that dies with its machine is not worth waiting for the disk.
-                "--unsafe-no-fsync",
-                "--logger=zap",
-                "--log-level=warn",
-            ],
-        ),
-        Program(
-            "kube-apiserver",
-            [
-                "--etcd-servers=http://127.0.0.1:2379",
+        etcd(state),
+        api_server(
+            state,
+            more=[
                 "--bind-address=0.0.0.0",
                 f"--advertise-address={NODE_ADDRESS}",
-                f"--secure-port={API_PORT}",
-                f"--service-cluster-ip-range={layout.SERVICES}",
-                f"--client-ca-file={credentials}/ca.crt",
-                f"--tls-cert-file={credentials}/kube-apiserver.crt",
-                f"--tls-private-key-file={credentials}/kube-apiserver.key",
                 f"--kubelet-certificate-authority={credentials}/ca.crt",
                 f"--kubelet-client-certificate={credentials}/kubelet-client.crt",
                 f"--kubelet-client-key={credentials}/kubelet-client.key",
                 "--kubelet-preferred-address-types=InternalIP",
-                f"--service-account-issuer=https://kubernetes.default.svc.{DOMAIN}",
-                f"--service-account-key-file={credentials}/service-accounts.key",
-                f"--service-account-signing-key-file={credentials}/service-accounts.key",
                 # APIs of others, such as metrics, are asked in the name of whoever asks.
                 f"--requestheader-client-ca-file={credentials}/ca.crt",
                 "--requestheader-allowed-names=front-proxy-client",
@@ -73,11 +95,7 @@ def programs(state: State) -> list[Program]:
                 "--requestheader-extra-headers-prefix=X-Remote-Extra-",
                 f"--proxy-client-cert-file={credentials}/front-proxy.crt",
                 f"--proxy-client-key-file={credentials}/front-proxy.key",
-                "--authorization-mode=Node,RBAC",
-                "--enable-admission-plugins=NodeRestriction",
-                "--allow-privileged=true",
             ],
-            after="http://127.0.0.1:2379/health",
         ),
         Program(
             "kube-controller-manager",
@@ -124,6 +142,19 @@ def programs(state: State) -> list[Program]:
             after=API_READY,
         ),
     ]
+
+
+def alone(state: State, store: int, peers: int, port: int) -> list[Program]:
+    """An API server and its store, for this machine's own processes only: objects are kept and checked, and that is all."""
+    local = [
+        "--bind-address=127.0.0.1",
+        "--advertise-address=127.0.0.1",
+        # The Service `kubernetes` cannot lead to a loopback address.
+        "--endpoint-reconciler-type=none",
+        # Nobody makes accounts for pods.
+        "--disable-admission-plugins=ServiceAccount",
+    ]
+    return [etcd(state, store, peers), api_server(state, port, store, local)]
 
 
 def files(state: State, runc: str, cni: list[str], snapshotter: str) -> dict[Path, str]:

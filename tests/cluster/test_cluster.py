@@ -20,6 +20,7 @@ from unittest import mock
 import addons
 import build
 import cluster
+import command_line
 import image
 import layout
 import machine
@@ -97,9 +98,6 @@ class Supervision(Folder):
             (state.programs / name).write_text(f"#!/bin/sh\n{script}\n")
             (state.programs / name).chmod(0o755)
         made = node.Node(state, [programs.Program(name, [], after) for name in scripts])
-        silence = mock.patch.object(node, "say")
-        silence.start()
-        self.addCleanup(silence.stop)
         self.addCleanup(made.stop)
         return made
 
@@ -138,6 +136,17 @@ class Supervision(Folder):
             self.until(made, lambda: child.pid is None)
             delays.append(child.delay)
         self.assertEqual(delays, sorted(set(delays)))
+
+    def test_what_ignores_a_request_to_end_is_ended(self) -> None:
+        made = self.node_of({"deaf": "trap '' TERM; while :; do sleep 1; done"})
+        child = made.children["deaf"]
+        self.until(made, lambda: child.pid)
+        time.sleep(0.2)
+        pid = child.pid
+        made.stop(grace=0.1)
+        self.assertIsNone(child.pid)
+        with self.assertRaises(ProcessLookupError):
+            os.kill(pid, 0)
 
     def test_a_program_waits_for_what_it_needs(self) -> None:
         class Answer(http.server.BaseHTTPRequestHandler):
@@ -188,10 +197,9 @@ class Liveness(Folder):
             (self.folder / version).mkdir()
             (self.folder / version / "kubectl").touch()
         (self.folder / "old" / "image.tar").touch()
-        with mock.patch.object(cluster, "STATE", state):
-            self.assertEqual(cluster.link({"kubernetes": self.folder / "old"}), [])
-            self.assertEqual(cluster.link({"kubernetes": self.folder / "old"}), [])
-            self.assertEqual(cluster.link({"kubernetes": self.folder / "new"}), ["kubectl"])
+        self.assertEqual(layout.link(state.programs, {"kubernetes": self.folder / "old"}), [])
+        self.assertEqual(layout.link(state.programs, {"kubernetes": self.folder / "old"}), [])
+        self.assertEqual(layout.link(state.programs, {"kubernetes": self.folder / "new"}), ["kubectl"])
         self.assertEqual((state.programs / "kubectl").readlink(), self.folder / "new" / "kubectl")
         self.assertEqual([path.name for path in state.programs.iterdir()], ["kubectl"])
 
@@ -228,6 +236,52 @@ class Builds(Folder):
             folder = layout.MODULES / module.name
             if "require" in (folder / "go.mod").read_text():
                 self.assertTrue((folder / "go.sum").exists(), module.name)
+
+
+class Arguments(unittest.TestCase):
+    def test_the_arguments_of_another_command_are_passed_on_as_they_are(self) -> None:
+        words = ["cargo", "test", "--with", "x", "--", "--nocapture", "-h"]
+        for verb in ("run", "api", "kubectl"):
+            self.assertEqual(command_line.arguments([verb, *words]).rest, words)
+
+    def test_addons_are_named_after_up_and_test(self) -> None:
+        self.assertEqual(command_line.arguments(["up", "--with", "lws,kwok"]).names, "lws,kwok")
+        self.assertEqual(command_line.arguments(["test"]).names, "")
+        self.assertEqual(command_line.named("lws,kwok"), ["lws", "kwok"])
+        with self.assertRaisesRegex(cluster.ClusterError, "there is no lsw"):
+            command_line.named("lsw")
+
+
+class Impossible(unittest.TestCase):
+    """Tests that cannot be run are never taken for tests that passed."""
+
+    def outcome(self, mode: str, run) -> tuple[int, str]:
+        said = io.StringIO()
+        with mock.patch.dict(os.environ, {"FORETOKEN_TEST_CLUSTER": mode}), mock.patch("sys.stderr", said):
+            return command_line.unless_impossible(run), said.getvalue()
+
+    def test_what_is_missing_is_said_loudly_and_is_a_failure_where_tests_are_required(self) -> None:
+        def missing() -> int:
+            raise cluster.MissingError([machine.Missing("root", "run as root")])
+
+        for mode, expected in (("", 0), ("required", command_line.UNAVAILABLE)):
+            status, said = self.outcome(mode, missing)
+            self.assertEqual(status, expected)
+            self.assertIn("root: run as root", said)
+            self.assertIn("NOT RUN", said)
+
+    def test_what_failed_is_a_failure_everywhere(self) -> None:
+        self.assertEqual(self.outcome("", lambda: 1), (1, ""))
+
+        def broken() -> int:
+            raise build.BuildError("does not compile")
+
+        with self.assertRaises(build.BuildError):
+            self.outcome("", broken)
+
+    def test_a_mode_that_does_not_exist_is_a_mistake(self) -> None:
+        with self.assertRaisesRegex(cluster.ClusterError, "existing or required"):
+            self.outcome("exisiting", lambda: 0)
 
 
 class Addons(unittest.TestCase):
