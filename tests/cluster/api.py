@@ -26,14 +26,10 @@ PATIENCE = 120.0
 
 def run(command: list[str]) -> int:
     """Runs a command for which KUBECONFIG is an API server that lives as long as it; answers how it ended."""
-    absent = cluster.missing_go([build.KUBERNETES], install=True)
-    if absent:
-        raise cluster.MissingError(absent)
-    with cluster.alone():
-        folders = cluster.built([build.KUBERNETES])
+    folder_of_programs = built()
     with tempfile.TemporaryDirectory(prefix="foretoken-api-") as folder:
         state = State(Path(folder))
-        server = prepare(state, folders)
+        server = prepare(state, folder_of_programs)
         try:
             return supervise(server, command, state)
         finally:
@@ -41,11 +37,20 @@ def run(command: list[str]) -> int:
             server.stop(grace=0)
 
 
-def prepare(state: State, folders: dict[str, Path]) -> node.Node:
+def built() -> Path:
+    """The folder of Kubernetes' programs, which are built if they are not there yet."""
+    absent = cluster.missing_go([build.KUBERNETES], install=True)
+    if absent:
+        raise cluster.MissingError(absent)
+    with cluster.alone():
+        return cluster.built([build.KUBERNETES])[build.KUBERNETES.name]
+
+
+def prepare(state: State, folder_of_programs: Path) -> node.Node:
     """An API server that is ready to be started."""
     for part in (state.programs, state.credentials, state.data, state.logs):
         part.mkdir(parents=True)
-    layout.link(state.programs, folders)
+    layout.link(state.programs, {build.KUBERNETES.name: folder_of_programs})
     store, peers, port = free_ports(3)
     subprocess.run(
         [

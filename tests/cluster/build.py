@@ -19,6 +19,8 @@ import oci
 
 # How folders begin in which a build is under way, or was when it was killed.
 PARTIAL = ".building-"
+# For how many seconds a version is kept that nobody has asked for.
+KEPT = 7 * 24 * 3600
 _VERSION = "k8s.io/component-base/version.git"
 
 
@@ -126,7 +128,7 @@ def build(module: Module, go: str) -> Path:
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
-    print(f"building {module.name} (once)", flush=True)
+    print(f"building {module.name} (once)", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=PARTIAL) as partial:
         _compile(module, go, Path(partial))
         for link in module.links:
@@ -136,10 +138,11 @@ def build(module: Module, go: str) -> Path:
         Path(partial).rename(folder)
         # `TemporaryDirectory` expects to find what it removes.
         Path(partial).mkdir()
+    # Another work tree may have other versions, and use them.
     for old in folder.parent.glob(f"{module.name}-*"):
-        if old != folder:
+        if time.time() - old.stat().st_mtime > KEPT:
             shutil.rmtree(old)
-    print(f"built {module.name} in {time.monotonic() - begin:.0f} s", flush=True)
+    print(f"built {module.name} in {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
     return folder
 
 

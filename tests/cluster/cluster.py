@@ -79,7 +79,11 @@ def built(modules: list[build.Module]) -> dict[str, Path]:
             shutil.rmtree(left)
         for module in modules:
             build.build(module, go)
-    return {module.name: build.place(module) for module in modules}
+    folders = {module.name: build.place(module) for module in modules}
+    for folder in folders.values():
+        # What is used is kept.
+        os.utime(folder)
+    return folders
 
 
 def up(names: list[str]) -> None:

