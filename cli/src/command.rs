@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    chat, check, child, crd, draft, failure, fetch, generate, logging, router, target, top, up,
+    chat, check, child, crd, draft, failure, fetch, generate, logging, operator, router, target,
+    top, up,
 };
 
 /// Speculative decoding whose draft and target are separate services.
@@ -38,6 +39,8 @@ enum Command {
     Draft(Box<draft::Args>),
     /// Run a router: OpenAI's HTTP API in front of targets
     Router(router::Args),
+    /// Run the operator: makes a Kubernetes cluster what its objects say
+    Operator(operator::Args),
     /// Measure; the results go to bench/results of the source tree
     Bench(foretoken_bench::BenchArgs),
 }
@@ -75,6 +78,10 @@ impl Cli {
             Command::Draft(args) => {
                 logging::init("info");
                 draft::run(*args)
+            }
+            Command::Operator(args) => {
+                logging::init("info");
+                operator::run(args)
             }
             Command::Chat(args) => chat::run(&args),
             Command::Top(args) => top::run(&args),

@@ -15,6 +15,7 @@ mod fetch;
 mod generate;
 mod logging;
 mod model;
+mod operator;
 mod report;
 mod router;
 mod service;

@@ -62,10 +62,34 @@ fn service_address(name: &str, namespace: &str, port: u16) -> Address {
     }
 }
 
-/// Text of a configuration file.
+/// Text of a file.
 fn file(value: &impl Serialize) -> String {
     // Numbers, texts and maps with texts as keys: JSON can say all of it.
     serde_json::to_string_pretty(value).unwrap_or_default()
+}
+
+/// What the user's object decides, which no change of a default may replace.
+const DECIDED: [&str; 6] = [
+    "policy",
+    "lookahead",
+    "ssd",
+    "verification",
+    "on_loss",
+    "trees",
+];
+
+/// What of `config` is decided or not the default: all else is left to the image that runs, and a new
+/// one with more to configure starts no pod anew.
+fn told<T: Serialize + Default>(config: &T) -> Value {
+    let value = |config: &T| serde_json::to_value(config).unwrap_or_default();
+    let defaults = value(&T::default());
+    let mut told = value(config);
+    if let Value::Object(fields) = &mut told {
+        fields.retain(|name, value| {
+            DECIDED.contains(&name.as_str()) || defaults.get(name) != Some(value)
+        });
+    }
+    told
 }
 
 /// Objects that each component has one of.

@@ -7,14 +7,31 @@
 //!
 //! - [`accept`]: what this version does not serve, and says so;
 //! - [`resolve`]: which endpoints a deployment means and may use;
-//! - [`build`]: the objects that are wanted.
+//! - [`build`]: the objects that are wanted;
+//! - `world`: what the cluster has, followed by watches;
+//! - `apply`: writes what differs from what is wanted, and nothing else;
+//! - [`status`]: what is told about objects, from what was observed;
+//! - `controller`: looks at whatever a change concerns, and again when that failed;
+//! - `election`: one of several operators works.
+//!
+//! Invariants: nothing is written while nothing changes; what somebody else made is left alone; an
+//! operator that may have lost its lease writes nothing more.
 
 pub mod accept;
 pub mod build;
+pub mod failure;
 pub mod merge;
 pub mod object;
 pub mod resolve;
 pub mod settings;
+pub mod status;
+
+mod apply;
+mod controller;
+mod election;
+mod operate;
+mod world;
 
 pub use object::{Made, Object, Owner};
+pub use operate::{Election, OperateError, Options, operate, operate_on};
 pub use settings::Settings;

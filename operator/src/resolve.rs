@@ -102,15 +102,15 @@ pub struct Resolved {
 pub struct Known<'a> {
     /// All endpoints of the cluster.
     pub endpoints: &'a [Arc<SpeculationEndpoint>],
-    /// Labels of all namespaces, by name.
-    pub namespaces: &'a BTreeMap<String, BTreeMap<String, String>>,
+    /// Labels of the deployment's namespace.
+    pub labels: &'a BTreeMap<String, String>,
 }
 
 /// Whether `endpoint` may be used by deployments of the namespace `user`, which has these labels.
 pub fn grants(
     endpoint: &SpeculationEndpoint,
     user: &str,
-    labels: Option<&BTreeMap<String, String>>,
+    labels: &BTreeMap<String, String>,
 ) -> bool {
     if namespace(&endpoint.metadata) == user {
         return true;
@@ -118,9 +118,7 @@ pub fn grants(
     match &endpoint.spec.allowed_namespaces {
         Some(AllowedNamespaces { from, selector }) => match (from, selector) {
             (NamespacesFrom::All, _) => true,
-            (NamespacesFrom::Selector, Some(selector)) => {
-                labels.is_some_and(|labels| selector.matches(labels))
-            }
+            (NamespacesFrom::Selector, Some(selector)) => selector.matches(labels),
             (NamespacesFrom::Same | NamespacesFrom::Selector, _) => false,
         },
         None => false,
@@ -131,6 +129,37 @@ pub fn grants(
 pub fn drafts(deployment: &SpecDecodeDeployment) -> bool {
     let speculation = deployment.spec.speculation.as_ref();
     speculation.is_some_and(|speculation| speculation.policy.kind != PolicyType::Autoregressive)
+}
+
+/// Whether `source`, of a deployment in the namespace `user`, means `endpoint` by name or labels.
+fn means(source: &EndpointSource, user: &str, endpoint: &SpeculationEndpoint) -> bool {
+    let metadata = &endpoint.metadata;
+    let place = source.namespace.as_deref().unwrap_or(user);
+    namespace(metadata) == place
+        && match (&source.name, &source.selector, &metadata.labels) {
+            (Some(wanted), _, _) => name(metadata) == wanted,
+            (None, Some(selector), Some(labels)) => selector.matches(labels),
+            (None, _, _) => false,
+        }
+}
+
+/// Whether `deployment` means `endpoint`, be it allowed or not.
+pub fn names(deployment: &SpecDecodeDeployment, endpoint: &SpeculationEndpoint) -> bool {
+    let Some(speculation) = deployment
+        .spec
+        .speculation
+        .as_ref()
+        .filter(|_| drafts(deployment))
+    else {
+        return false;
+    };
+    let user = namespace(&deployment.metadata);
+    let is_own = |(own, _): &(String, _)| {
+        namespace(&endpoint.metadata) == user && name(&endpoint.metadata) == own
+    };
+    let mut sources = speculation.endpoints.iter();
+    sources.any(|source| means(source, user, endpoint))
+        || build::templates(deployment).iter().any(is_own)
 }
 
 /// What the sources of `deployment` mean.
@@ -179,16 +208,7 @@ impl Resolved {
     ) {
         let user = namespace(&deployment.metadata);
         let place = source.namespace.as_deref().unwrap_or(user);
-        let is_meant = |endpoint: &&Arc<SpeculationEndpoint>| {
-            let metadata = &endpoint.metadata;
-            let labels = metadata.labels.clone().unwrap_or_default();
-            namespace(metadata) == place
-                && match (&source.name, &source.selector) {
-                    (Some(wanted), _) => name(metadata) == wanted,
-                    (None, Some(selector)) => selector.matches(&labels),
-                    (None, None) => false,
-                }
-        };
+        let is_meant = |endpoint: &&Arc<SpeculationEndpoint>| means(source, user, endpoint);
         let mut meant: Vec<_> = known.endpoints.iter().filter(is_meant).collect();
         meant.sort_by_key(|endpoint| name(&endpoint.metadata).to_owned());
         let namespace = place.to_owned();
@@ -207,7 +227,7 @@ impl Resolved {
             let field = field.clone();
             let namespace = namespace.clone();
             let found = name(&endpoint.metadata).to_owned();
-            if !grants(endpoint, user, known.namespaces.get(user)) {
+            if !grants(endpoint, user, known.labels) {
                 self.problems.push(SourceError::NotGranted {
                     field,
                     namespace,

@@ -3,7 +3,7 @@
 //! `UPDATE_GOLDEN=1 cargo test -p foretoken-operator --test golden` writes them again.
 #![expect(clippy::unwrap_used, reason = "what tests are made of may fail them")]
 
-use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
+use std::{fs, path::Path, sync::Arc};
 
 use foretoken_crds::{AcceleratorProfile, Manifest, object::Accelerator};
 use foretoken_operator::{
@@ -48,11 +48,9 @@ fn wanted(text: &str) -> Vec<Object> {
     }
     let endpoints: Vec<_> = endpoints.into_iter().map(Arc::new).collect();
     let labels = [("drafts".to_owned(), "shared".to_owned())];
-    let namespaces = ["chat", "tales"].map(|name| (name.to_owned(), labels.clone().into()));
-    let namespaces: BTreeMap<_, _> = namespaces.into();
     let known = Known {
         endpoints: &endpoints,
-        namespaces: &namespaces,
+        labels: &labels.into(),
     };
     for (index, document) in manifest.deployments.into_iter().enumerate() {
         let mut deployment = document.object;

@@ -56,6 +56,7 @@ const ALLOWED: [(&str, &[&str]); 14] = [
             "foretoken-crds",
             "foretoken-draft",
             "foretoken-engine",
+            "foretoken-operator",
             "foretoken-protocol",
             "foretoken-registry",
             "foretoken-router",

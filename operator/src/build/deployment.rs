@@ -14,7 +14,7 @@ use super::{
     everywhere, file,
     model::ModelVolume,
     pod::{CONFIGURATIONS, Devices, Pod},
-    service_address, service_ports,
+    service_address, service_ports, told,
 };
 use crate::{
     object::{Made, Object, Owner, digest},
@@ -133,7 +133,7 @@ impl Build<'_> {
             registry: Some(format!("{CONFIGURATIONS}/registry/{REGISTRY}").into()),
             ..foretoken_configuration::target(self.deployment).unwrap_or_default()
         };
-        let text = file(&json!({"service": config}));
+        let text = file(&json!({"service": told(&config)}));
         let model = ModelVolume::new(&self.deployment.spec.model, self.settings);
         let devices = Devices {
             accelerator: spec.accelerator.as_ref(),
@@ -187,7 +187,7 @@ impl Build<'_> {
             registry: Some(format!("{CONFIGURATIONS}/registry/{REGISTRY}").into()),
             ..RouterConfig::default()
         };
-        let text = file(&config);
+        let text = file(&told(&config));
         let pod = Pod {
             owner: self.owner,
             component: ROUTER,

@@ -11,6 +11,7 @@ use super::{
     Component, DRAFT, FILE, LINK, METRICS, PatchError, everywhere, file,
     model::ModelVolume,
     pod::{CONFIGURATIONS, Devices, Pod},
+    told,
 };
 use crate::{
     object::{COMPONENT, Object, Owner, digest},
@@ -37,7 +38,7 @@ pub fn endpoint(
         metrics_listen: Some(format!("0.0.0.0:{METRICS}")),
         ..foretoken_configuration::draft(spec)
     };
-    let text = file(&json!({"service": config}));
+    let text = file(&json!({"service": told(&config)}));
     let model = ModelVolume::new(&spec.model, settings);
     let devices = Devices {
         accelerator: spec.accelerator.as_ref(),

@@ -30,9 +30,8 @@ fn endpoint(name: &str, rest: serde_json::Value) -> Arc<SpeculationEndpoint> {
     Arc::new(serde_json::from_value(object).expect("valid"))
 }
 
-fn namespaces() -> BTreeMap<String, BTreeMap<String, String>> {
-    let labels = [("team".to_owned(), "chat".to_owned())].into();
-    [("chat".to_owned(), labels)].into()
+fn labels() -> BTreeMap<String, String> {
+    [("team".to_owned(), "chat".to_owned())].into()
 }
 
 fn said(
@@ -41,7 +40,7 @@ fn said(
 ) -> (usize, Vec<String>) {
     let known = Known {
         endpoints,
-        namespaces: &namespaces(),
+        labels: &labels(),
     };
     let resolved = resolve(&deployment(sources), &known);
     let problems = resolved.problems.iter();
@@ -104,7 +103,7 @@ fn a_selector_means_all_it_selects_and_each_endpoint_counts_once() {
     ]);
     let known = Known {
         endpoints: &endpoints,
-        namespaces: &namespaces(),
+        labels: &labels(),
     };
     let found = resolve(&deployment(&sources), &known).found;
     let names: Vec<String> = found
@@ -125,7 +124,17 @@ fn a_deployment_that_does_not_draft_needs_nothing() {
     }
     let known = Known {
         endpoints: &[],
-        namespaces: &BTreeMap::new(),
+        labels: &BTreeMap::new(),
     };
     assert_eq!(resolve(&object, &known), Resolved::default());
+}
+
+#[test]
+fn an_endpoint_is_named_whether_it_is_allowed_or_not() {
+    let tiny = endpoint("tiny", json!({}));
+    assert!(names(&deployment(&self::tiny()), &tiny));
+    let selects = json!([{"namespace": "drafts", "selector": {"matchLabels": {"size": "tiny"}}}]);
+    assert!(names(&deployment(&selects), &tiny));
+    let others = json!([{"name": "tiny"}, {"template": {"model": {"uri": "hf://a/d"}}}]);
+    assert!(!names(&deployment(&others), &tiny));
 }

@@ -1,0 +1,106 @@
+//! `foretoken operator`: makes a cluster what its objects say.
+
+use foretoken_operator::{Election, Options, Settings, operate};
+use tokio_util::sync::CancellationToken;
+
+use crate::{child, failure::usage};
+
+/// Arguments of `foretoken operator`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Image of the pods that it makes, with this program in it
+    #[arg(long, env = "FORETOKEN_IMAGE", value_name = "IMAGE")]
+    image: String,
+    /// When nodes pull images: Always, IfNotPresent or Never [default: as Kubernetes decides]
+    #[arg(long, value_name = "WHEN", value_parser = ["Always", "IfNotPresent", "Never"])]
+    image_pull_policy: Option<String>,
+    /// Namespace of the lease by which one of several operators is chosen [default: its own]
+    #[arg(long, env = "POD_NAMESPACE", value_name = "NAMESPACE")]
+    namespace: Option<String>,
+    /// What tells this operator from others [default: host and process]
+    #[arg(long, env = "POD_NAME", value_name = "NAME")]
+    identity: Option<String>,
+    /// Work without a lease: there is no other operator
+    #[arg(long)]
+    alone: bool,
+}
+
+/// Works until told to stop.
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let Args {
+        image,
+        image_pull_policy,
+        namespace,
+        identity,
+        alone,
+    } = args;
+    if image.is_empty() {
+        return Err(usage(
+            "--image is empty; it must name an image with foretoken in it",
+        ));
+    }
+    let options = Options {
+        settings: Settings {
+            image,
+            image_pull_policy,
+        },
+        election: (!alone).then(|| Election {
+            namespace,
+            identity: identity.unwrap_or_else(own_name),
+        }),
+    };
+    let stop = CancellationToken::new();
+    let runtime = child::small_runtime()?;
+    child::run(&runtime, &stop, operate(options, stop.clone()))
+}
+
+/// A name that no other process has: of one that died, the lease is waited for.
+fn own_name() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let now = std::time::SystemTime::UNIX_EPOCH
+        .elapsed()
+        .unwrap_or_default();
+    format!("{}-{}-{}", host.trim(), std::process::id(), now.as_millis())
+}
+
+#[cfg(test)]
+mod tests {
+    use foretoken_draft::DraftConfig;
+    use foretoken_router::RouterConfig;
+    use foretoken_target::TargetConfig;
+
+    use crate::service::File;
+
+    /// Texts of the files called `name` in what the operator wants for the example.
+    fn files(name: &str) -> Vec<(String, String)> {
+        let text = include_str!("../../operator/tests/golden/shared-endpoint.yaml");
+        let documents = text.split("\n---\n").filter_map(|document| {
+            let value: serde_json::Value = serde_saphyr::from_str(document).ok()?;
+            let text = value["data"][name].as_str()?.to_owned();
+            Some((value["metadata"]["name"].as_str()?.to_owned(), text))
+        });
+        documents.collect()
+    }
+
+    #[test]
+    fn services_understand_what_the_operator_writes() {
+        let mut read = 0;
+        for (name, text) in files("service.json") {
+            let result = match name.as_str() {
+                "story-draft" => serde_json::from_str::<File<DraftConfig>>(&text).map(|_| ()),
+                "story-target" => serde_json::from_str::<File<TargetConfig>>(&text).map(|_| ()),
+                _ => serde_json::from_str::<RouterConfig>(&text).map(|config| {
+                    assert!(config.check().is_ok(), "{name}");
+                }),
+            };
+            assert!(result.is_ok(), "{name}: {result:?}");
+            read += 1;
+        }
+        assert_eq!(read, 5);
+        for (_, text) in files("registry.json") {
+            let directory: foretoken_registry::Directory = serde_json::from_str(&text).unwrap();
+            assert_eq!(directory.check(), Ok(()));
+            assert_eq!(directory.endpoints.len(), 1);
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Brings what the cluster has to what is wanted: writes what differs, deletes what is not wanted
+//! any more, and nothing else.
+
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions, ValidationDirective},
+};
+use serde_json::Value;
+
+use crate::{
+    failure::Failure,
+    object::{Made, OPERATOR, Object, Owner},
+    world::{World, applied},
+};
+
+/// What was written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Written {
+    /// Objects that were made or changed.
+    pub(crate) applied: usize,
+    /// Objects that were deleted.
+    pub(crate) pruned: usize,
+}
+
+/// Makes what was made for `owner` what is `wanted`.
+pub(crate) async fn apply(
+    client: &Client,
+    world: &World,
+    owner: &Owner,
+    wanted: &[Object],
+) -> Result<Written, Failure> {
+    let mut written = Written::default();
+    for object in wanted {
+        let live = world.made(object);
+        if live.as_deref().is_some_and(|live| is_current(live, object)) {
+            continue;
+        }
+        if live.is_none() {
+            check_name(client, owner, object).await?;
+        }
+        write(client, object).await?;
+        written.applied += 1;
+    }
+    for kind in Made::ALL {
+        for live in world.made_for(kind, owner) {
+            let is_wanted = |object: &Object| object.kind == kind && object.name == live.name_any();
+            if !wanted.iter().any(is_wanted) && live.metadata.deletion_timestamp.is_none() {
+                delete(client, kind, &live).await?;
+                written.pruned += 1;
+            }
+        }
+    }
+    Ok(written)
+}
+
+/// Whether `live` is what is `wanted`: made from the same, and not edited by somebody since.
+fn is_current(live: &DynamicObject, wanted: &Object) -> bool {
+    let digest = wanted
+        .body
+        .pointer("/metadata/annotations/foretoken.io~1applied");
+    if applied(live) != digest.and_then(Value::as_str) {
+        return false;
+    }
+    let metadata = serde_json::to_value(&live.metadata).unwrap_or_default();
+    let mut fields = wanted.body.as_object().into_iter().flatten();
+    let difference = fields.find_map(|(name, wanted)| match name.as_str() {
+        // Lists leave out what all of their items are.
+        "apiVersion" | "kind" => None,
+        "metadata" => difference(&metadata, wanted, name),
+        _ => difference(live.data.get(name).unwrap_or(&Value::Null), wanted, name),
+    });
+    if let Some(field) = &difference {
+        let (kind, namespace, name) = (wanted.kind, &wanted.namespace, &wanted.name);
+        tracing::info!(
+            ?kind,
+            namespace,
+            name,
+            field,
+            "somebody else has changed it"
+        );
+    }
+    difference.is_none()
+}
+
+/// The first field below `path` in which `live` does not have what is `wanted`; it may have more.
+fn difference(live: &Value, wanted: &Value, path: &str) -> Option<String> {
+    match (live, wanted) {
+        (Value::Object(live), Value::Object(wanted)) => wanted.iter().find_map(|(name, wanted)| {
+            let path = format!("{path}.{name}");
+            difference(live.get(name).unwrap_or(&Value::Null), wanted, &path)
+        }),
+        (Value::Array(live), Value::Array(wanted)) if live.len() == wanted.len() => {
+            let mut pairs = live.iter().zip(wanted).enumerate();
+            pairs.find_map(|(index, (live, wanted))| {
+                difference(live, wanted, &format!("{path}[{index}]"))
+            })
+        }
+        (Value::Null, wanted) if is_empty(wanted) => None,
+        (live, wanted) => (live != wanted).then(|| path.to_owned()),
+    }
+}
+
+/// Whether the API server may leave `value` out.
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Object(fields) => fields.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    }
+}
+
+fn api(client: &Client, kind: Made, namespace: &str) -> Api<DynamicObject> {
+    Api::namespaced_with(client.clone(), namespace, &kind.resource())
+}
+
+/// Whether the name is free, or the object's that bears it.
+async fn check_name(client: &Client, owner: &Owner, object: &Object) -> Result<(), Failure> {
+    let Object {
+        kind,
+        namespace,
+        name,
+        ..
+    } = object;
+    let found = api(client, *kind, namespace).get_opt(name).await;
+    let found = found.map_err(|source| Failure::Api {
+        what: format!("look for {kind:?} {namespace}/{name}"),
+        source,
+    })?;
+    let is_its = |found: &DynamicObject| found.labels().get(owner.label()) == Some(&owner.name);
+    match found {
+        Some(found) if !is_its(&found) => Err(Failure::NameTaken {
+            kind: *kind,
+            namespace: namespace.clone(),
+            name: name.clone(),
+        }),
+        Some(_) | None => Ok(()),
+    }
+}
+
+async fn write(client: &Client, object: &Object) -> Result<(), Failure> {
+    let Object {
+        kind,
+        namespace,
+        name,
+        body,
+    } = object;
+    // Fields that somebody else took are taken back: the user edits the object they are made from.
+    let mut params = PatchParams::apply(OPERATOR).force();
+    params.field_validation = Some(ValidationDirective::Strict);
+    let patched = api(client, *kind, namespace)
+        .patch(name, &params, &Patch::Apply(body))
+        .await;
+    patched.map_err(|source| Failure::Api {
+        what: format!("apply {kind:?} {namespace}/{name}"),
+        source,
+    })?;
+    tracing::debug!(?kind, namespace, name, "applied");
+    Ok(())
+}
+
+async fn delete(client: &Client, kind: Made, live: &DynamicObject) -> Result<(), Failure> {
+    let (name, namespace) = (live.name_any(), live.namespace().unwrap_or_default());
+    let params = DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: live.metadata.uid.clone(),
+            resource_version: None,
+        }),
+        ..DeleteParams::background()
+    };
+    match api(client, kind, &namespace).delete(&name, &params).await {
+        Ok(_) => {
+            tracing::info!(?kind, namespace, name, "deleted: not wanted any more");
+            Ok(())
+        }
+        // Somebody else was faster; what is there now was never ours to delete.
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+        Err(source) => Err(Failure::Api {
+            what: format!("delete {kind:?} {namespace}/{name}"),
+            source,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_the_server_adds_is_no_difference_and_what_somebody_edits_is() {
+        let wanted = json!({"spec": {"replicas": 2, "list": [{"name": "a"}], "nothing": {}}});
+        let live = json!({
+            "spec": {"replicas": 2, "list": [{"name": "a", "default": 1}], "default": true},
+            "status": {},
+        });
+        assert_eq!(difference(&live, &wanted, ""), None);
+        for (edited, field) in [
+            (
+                json!({"spec": {"replicas": 3, "list": [{"name": "a"}]}}),
+                ".spec.replicas",
+            ),
+            (json!({"spec": {"replicas": 2, "list": []}}), ".spec.list"),
+            (json!({"spec": {"list": [{"name": "a"}]}}), ".spec.replicas"),
+            (
+                json!({"spec": {"replicas": 2, "list": [{"name": "b"}]}}),
+                ".spec.list[0].name",
+            ),
+        ] {
+            assert_eq!(difference(&edited, &wanted, "").as_deref(), Some(field));
+        }
+    }
+}

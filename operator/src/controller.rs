@@ -1,0 +1,224 @@
+//! Runs reconciliations: whoever is concerned by a change is brought to what it says, one at a time
+//! each, several at once.
+
+mod deployment;
+mod endpoint;
+mod told;
+
+use std::{
+    collections::HashMap, fmt::Display, future::Future, sync::Arc, sync::Mutex, sync::PoisonError,
+    time::Duration,
+};
+
+use futures::{StreamExt as _, channel::mpsc, future::BoxFuture, stream};
+use kube::{
+    Client, Resource,
+    runtime::{
+        Controller,
+        controller::{Action, Config},
+        events::{Event, EventType, Recorder, Reporter},
+        reflector::{ObjectRef, Store},
+    },
+};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Object, Owner, apply,
+    apply::Written,
+    failure::{Failure, Retry},
+    object::OPERATOR,
+    settings::Settings,
+    status::{Change, Refused, Workload},
+    world::{Bells, World},
+};
+use told::Told;
+
+/// How often everything is looked at again though nothing told of a change.
+const RESYNC: Duration = Duration::from_secs(600);
+/// Most objects of a kind that are worked on at once.
+const CONCURRENCY: u16 = 16;
+
+/// What reconciliations share.
+pub(crate) struct Context {
+    client: Client,
+    settings: Settings,
+    world: World,
+    recorder: Recorder,
+    /// Failures in a row, by object.
+    failures: Mutex<HashMap<String, u32>>,
+    deployments: Told<foretoken_crds::status::DeploymentStatus>,
+    endpoints: Told<foretoken_crds::status::EndpointStatus>,
+}
+
+/// Runs until `stop`, and ends what is being done then.
+pub(crate) async fn run(client: Client, settings: Settings, stop: CancellationToken) {
+    let (deployments, deployment_bell) = mpsc::unbounded();
+    let (endpoints, endpoint_bell) = mpsc::unbounded();
+    let bells = Bells {
+        deployments,
+        endpoints,
+    };
+    let mut watches = JoinSet::new();
+    let world = World::watch(&client, &bells, &mut watches);
+    tokio::select! {
+        seen = world.wait_until_seen() => if seen.is_err() { return },
+        () = stop.cancelled() => return,
+    }
+    tracing::info!("all that exists has been seen");
+    let reporter = Reporter {
+        controller: OPERATOR.to_owned(),
+        instance: None,
+    };
+    let context = Arc::new(Context {
+        recorder: Recorder::new(client.clone(), reporter),
+        client,
+        settings,
+        failures: Mutex::default(),
+        deployments: Told::default(),
+        endpoints: Told::default(),
+        world: world.clone(),
+    });
+    tokio::join!(
+        control(
+            world.endpoints,
+            endpoint_bell,
+            endpoint::reconcile,
+            &context,
+            &stop
+        ),
+        control(
+            world.deployments,
+            deployment_bell,
+            deployment::reconcile,
+            &context,
+            &stop
+        ),
+    );
+}
+
+/// Reconciles the objects of one kind when their bell rings.
+fn control<K, F>(
+    store: Store<K>,
+    bell: mpsc::UnboundedReceiver<ObjectRef<K>>,
+    reconcile: fn(Arc<K>, Arc<Context>) -> F,
+    context: &Arc<Context>,
+    stop: &CancellationToken,
+) -> BoxFuture<'static, ()>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + Send + Sync + 'static,
+    K: serde::de::DeserializeOwned,
+    F: Future<Output = Result<Action, Failure>> + Send + 'static,
+{
+    let config = Config::default().concurrency(CONCURRENCY);
+    let on_failure = |object: Arc<K>, failure: &Failure, context: Arc<Context>| {
+        context.failed(object.as_ref(), failure)
+    };
+    // Watches are followed elsewhere, since one change concerns several kinds.
+    let results = Controller::for_stream(stream::pending(), store)
+        .with_config(config)
+        .reconcile_on(bell)
+        .graceful_shutdown_on(stop.clone().cancelled_owned())
+        .run(reconcile, on_failure, context.clone());
+    Box::pin(results.for_each(|_| std::future::ready(())))
+}
+
+/// Name of an object among all, for logs and counts.
+fn key<K: Resource<DynamicType = ()>>(object: &K) -> String {
+    ObjectRef::from(object).to_string()
+}
+
+impl Context {
+    /// When an object that failed is tried again.
+    fn failed<K: Resource<DynamicType = ()>>(&self, object: &K, failure: &Failure) -> Action {
+        let key = key(object);
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = failures.entry(key.clone()).or_insert(0);
+        *count = count.saturating_add(1);
+        let pause = failure.retry().pause(*count);
+        if failure.retry() != Retry::Conflict || *count > 3 {
+            tracing::warn!(object = key, error = %failure, ?pause, "not done; tried again");
+        }
+        Action::requeue(pause)
+    }
+
+    /// An object is what it should be.
+    fn succeeded<K: Resource<DynamicType = ()>>(&self, object: &K) -> Action {
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        failures.remove(&key(object));
+        Action::requeue(RESYNC)
+    }
+
+    /// Tells people of changes. Nothing depends on it.
+    async fn announce<K: Resource<DynamicType = ()>>(&self, object: &K, changes: Vec<Change>) {
+        for change in changes {
+            let Change {
+                is_warning,
+                reason,
+                mut note,
+            } = change;
+            while note.len() > 1000 {
+                note.pop();
+            }
+            let event = Event {
+                type_: if is_warning {
+                    EventType::Warning
+                } else {
+                    EventType::Normal
+                },
+                reason,
+                note: Some(note),
+                action: "Reconcile".to_owned(),
+                secondary: None,
+            };
+            let published = self.recorder.publish(&event, &object.object_ref(&())).await;
+            if let Err(error) = published {
+                tracing::debug!(%error, "an event was not published");
+            }
+        }
+    }
+
+    /// Brings what was made for `owner` to what is wanted. Why it is not acted upon, and what failed.
+    async fn bring(
+        &self,
+        owner: &Owner,
+        wanted: Result<Vec<Object>, Refused>,
+    ) -> (Option<Refused>, Option<Failure>) {
+        let wanted = match wanted {
+            Ok(wanted) => wanted,
+            Err(refused) => return (Some(refused), None),
+        };
+        match apply::apply(&self.client, &self.world, owner, &wanted).await {
+            Ok(Written { applied, pruned }) => {
+                if applied + pruned > 0 {
+                    let Owner {
+                        namespace, name, ..
+                    } = owner;
+                    tracing::info!(namespace, name, applied, pruned, "brought to what it says");
+                }
+                (None, None)
+            }
+            Err(failure) => {
+                let blamed = failure.is_refusal();
+                let refused = blamed.then(|| refused(failure.reason(), &failure));
+                (refused, Some(failure))
+            }
+        }
+    }
+
+    /// What the Deployment of that name says of its pods, if it exists.
+    fn workload(&self, namespace: &str, name: &str) -> Option<Workload> {
+        let live = self
+            .world
+            .made_called(crate::Made::Deployment, namespace, name)?;
+        Some(Workload::read(&live.data, live.metadata.generation))
+    }
+}
+
+/// The same for people.
+fn refused(reason: &str, message: impl Display) -> Refused {
+    Refused {
+        reason: reason.to_owned(),
+        message: message.to_string(),
+    }
+}

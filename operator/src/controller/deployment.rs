@@ -1,0 +1,116 @@
+//! One look at a `SpecDecodeDeployment`.
+
+use std::sync::Arc;
+
+use foretoken_crds::{
+    Kind, SpecDecodeDeployment,
+    object::{name, namespace},
+    status::UsedEndpoint,
+};
+use k8s_openapi::jiff::Timestamp;
+use kube::runtime::controller::Action;
+
+use super::{Context, refused};
+use crate::{
+    accept,
+    build::{self, DRAFT, Given, ROUTER, TARGET},
+    failure::Failure,
+    object::{Object, Owner},
+    resolve::{self, Found, Known, Resolved},
+    status::{self, Observed, Refused},
+};
+
+/// Brings a cluster to what `object` says, and tells what was observed.
+pub(super) async fn reconcile(
+    object: Arc<SpecDecodeDeployment>,
+    context: Arc<Context>,
+) -> Result<Action, Failure> {
+    if object.metadata.deletion_timestamp.is_some() {
+        // Its objects go with it: it owns them.
+        context.deployments.forget(object.as_ref());
+        return Ok(Action::await_change());
+    }
+    let owner = Owner::new(Kind::SpecDecodeDeployment, &object.metadata);
+    let resolved = context.resolve(&object);
+    let wanted = context.wanted_of_deployment(&object, &resolved);
+    let (refused, failure) = context.bring(&owner, wanted).await;
+    let used = resolved.found.iter().map(|found| context.used(found));
+    let observed = Observed {
+        endpoints: used.collect(),
+        target: context.workload(&owner.namespace, &format!("{}-{TARGET}", owner.name)),
+        router: context.workload(&owner.namespace, &format!("{}-{ROUTER}", owner.name)),
+        selectors: [owner.selector_text(TARGET), owner.selector_text(ROUTER)],
+        resolved,
+        refused,
+    };
+    let mut known = object.as_ref().clone();
+    known.status = context.deployments.before(&known, known.status.clone());
+    let status = status::deployment(&known, &observed, Timestamp::now());
+    let before = known.status.as_ref();
+    let told = &context.deployments;
+    if told
+        .tell(&context.client, object.as_ref(), before, &status)
+        .await?
+    {
+        let known = before.map_or(&[][..], |before| &before.conditions);
+        let changes = status::changes(known, &status.conditions);
+        context.announce(object.as_ref(), changes).await;
+    }
+    match failure {
+        Some(failure) => Err(failure),
+        None => Ok(context.succeeded(object.as_ref())),
+    }
+}
+
+impl Context {
+    /// What the sources of `object` mean now.
+    pub(super) fn resolve(&self, object: &SpecDecodeDeployment) -> Resolved {
+        let labels = self.world.namespace_labels(namespace(&object.metadata));
+        let labels = labels.unwrap_or_default();
+        let known = Known {
+            endpoints: &self.world.endpoints.state(),
+            labels: &labels,
+        };
+        resolve::resolve(object, &known)
+    }
+
+    fn wanted_of_deployment(
+        &self,
+        object: &SpecDecodeDeployment,
+        resolved: &Resolved,
+    ) -> Result<Vec<Object>, Refused> {
+        let profile = self.world.profile(object.spec.target.accelerator.as_ref());
+        accept::deployment(object, profile.as_deref())
+            .map_err(|refusal| refused(refusal.reason, &refusal))?;
+        let given = Given {
+            profile: profile.as_deref(),
+            endpoints: &resolved.found,
+        };
+        build::deployment(object, given, &self.settings)
+            .map_err(|error| refused("InvalidTemplate", format!("spec.target.{error}")))
+    }
+
+    fn used(&self, found: &Found) -> UsedEndpoint {
+        let Found {
+            namespace, name, ..
+        } = found;
+        let draft = self.workload(namespace, &format!("{name}-{DRAFT}"));
+        UsedEndpoint {
+            namespace: namespace.clone(),
+            name: name.clone(),
+            ready: draft.is_some_and(|draft| draft.ready > 0),
+            compatible: None,
+        }
+    }
+
+    /// Deployments that may use the endpoint of that name now.
+    pub(super) fn has_consumers(&self, endpoint: &foretoken_crds::SpeculationEndpoint) -> bool {
+        let (place, called) = (namespace(&endpoint.metadata), name(&endpoint.metadata));
+        self.world.deployments.state().iter().any(|deployment| {
+            deployment.metadata.deletion_timestamp.is_none()
+                && resolve::names(deployment, endpoint)
+                && (self.resolve(deployment).found.iter())
+                    .any(|found| found.namespace == place && found.name == called)
+        })
+    }
+}

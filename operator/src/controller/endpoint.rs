@@ -1,0 +1,125 @@
+//! One look at a `SpeculationEndpoint`.
+//!
+//! An endpoint that is used has a finalizer. When it is deleted, deployments stop naming it to
+//! their targets at once, and its pods go [`DRAIN`] later, when all of them have heard: a time, not
+//! an answer, so that nothing can keep it for ever.
+
+use std::{sync::Arc, time::Duration};
+
+use foretoken_crds::{Kind, SpeculationEndpoint};
+use k8s_openapi::jiff::Timestamp;
+use kube::{
+    Api, ResourceExt as _,
+    api::{Patch, PatchParams},
+    runtime::controller::Action,
+};
+use serde_json::json;
+
+use super::{Context, refused};
+use crate::{
+    accept,
+    build::{self, DRAFT},
+    failure::Failure,
+    object::{OPERATOR, Object, Owner},
+    status::{self, ObservedEndpoint, Refused},
+};
+
+/// Keeps an endpoint in use until its targets have heard that it goes.
+const FINALIZER: &str = "foretoken.io/drain";
+/// How long targets may take to hear: nodes look at files of config maps once a minute or so.
+const DRAIN: Duration = Duration::from_secs(90);
+
+/// Brings a cluster to what `object` says, and tells what was observed.
+pub(super) async fn reconcile(
+    object: Arc<SpeculationEndpoint>,
+    context: Arc<Context>,
+) -> Result<Action, Failure> {
+    if let Some(deleted) = &object.metadata.deletion_timestamp {
+        let gone_for = Timestamp::now().duration_since(deleted.0);
+        let left = DRAIN.saturating_sub(gone_for.try_into().unwrap_or_default());
+        if left.is_zero() || !context.is_named(&object) {
+            context.endpoints.forget(object.as_ref());
+            context.hold(&object, false).await?;
+            return Ok(Action::await_change());
+        }
+        return Ok(Action::requeue(left));
+    }
+    context
+        .hold(&object, context.has_consumers(&object))
+        .await?;
+    let owner = Owner::new(Kind::SpeculationEndpoint, &object.metadata);
+    let wanted = context.wanted_of_endpoint(&object);
+    let (refused, failure) = context.bring(&owner, wanted).await;
+    let observed = ObservedEndpoint {
+        refused,
+        draft: context.workload(&owner.namespace, &format!("{}-{DRAFT}", owner.name)),
+        selector: owner.selector_text(DRAFT),
+    };
+    let mut known = object.as_ref().clone();
+    known.status = context.endpoints.before(&known, known.status.clone());
+    let status = status::endpoint(&known, &observed, Timestamp::now());
+    let before = known.status.as_ref();
+    let told = &context.endpoints;
+    if told
+        .tell(&context.client, object.as_ref(), before, &status)
+        .await?
+    {
+        let known = before.map_or(&[][..], |before| &before.conditions);
+        let changes = status::changes(known, &status.conditions);
+        context.announce(object.as_ref(), changes).await;
+    }
+    match failure {
+        Some(failure) => Err(failure),
+        None => Ok(context.succeeded(object.as_ref())),
+    }
+}
+
+impl Context {
+    fn wanted_of_endpoint(&self, object: &SpeculationEndpoint) -> Result<Vec<Object>, Refused> {
+        let profile = self.world.profile(object.spec.accelerator.as_ref());
+        accept::endpoint(object, profile.as_deref())
+            .map_err(|refusal| refused(refusal.reason, &refusal))?;
+        build::endpoint(object, profile.as_deref(), &self.settings)
+            .map_err(|error| refused("InvalidTemplate", format!("spec.{error}")))
+    }
+
+    /// Whether a deployment names an endpoint that is being deleted, so that its targets may draft
+    /// with it still.
+    fn is_named(&self, object: &SpeculationEndpoint) -> bool {
+        let deployments = self.world.deployments.state();
+        deployments
+            .iter()
+            .any(|deployment| crate::resolve::names(deployment, object))
+    }
+
+    /// Sets or takes away the finalizer.
+    async fn hold(&self, object: &SpeculationEndpoint, hold: bool) -> Result<(), Failure> {
+        let held = object.finalizers();
+        if held.iter().any(|known| known == FINALIZER) == hold {
+            return Ok(());
+        }
+        let others = held.iter().filter(|known| *known != FINALIZER).cloned();
+        let mut finalizers: Vec<String> = others.collect();
+        finalizers.extend(hold.then(|| FINALIZER.to_owned()));
+        let patch = json!({"metadata": {
+            "finalizers": finalizers,
+            // Somebody else's finalizers are not lost.
+            "resourceVersion": object.resource_version(),
+        }});
+        let name = object.name_any();
+        let namespace = object.namespace().unwrap_or_default();
+        let api: Api<SpeculationEndpoint> = Api::namespaced(self.client.clone(), &namespace);
+        let params = PatchParams {
+            field_manager: Some(OPERATOR.to_owned()),
+            ..PatchParams::default()
+        };
+        match api.patch(&name, &params, &Patch::Merge(&patch)).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if !hold && status.is_not_found() => Ok(()),
+            Err(source) => Err(Failure::Api {
+                what: format!("change the finalizers of {namespace}/{name}"),
+                source,
+            }),
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Which of several operators works: the one that holds a Lease.
+//!
+//! A lease is taken from a holder only after its record has not changed for as long as it says, by
+//! this process's own clock: clocks of different nodes are never compared. Whoever could not renew
+//! for [`GIVE_UP`] stops, which is earlier than anybody else may start.
+
+use std::time::Duration;
+
+use k8s_openapi::{
+    api::coordination::v1::{Lease, LeaseSpec},
+    apimachinery::pkg::apis::meta::v1::MicroTime,
+    jiff::Timestamp,
+};
+use kube::{Api, Client, ResourceExt as _, api::PostParams};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+/// How long a lease that is not renewed holds.
+const TERM: Duration = Duration::from_secs(15);
+/// How long its holder tries to renew it.
+const GIVE_UP: Duration = Duration::from_secs(10);
+/// How often it is renewed, and looked at by those who wait.
+const PERIOD: Duration = Duration::from_secs(2);
+
+/// A candidate.
+#[derive(Clone, Debug)]
+pub(crate) struct Candidate {
+    api: Api<Lease>,
+    name: String,
+    identity: String,
+}
+
+/// The lease is somebody else's, or may be by now.
+#[derive(Debug, thiserror::Error)]
+#[error("the lease {name} is lost: {why}")]
+pub(crate) struct Lost {
+    name: String,
+    why: String,
+}
+
+/// What a candidate does next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Step {
+    /// Nobody holds it.
+    Take,
+    /// It is the candidate's.
+    Renew,
+    /// Somebody else holds it.
+    Wait,
+}
+
+/// What a candidate called `me` does about a lease whose record has been the same for `unchanged`.
+fn step(lease: &LeaseSpec, me: &str, unchanged: Duration) -> Step {
+    let holder = lease.holder_identity.as_deref().unwrap_or_default();
+    let term = lease.lease_duration_seconds.unwrap_or_default();
+    let term = Duration::from_secs(term.try_into().unwrap_or_default());
+    if holder == me {
+        Step::Renew
+    } else if holder.is_empty() || unchanged >= term {
+        Step::Take
+    } else {
+        Step::Wait
+    }
+}
+
+/// The record of `me`, after the record `before`.
+fn record(before: Option<&LeaseSpec>, me: &str, now: Timestamp) -> LeaseSpec {
+    let before = before.cloned().unwrap_or_default();
+    let is_mine = before.holder_identity.as_deref() == Some(me);
+    let since = before.acquire_time.filter(|_| is_mine);
+    let transitions = before.lease_transitions.unwrap_or_default();
+    LeaseSpec {
+        holder_identity: Some(me.to_owned()),
+        lease_duration_seconds: Some(TERM.as_secs() as i32),
+        acquire_time: Some(since.unwrap_or(MicroTime(now))),
+        renew_time: Some(MicroTime(now)),
+        lease_transitions: Some(transitions.saturating_add(i32::from(!is_mine))),
+        ..LeaseSpec::default()
+    }
+}
+
+impl Candidate {
+    /// A candidate for the lease `name`, told from the others by `identity`.
+    pub(crate) fn new(client: &Client, namespace: &str, name: &str, identity: &str) -> Self {
+        Self {
+            api: Api::namespaced(client.clone(), namespace),
+            name: name.to_owned(),
+            identity: identity.to_owned(),
+        }
+    }
+
+    /// Waits until the lease is this candidate's.
+    pub(crate) async fn acquire(&self) {
+        let mut seen: Option<(String, Instant)> = None;
+        loop {
+            match self.try_acquire(&mut seen).await {
+                Ok(true) => return,
+                Ok(false) => {}
+                Err(error) => {
+                    let lease = &self.name;
+                    tracing::warn!(lease, %error, "the lease cannot be read or taken");
+                }
+            }
+            sleep(PERIOD).await;
+        }
+    }
+
+    /// Takes the lease if it may be taken. `seen` is its version and since when it has been that.
+    async fn try_acquire(&self, seen: &mut Option<(String, Instant)>) -> kube::Result<bool> {
+        let Some(lease) = self.api.get_opt(&self.name).await? else {
+            return self.write(None).await;
+        };
+        let version = lease.resource_version().unwrap_or_default();
+        let since = match seen {
+            Some((known, since)) if *known == version => *since,
+            _ => Instant::now(),
+        };
+        *seen = Some((version, since));
+        let spec = lease.spec.clone().unwrap_or_default();
+        match step(&spec, &self.identity, since.elapsed()) {
+            Step::Take | Step::Renew => self.write(Some(lease)).await,
+            Step::Wait => {
+                let holder = spec.holder_identity.unwrap_or_default();
+                tracing::debug!(holder, "waiting for the lease");
+                Ok(false)
+            }
+        }
+    }
+
+    /// Writes this candidate's record; false if somebody else was faster.
+    async fn write(&self, before: Option<Lease>) -> kube::Result<bool> {
+        let spec = before.as_ref().and_then(|lease| lease.spec.as_ref());
+        let spec = Some(record(spec, &self.identity, Timestamp::now()));
+        let params = PostParams::default();
+        let written = if let Some(lease) = before {
+            let lease = Lease { spec, ..lease };
+            self.api.replace(&self.name, &params, &lease).await
+        } else {
+            let mut lease = Lease {
+                spec,
+                ..Lease::default()
+            };
+            lease.metadata.name = Some(self.name.clone());
+            self.api.create(&params, &lease).await
+        };
+        match written {
+            Ok(_) => Ok(true),
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Renews the lease until that fails for too long or somebody else has it.
+    pub(crate) async fn hold(&self) -> Lost {
+        let lost = |why: String| Lost {
+            name: self.name.clone(),
+            why,
+        };
+        let mut renewed = Instant::now();
+        loop {
+            let next = Instant::now() + PERIOD;
+            let left = GIVE_UP.saturating_sub(renewed.elapsed());
+            let began = Instant::now();
+            let why = match timeout(left, self.renew()).await {
+                Ok(Ok(None)) => {
+                    // The record says when it was written, which was not before this.
+                    renewed = began;
+                    String::new()
+                }
+                Ok(Ok(Some(holder))) => return lost(format!("{holder} holds it")),
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "the API server does not answer".to_owned(),
+            };
+            if renewed.elapsed() >= GIVE_UP {
+                return lost(why);
+            }
+            sleep_until(next).await;
+        }
+    }
+
+    /// Renews the lease; who holds it, if it is somebody else.
+    async fn renew(&self) -> kube::Result<Option<String>> {
+        let lease = self.api.get(&self.name).await?;
+        let holder = lease
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.holder_identity.clone());
+        if holder.as_deref() != Some(&self.identity) {
+            return Ok(Some(holder.unwrap_or_else(|| "nobody".to_owned())));
+        }
+        // Whoever wrote in between is found at the next look.
+        self.write(Some(lease)).await.map(|_| None)
+    }
+
+    /// Gives the lease back, so that the next one need not wait for its end.
+    pub(crate) async fn release(&self) {
+        let released = async {
+            let lease = self.api.get(&self.name).await?;
+            let mut spec = lease.spec.clone().unwrap_or_default();
+            if spec.holder_identity.as_deref() != Some(&self.identity) {
+                return Ok(());
+            }
+            spec.holder_identity = None;
+            let lease = Lease {
+                spec: Some(spec),
+                ..lease
+            };
+            let params = PostParams::default();
+            self.api
+                .replace(&self.name, &params, &lease)
+                .await
+                .map(|_| ())
+        };
+        let result: Result<kube::Result<()>, _> = timeout(PERIOD, released).await;
+        if !matches!(result, Ok(Ok(()))) {
+            tracing::info!(
+                lease = self.name,
+                "the lease was not given back; it ends by itself"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held_by(holder: &str) -> LeaseSpec {
+        record(None, holder, Timestamp::UNIX_EPOCH)
+    }
+
+    #[test]
+    fn a_lease_is_taken_only_when_it_has_not_changed_for_its_term() {
+        let lease = held_by("other");
+        assert_eq!(step(&lease, "me", Duration::ZERO), Step::Wait);
+        assert_eq!(
+            step(&lease, "me", TERM.saturating_sub(Duration::from_millis(1))),
+            Step::Wait
+        );
+        assert_eq!(step(&lease, "me", TERM), Step::Take);
+        assert_eq!(step(&held_by("me"), "me", Duration::ZERO), Step::Renew);
+        assert_eq!(step(&held_by(""), "me", Duration::ZERO), Step::Take);
+        assert_eq!(
+            step(&LeaseSpec::default(), "me", Duration::ZERO),
+            Step::Take
+        );
+    }
+
+    #[test]
+    fn a_holder_stops_before_anybody_else_may_start() {
+        assert!(GIVE_UP + PERIOD < TERM);
+    }
+
+    #[test]
+    fn a_record_counts_changes_of_hands_and_keeps_when_it_was_taken() {
+        let first = held_by("a");
+        assert_eq!(first.lease_transitions, Some(1));
+        let later = Timestamp::from_second(9).expect("a time");
+        let renewed = record(Some(&first), "a", later);
+        assert_eq!(renewed.acquire_time, first.acquire_time);
+        assert_eq!(renewed.lease_transitions, Some(1));
+        let taken = record(Some(&renewed), "b", later);
+        assert_eq!(taken.lease_transitions, Some(2));
+        assert_eq!(taken.acquire_time, Some(MicroTime(later)));
+    }
+}

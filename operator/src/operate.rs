@@ -1,0 +1,147 @@
+//! The operator as a process: connects, waits for its turn, works until it is told to stop.
+
+use std::fmt::Debug;
+
+use foretoken_crds::{AcceleratorProfile, Kind, SpecDecodeDeployment, SpeculationEndpoint};
+use kube::{Api, Client, Config, Resource, api::ListParams};
+use serde::de::DeserializeOwned;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    controller,
+    election::{Candidate, Lost},
+    object::OPERATOR,
+    settings::Settings,
+};
+
+/// Header by which API servers note who asks.
+const USER_AGENT: &str = "user-agent";
+
+/// How an operator is run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// What it makes.
+    pub settings: Settings,
+    /// Among whom it is chosen; none: it is the only one.
+    pub election: Option<Election>,
+}
+
+/// Among whom an operator is chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Election {
+    /// Namespace of the lease; none: the one the process runs in, or that of the kubeconfig.
+    pub namespace: Option<String>,
+    /// What tells this process from the others, such as the name of its pod.
+    pub identity: String,
+}
+
+/// Why an operator ends.
+#[derive(Debug, thiserror::Error)]
+pub enum OperateError {
+    /// No cluster is known.
+    #[error(
+        "no cluster is configured: set KUBECONFIG, or run in a pod with a service account: {0}"
+    )]
+    Configuration(String),
+    /// The cluster does not answer.
+    #[error("cannot reach the API server")]
+    Unreachable(#[source] kube::Error),
+    /// Our kinds are not known there.
+    #[error(
+        "the cluster does not know {0}: install the definitions with `foretoken crd | kubectl apply \
+         --server-side -f -`"
+    )]
+    NotInstalled(&'static str),
+    /// The account may not read our kinds.
+    #[error("the account of this operator may not list {0}: give it a ClusterRole that allows it")]
+    Forbidden(&'static str),
+    /// Somebody else works now.
+    #[error("{0}; it may be started again")]
+    LeaseLost(String),
+    /// What works does not end by itself.
+    #[error("the watches ended: start it again")]
+    Ended,
+}
+
+/// Runs until `stop`, in the cluster that the environment names.
+pub async fn operate(options: Options, stop: CancellationToken) -> Result<(), OperateError> {
+    let wrong = |error: &dyn std::fmt::Display| OperateError::Configuration(error.to_string());
+    let mut config = Config::infer().await.map_err(|error| wrong(&error))?;
+    let agent = (USER_AGENT.parse(), OPERATOR.parse());
+    if let (Ok(name), Ok(value)) = agent {
+        config.headers.push((name, value));
+    }
+    let client = Client::try_from(config).map_err(|error| wrong(&error))?;
+    operate_on(client, options, stop).await
+}
+
+/// Runs until `stop`, in the cluster of `client`.
+pub async fn operate_on(
+    client: Client,
+    options: Options,
+    stop: CancellationToken,
+) -> Result<(), OperateError> {
+    let Options { settings, election } = options;
+    check_kind::<SpecDecodeDeployment>(&client, Kind::SpecDecodeDeployment).await?;
+    check_kind::<SpeculationEndpoint>(&client, Kind::SpeculationEndpoint).await?;
+    check_kind::<AcceleratorProfile>(&client, Kind::AcceleratorProfile).await?;
+    let work = |client: Client| {
+        tracing::info!("working");
+        controller::run(client, settings, stop.clone())
+    };
+    let Some(Election {
+        namespace,
+        identity,
+    }) = election
+    else {
+        work(client).await;
+        return ended(&stop);
+    };
+    let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
+    let candidate = Candidate::new(&client, &namespace, OPERATOR, &identity);
+    tokio::select! {
+        () = candidate.acquire() => {}
+        () = stop.cancelled() => return Ok(()),
+    }
+    tracing::info!(
+        lease = format!("{namespace}/{OPERATOR}"),
+        identity,
+        "chosen"
+    );
+    // Losing the lease drops the work where it stands: from then on nothing more is written.
+    let lost: Option<Lost> = tokio::select! {
+        lost = candidate.hold() => Some(lost),
+        () = work(client) => None,
+    };
+    if let Some(lost) = lost {
+        return Err(OperateError::LeaseLost(lost.to_string()));
+    }
+    candidate.release().await;
+    ended(&stop)
+}
+
+fn ended(stop: &CancellationToken) -> Result<(), OperateError> {
+    if stop.is_cancelled() {
+        Ok(())
+    } else {
+        Err(OperateError::Ended)
+    }
+}
+
+/// Whether the cluster knows a kind, and shows its objects: without, a watch would wait for ever.
+async fn check_kind<K>(client: &Client, kind: Kind) -> Result<(), OperateError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    let api: Api<K> = Api::all(client.clone());
+    match api.list_metadata(&ListParams::default().limit(1)).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.is_not_found() => {
+            Err(OperateError::NotInstalled(kind.name()))
+        }
+        Err(kube::Error::Api(status)) if status.is_forbidden() => {
+            Err(OperateError::Forbidden(kind.name()))
+        }
+        Err(error) => Err(OperateError::Unreachable(error)),
+    }
+}

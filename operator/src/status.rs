@@ -1,0 +1,11 @@
+//! What is told about objects. Pure: from what was observed, and what was told before.
+
+mod condition;
+mod deployment;
+mod endpoint;
+mod workload;
+
+pub use condition::{Change, Conditions, changes};
+pub use deployment::{Observed, Refused, deployment};
+pub use endpoint::{ObservedEndpoint, endpoint};
+pub use workload::Workload;

@@ -1,0 +1,135 @@
+//! Conditions: set from what was observed, with the time of their last change.
+
+use foretoken_crds::status::condition::{ACCEPTED, ENDPOINTS_RESOLVED};
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::{Condition, Time},
+    jiff::Timestamp,
+};
+
+/// Longest message of a condition that is written.
+const MAX_MESSAGE: usize = 4096;
+
+/// Conditions that are being set anew.
+#[derive(Debug)]
+pub struct Conditions<'a> {
+    before: &'a [Condition],
+    now: Timestamp,
+    generation: Option<i64>,
+    set: Vec<Condition>,
+}
+
+impl<'a> Conditions<'a> {
+    /// None is set yet; `before` were set last, and `generation` is that of the spec.
+    pub fn new(before: &'a [Condition], now: Timestamp, generation: Option<i64>) -> Self {
+        Self {
+            before,
+            now,
+            generation,
+            set: Vec::new(),
+        }
+    }
+
+    /// Sets one. Its time is that of its last change of status.
+    pub fn set(&mut self, kind: &str, holds: bool, reason: &str, message: impl Into<String>) {
+        let status = if holds { "True" } else { "False" };
+        let before = self.before.iter().find(|known| known.type_ == kind);
+        let unchanged = before.filter(|known| known.status == status);
+        let mut message = message.into();
+        while message.len() > MAX_MESSAGE {
+            message.pop();
+        }
+        self.set.push(Condition {
+            type_: kind.to_owned(),
+            status: status.to_owned(),
+            reason: reason.to_owned(),
+            message,
+            observed_generation: self.generation,
+            last_transition_time: unchanged
+                .map_or(Time(self.now), |known| known.last_transition_time.clone()),
+        });
+    }
+
+    /// All that were set.
+    pub fn finish(self) -> Vec<Condition> {
+        self.set
+    }
+}
+
+/// A change that people are told of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Whether somebody should look.
+    pub is_warning: bool,
+    /// Reason of the condition.
+    pub reason: String,
+    /// Condition and message.
+    pub note: String,
+}
+
+/// Which changes from `before` to `after` people are told of: those of a status, or of why it is
+/// `False`. Of what is new, only what somebody has to correct.
+pub fn changes(before: &[Condition], after: &[Condition]) -> Vec<Change> {
+    let mut changes = Vec::new();
+    for new in after {
+        let old = before.iter().find(|known| known.type_ == new.type_);
+        let holds = new.status == "True";
+        let is_told = match old {
+            Some(old) => old.status != new.status || (!holds && old.reason != new.reason),
+            None => !holds && [ACCEPTED, ENDPOINTS_RESOLVED].contains(&new.type_.as_str()),
+        };
+        // Rollouts come and go; what they lead to is told by the others.
+        if is_told && new.type_ != foretoken_crds::status::condition::PROGRESSING {
+            changes.push(Change {
+                is_warning: !holds,
+                reason: new.reason.clone(),
+                note: format!("{}: {}", new.type_, new.message),
+            });
+        }
+    }
+    changes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conditions(before: &[Condition], at: i64, holds: bool, reason: &str) -> Vec<Condition> {
+        let now = Timestamp::from_second(at).expect("a time");
+        let mut conditions = Conditions::new(before, now, Some(1));
+        conditions.set("Ready", holds, reason, "m");
+        conditions.finish()
+    }
+
+    #[test]
+    fn the_time_is_that_of_the_last_change_of_status() {
+        let first = conditions(&[], 1, false, "A");
+        let second = conditions(&first, 2, false, "B");
+        assert_eq!(
+            second[0].last_transition_time,
+            first[0].last_transition_time
+        );
+        let third = conditions(&second, 3, true, "C");
+        assert_ne!(third[0].last_transition_time, first[0].last_transition_time);
+    }
+
+    #[test]
+    fn people_are_told_of_transitions_and_of_nothing_else() {
+        let first = conditions(&[], 1, false, "A");
+        assert_eq!(changes(&[], &first), [], "it starts");
+        assert_eq!(changes(&first, &first), []);
+        let other = conditions(&first, 2, false, "B");
+        assert_eq!(changes(&first, &other).len(), 1, "another reason");
+        let ready = conditions(&other, 3, true, "C");
+        let told = changes(&other, &ready);
+        assert_eq!((told.len(), told[0].is_warning), (1, false));
+        assert!(changes(&ready, &first)[0].is_warning);
+    }
+
+    #[test]
+    fn what_has_to_be_corrected_is_told_at_once() {
+        let mut conditions = Conditions::new(&[], Timestamp::UNIX_EPOCH, None);
+        conditions.set(ACCEPTED, false, "PolicyNotServed", "set it");
+        let told = changes(&[], &conditions.finish());
+        assert_eq!(told[0].note, "Accepted: set it");
+    }
+}

@@ -1,0 +1,214 @@
+//! Status of a `SpecDecodeDeployment`.
+
+use foretoken_crds::{
+    SpecDecodeDeployment,
+    status::{
+        DeploymentStatus, SpeculationState, SpeculationStatus, UsedEndpoint,
+        condition::{ACCEPTED, ENDPOINTS_RESOLVED, PROGRESSING, READY, ROUTER_READY, TARGET_READY},
+    },
+};
+use k8s_openapi::jiff::Timestamp;
+
+use super::{condition::Conditions, workload::Workload};
+use crate::{
+    build,
+    resolve::{self, Resolved},
+};
+
+/// Why an object is not acted upon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// In one word.
+    pub reason: String,
+    /// What is wrong, and what to do.
+    pub message: String,
+}
+
+/// What was observed of a deployment.
+#[derive(Clone, Debug, Default)]
+pub struct Observed {
+    /// Why it is not acted upon, if it is not.
+    pub refused: Option<Refused>,
+    /// What its sources of drafts mean.
+    pub resolved: Resolved,
+    /// The same with whether each serves sessions.
+    pub endpoints: Vec<UsedEndpoint>,
+    /// Its targets; none if there is no Deployment yet.
+    pub target: Option<Workload>,
+    /// Its routers; the same.
+    pub router: Option<Workload>,
+    /// Selectors of the pods of both.
+    pub selectors: [String; 2],
+}
+
+/// What is told about `object`.
+pub fn deployment(
+    object: &SpecDecodeDeployment,
+    observed: &Observed,
+    now: Timestamp,
+) -> DeploymentStatus {
+    let before = object.status.clone().unwrap_or_default();
+    let generation = object.metadata.generation;
+    let target = observed.target.clone().unwrap_or_default();
+    let router = observed.router.clone().unwrap_or_default();
+    let refused = observed.refused.as_ref();
+    let mut conditions = Conditions::new(&before.conditions, now, generation);
+    accepted(&mut conditions, refused);
+    endpoints_resolved(&mut conditions, object, &observed.resolved);
+    let [targets, routers] = &observed.selectors;
+    ready(&mut conditions, TARGET_READY, "target", &target, targets);
+    ready(&mut conditions, ROUTER_READY, "router", &router, routers);
+    progressing(
+        &mut conditions,
+        &[("target", &target), ("router", &router)],
+        refused,
+    );
+    match (target.ready, router.ready) {
+        (0, _) => {
+            let message = "no target is ready: see TargetReady";
+            conditions.set(READY, false, "NoTargetReady", message);
+        }
+        (_, 0) => {
+            let message = "no router is ready: see RouterReady";
+            conditions.set(READY, false, "NoRouterReady", message);
+        }
+        _ => conditions.set(READY, true, "Serving", "a target and a router are ready"),
+    }
+    DeploymentStatus {
+        observed_generation: generation,
+        url: Some(build::url(object)),
+        revision: before.revision,
+        replicas: Some(target.exist),
+        ready_replicas: Some(target.ready),
+        targets: Some(target.shown()),
+        selector: Some(targets.clone()),
+        speculation: Some(speculation(object, observed, before.speculation)),
+        conditions: conditions.finish(),
+    }
+}
+
+/// `Accepted`.
+pub(super) fn accepted(conditions: &mut Conditions<'_>, refused: Option<&Refused>) {
+    match refused {
+        None => conditions.set(ACCEPTED, true, "Accepted", "this version serves it"),
+        Some(Refused { reason, message }) => conditions.set(ACCEPTED, false, reason, message),
+    }
+}
+
+fn endpoints_resolved(
+    conditions: &mut Conditions<'_>,
+    object: &SpecDecodeDeployment,
+    resolved: &Resolved,
+) {
+    let Resolved { found, problems } = resolved;
+    if let Some(first) = problems.first() {
+        let all: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        let message = format!(
+            "{}; requests are served without it meanwhile",
+            all.join("; ")
+        );
+        return conditions.set(ENDPOINTS_RESOLVED, false, first.reason(), message);
+    }
+    let (reason, message) = match found.len() {
+        _ if !resolve::drafts(object) => ("NotNeeded", "nothing is drafted".to_owned()),
+        0 => (
+            "NoneNamed",
+            "no endpoint is named: targets draft by themselves".to_owned(),
+        ),
+        1 => ("Resolved", "1 endpoint may be used".to_owned()),
+        number => ("Resolved", format!("{number} endpoints may be used")),
+    };
+    conditions.set(ENDPOINTS_RESOLVED, true, reason, message);
+}
+
+/// `TargetReady` and `RouterReady`.
+fn ready(
+    conditions: &mut Conditions<'_>,
+    kind: &str,
+    component: &str,
+    workload: &Workload,
+    selector: &str,
+) {
+    if workload.ready > 0 {
+        let message = format!("{} of {} are ready", workload.ready, workload.wanted);
+        conditions.set(kind, true, "PodsReady", message);
+    } else {
+        let message = why_not_ready(component, workload, selector);
+        conditions.set(kind, false, "NoPodReady", message);
+    }
+}
+
+/// Why no pod of a component is ready, as far as it is known, and where to look.
+pub(super) fn why_not_ready(component: &str, workload: &Workload, selector: &str) -> String {
+    if let Some(trouble) = &workload.trouble {
+        return format!(
+            "no {component} is ready: {trouble}; see `kubectl describe pods -l {selector}`"
+        );
+    }
+    match workload {
+        Workload {
+            wanted: 0,
+            is_seen: true,
+            ..
+        } => {
+            format!("no {component} is wanted: set its replicas to 1 or more")
+        }
+        Workload { exist: 0, .. } => format!("no {component} exists yet"),
+        Workload { wanted, .. } => format!(
+            "0 of {wanted} are ready: if it stays so, see `kubectl describe pods -l {selector}`"
+        ),
+    }
+}
+
+/// `Progressing`.
+pub(super) fn progressing(
+    conditions: &mut Conditions<'_>,
+    workloads: &[(&str, &Workload)],
+    refused: Option<&Refused>,
+) {
+    if refused.is_some() {
+        let message = "it is not acted upon until it is accepted; what ran before goes on";
+        return conditions.set(PROGRESSING, false, "NotAccepted", message);
+    }
+    let is_underway = |(_, workload): &&(&str, &Workload)| !workload.is_settled();
+    let underway = workloads.iter().filter(is_underway);
+    let names: Vec<String> = underway
+        .map(|(name, workload)| format!("{name} {}", workload.shown()))
+        .collect();
+    if names.is_empty() {
+        conditions.set(PROGRESSING, false, "Complete", "what is asked for runs");
+    } else {
+        let message = format!("ready of wanted: {}", names.join(", "));
+        conditions.set(PROGRESSING, true, "RollingOut", message);
+    }
+}
+
+/// Whether endpoints draft, as far as it can be told from who is ready.
+fn speculation(
+    object: &SpecDecodeDeployment,
+    observed: &Observed,
+    before: Option<SpeculationStatus>,
+) -> SpeculationStatus {
+    let before = before.unwrap_or_default();
+    let endpoints = observed.endpoints.clone();
+    let ready = endpoints.iter().filter(|endpoint| endpoint.ready).count();
+    let all = endpoints.len() + observed.resolved.problems.len();
+    let (state, reason) = match ready {
+        _ if !resolve::drafts(object) => (SpeculationState::Off, Some("NotAskedFor")),
+        0 if all == 0 => (SpeculationState::Off, Some("NoEndpoints")),
+        0 => (SpeculationState::Off, Some("NoEndpointReady")),
+        _ if ready < all => (SpeculationState::Degraded, Some("SomeEndpointsMissing")),
+        _ => (SpeculationState::Active, None),
+    };
+    SpeculationStatus {
+        state,
+        reason: reason.map(str::to_owned),
+        endpoints,
+        // What only the services know stays as it was.
+        acceptance_length: before.acceptance_length,
+        hit_rate: before.hit_rate,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+use serde_json::json;
+
+use super::*;
+use crate::resolve::{Found, SourceError};
+
+fn object() -> SpecDecodeDeployment {
+    let object = json!({
+        "apiVersion": "foretoken.io/v1alpha1",
+        "kind": "SpecDecodeDeployment",
+        "metadata": {"name": "story", "namespace": "chat", "generation": 3},
+        "spec": {
+            "model": {"uri": "hf://a/b"},
+            "speculation": {
+                "policy": {"type": "Speculative"},
+                "endpoints": [{"name": "tiny", "namespace": "drafts"}],
+            },
+        },
+    });
+    serde_json::from_value(object).expect("valid")
+}
+
+fn workload(ready: u32) -> Workload {
+    Workload {
+        wanted: 2,
+        exist: 2,
+        updated: 2,
+        ready,
+        is_seen: true,
+        trouble: None,
+    }
+}
+
+fn observed() -> Observed {
+    let found = Found {
+        namespace: "drafts".into(),
+        name: "tiny".into(),
+        weight: 1,
+    };
+    let used = UsedEndpoint {
+        namespace: "drafts".into(),
+        name: "tiny".into(),
+        ready: true,
+        compatible: None,
+    };
+    Observed {
+        resolved: Resolved {
+            found: vec![found],
+            problems: Vec::new(),
+        },
+        endpoints: vec![used],
+        target: Some(workload(2)),
+        router: Some(workload(2)),
+        selectors: ["t=1".into(), "r=1".into()],
+        refused: None,
+    }
+}
+
+/// Conditions as `Type=Status Reason`.
+fn told(observed: &Observed) -> (DeploymentStatus, Vec<String>) {
+    let status = deployment(&object(), observed, Timestamp::UNIX_EPOCH);
+    let said = status.conditions.iter();
+    let said = said
+        .map(|c| format!("{}={} {}", c.type_, c.status, c.reason))
+        .collect();
+    (status, said)
+}
+
+#[test]
+fn what_serves_is_ready_and_its_columns_are_filled() {
+    let (status, said) = told(&observed());
+    assert_eq!(
+        said,
+        [
+            "Accepted=True Accepted",
+            "EndpointsResolved=True Resolved",
+            "TargetReady=True PodsReady",
+            "RouterReady=True PodsReady",
+            "Progressing=False Complete",
+            "Ready=True Serving",
+        ]
+    );
+    assert_eq!(status.targets.as_deref(), Some("2/2"));
+    assert_eq!(status.observed_generation, Some(3));
+    assert_eq!(
+        status.url.as_deref(),
+        Some("http://story-router.chat.svc:8000")
+    );
+    let speculation = status.speculation.expect("told");
+    assert_eq!(speculation.state, SpeculationState::Active);
+}
+
+#[test]
+fn a_missing_endpoint_degrades_speculation_and_not_the_service() {
+    let mut observed = observed();
+    observed.resolved.problems.push(SourceError::Missing {
+        field: "spec.speculation.endpoints[1]".into(),
+        namespace: "drafts".into(),
+        name: "huge".into(),
+    });
+    let (status, said) = told(&observed);
+    assert!(
+        said.contains(&"EndpointsResolved=False EndpointNotFound".to_owned()),
+        "{said:?}"
+    );
+    assert!(said.contains(&"Ready=True Serving".to_owned()), "{said:?}");
+    let speculation = status.speculation.expect("told");
+    assert_eq!(speculation.state, SpeculationState::Degraded);
+    observed.endpoints[0].ready = false;
+    let speculation = told(&observed).0.speculation.expect("told");
+    assert_eq!(speculation.state, SpeculationState::Off);
+    assert_eq!(speculation.reason.as_deref(), Some("NoEndpointReady"));
+}
+
+#[test]
+fn what_is_refused_says_so_and_what_ran_before_is_still_told() {
+    let refused = Refused {
+        reason: "PolicyNotServed".into(),
+        message: "set it".into(),
+    };
+    let observed = Observed {
+        refused: Some(refused),
+        ..observed()
+    };
+    let (_, said) = told(&observed);
+    assert_eq!(said[0], "Accepted=False PolicyNotServed");
+    assert!(
+        said.contains(&"Progressing=False NotAccepted".to_owned()),
+        "{said:?}"
+    );
+    assert!(said.contains(&"Ready=True Serving".to_owned()), "{said:?}");
+}
+
+#[test]
+fn without_a_ready_target_the_message_says_where_to_look() {
+    let observed = Observed {
+        target: Some(workload(0)),
+        ..observed()
+    };
+    let (status, said) = told(&observed);
+    assert!(
+        said.contains(&"Ready=False NoTargetReady".to_owned()),
+        "{said:?}"
+    );
+    assert!(
+        said.contains(&"Progressing=True RollingOut".to_owned()),
+        "{said:?}"
+    );
+    let message = &status.conditions[2].message;
+    assert!(
+        message.contains("`kubectl describe pods -l t=1`"),
+        "{message}"
+    );
+}
+
+#[test]
+fn the_same_observation_gives_the_same_status() {
+    let first = told(&observed()).0;
+    let mut object = object();
+    object.status = Some(first.clone());
+    let later = Timestamp::from_second(1000).expect("a time");
+    assert_eq!(deployment(&object, &observed(), later), first);
+}

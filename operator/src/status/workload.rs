@@ -1,0 +1,104 @@
+//! What a Deployment says of its pods.
+
+use serde_json::Value;
+
+/// What a Deployment says of its pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Workload {
+    /// Pods that are wanted.
+    pub wanted: u32,
+    /// Pods that exist.
+    pub exist: u32,
+    /// Those of them that are made from what is wanted now.
+    pub updated: u32,
+    /// Those that can serve.
+    pub ready: u32,
+    /// Whether the cluster has seen what is wanted now.
+    pub is_seen: bool,
+    /// Why there are no more pods, if the cluster says.
+    pub trouble: Option<String>,
+}
+
+impl Workload {
+    /// What the `Deployment` in `object` says, its metadata left aside; `generation` is its own.
+    pub fn read(object: &Value, generation: Option<i64>) -> Self {
+        let count = |path: &str| {
+            let count = object.pointer(path).and_then(Value::as_u64);
+            count.unwrap_or(0).try_into().unwrap_or(u32::MAX)
+        };
+        let observed = object.pointer("/status/observedGeneration");
+        Self {
+            wanted: count("/spec/replicas"),
+            exist: count("/status/replicas"),
+            updated: count("/status/updatedReplicas"),
+            ready: count("/status/readyReplicas"),
+            is_seen: observed.and_then(Value::as_i64) >= generation,
+            trouble: trouble(object),
+        }
+    }
+
+    /// Whether what is wanted is what runs.
+    pub fn is_settled(&self) -> bool {
+        let Self {
+            wanted,
+            exist,
+            updated,
+            ready,
+            is_seen,
+            trouble: _,
+        } = self;
+        *is_seen && exist == wanted && updated == wanted && ready == wanted
+    }
+
+    /// Ready and wanted, such as `1/2`.
+    pub fn shown(&self) -> String {
+        format!("{}/{}", self.ready, self.wanted)
+    }
+}
+
+/// What the Deployment's own conditions complain of.
+fn trouble(object: &Value) -> Option<String> {
+    let conditions = object.pointer("/status/conditions")?.as_array()?;
+    let complains = |condition: &&Value| {
+        let is = |status: &str| condition["status"] == status;
+        match condition["type"].as_str() {
+            Some("ReplicaFailure") => is("True"),
+            Some("Progressing") => is("False"),
+            _ => false,
+        }
+    };
+    let message = conditions.iter().find(complains)?["message"].as_str()?;
+    Some(message.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_deployment_is_settled_when_all_its_pods_are_new_and_ready() {
+        let mut object = json!({
+            "spec": {"replicas": 2},
+            "status": {"observedGeneration": 3, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2},
+        });
+        assert!(Workload::read(&object, Some(3)).is_settled());
+        assert!(!Workload::read(&object, Some(4)).is_settled(), "not seen");
+        object["status"]["readyReplicas"] = 1.into();
+        let workload = Workload::read(&object, Some(3));
+        assert!(!workload.is_settled());
+        assert_eq!(workload.shown(), "1/2");
+    }
+
+    #[test]
+    fn what_the_cluster_complains_of_is_kept() {
+        let failure = json!({"type": "ReplicaFailure", "status": "True", "message": "quota"});
+        let fine = json!({"type": "Progressing", "status": "True", "message": "fine"});
+        let object = json!({"status": {"conditions": [fine, failure]}});
+        assert_eq!(
+            Workload::read(&object, None).trouble.as_deref(),
+            Some("quota")
+        );
+    }
+}

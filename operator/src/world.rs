@@ -1,0 +1,268 @@
+//! What the cluster has, as the operator sees it: kept up to date by watches, so that nothing is
+//! asked for while nothing changes.
+
+use std::{collections::BTreeMap, fmt::Debug, hash::Hash, sync::Arc};
+
+use foretoken_crds::{
+    AcceleratorProfile, SpecDecodeDeployment, SpeculationEndpoint,
+    object::{Accelerator, name, namespace},
+};
+use futures::{StreamExt as _, channel::mpsc::UnboundedSender};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{
+    Api, Client, Resource, ResourceExt as _,
+    api::{DynamicObject, PartialObjectMeta},
+    runtime::{
+        WatchStreamExt as _,
+        reflector::{ObjectRef, Store, store::Writer, store::WriterDropped},
+        watcher::{self, Config, Event},
+    },
+};
+use serde::de::DeserializeOwned;
+use tokio::task::JoinSet;
+
+use crate::{
+    object::{APPLIED, MANAGED_BY, Made, OF_DEPLOYMENT, OF_ENDPOINT, OPERATOR, Object, Owner},
+    resolve,
+};
+
+/// Everything the operator watches.
+#[derive(Clone)]
+pub(crate) struct World {
+    made: BTreeMap<Made, Store<DynamicObject>>,
+    pub(crate) deployments: Store<SpecDecodeDeployment>,
+    pub(crate) endpoints: Store<SpeculationEndpoint>,
+    profiles: Store<AcceleratorProfile>,
+    namespaces: Store<PartialObjectMeta<Namespace>>,
+}
+
+/// Where objects are told that they have something to do.
+#[derive(Clone)]
+pub(crate) struct Bells {
+    pub(crate) deployments: UnboundedSender<ObjectRef<SpecDecodeDeployment>>,
+    pub(crate) endpoints: UnboundedSender<ObjectRef<SpeculationEndpoint>>,
+}
+
+impl Bells {
+    // Nobody is there to hear only when the operator is about to end.
+    fn deployment(&self, name: &str, namespace: &str) {
+        let _ = self
+            .deployments
+            .unbounded_send(ObjectRef::new(name).within(namespace));
+    }
+
+    fn endpoint(&self, name: &str, namespace: &str) {
+        let _ = self
+            .endpoints
+            .unbounded_send(ObjectRef::new(name).within(namespace));
+    }
+}
+
+impl World {
+    /// Starts the watches as tasks of `tasks`. What changes rings the bells of whom it concerns.
+    pub(crate) fn watch(client: &Client, bells: &Bells, tasks: &mut JoinSet<()>) -> Self {
+        let deployments = Writer::default();
+        let endpoints = Writer::default();
+        let profiles = Writer::default();
+        let namespaces = Writer::default();
+        let mut world = Self {
+            made: BTreeMap::new(),
+            deployments: deployments.as_reader(),
+            endpoints: endpoints.as_reader(),
+            profiles: profiles.as_reader(),
+            namespaces: namespaces.as_reader(),
+        };
+        let ours = Config::default().labels(&format!("{MANAGED_BY}={OPERATOR}"));
+        for kind in Made::ALL {
+            let resource = kind.resource();
+            let writer = Writer::new(resource.clone());
+            world.made.insert(kind, writer.as_reader());
+            let api = Api::all_with(client.clone(), &resource);
+            let bells = bells.clone();
+            let touched = move |object: &DynamicObject, _| ring_owner(&bells, object);
+            let events = watcher::watcher(api, ours.clone());
+            tasks.spawn(follow(events, writer, touched));
+        }
+        let all = |bells: &Bells| (world.clone(), bells.clone(), Config::default());
+        let (seen, rung, config) = all(bells);
+        let events = watcher::watcher(Api::all(client.clone()), config);
+        let mut generations = BTreeMap::new();
+        tasks.spawn(follow(events, deployments, move |object, gone| {
+            seen.touched_deployment(object, gone, &mut generations, &rung);
+        }));
+        let (seen, rung, config) = all(bells);
+        let events = watcher::watcher(Api::all(client.clone()), config);
+        tasks.spawn(follow(events, endpoints, move |object, _| {
+            seen.touched_endpoint(object, &rung);
+        }));
+        let (seen, rung, config) = all(bells);
+        let events = watcher::watcher(Api::all(client.clone()), config);
+        tasks.spawn(follow(events, profiles, move |object, _| {
+            seen.touched_profile(object, &rung);
+        }));
+        let (seen, rung, config) = all(bells);
+        let names: Api<PartialObjectMeta<Namespace>> = Api::all(client.clone());
+        let events = watcher::watcher(names, config);
+        tasks.spawn(follow(events, namespaces, move |object, _| {
+            let name = object.name_any();
+            for found in seen.deployments.state() {
+                if namespace(&found.metadata) == name {
+                    rung.deployment(&found.name_any(), &name);
+                }
+            }
+        }));
+        world
+    }
+
+    /// Waits until all that exists has been seen once: before that, what is missing here may exist.
+    pub(crate) async fn wait_until_seen(&self) -> Result<(), WriterDropped> {
+        for store in self.made.values() {
+            store.wait_until_ready().await?;
+        }
+        self.deployments.wait_until_ready().await?;
+        self.endpoints.wait_until_ready().await?;
+        self.profiles.wait_until_ready().await?;
+        self.namespaces.wait_until_ready().await
+    }
+
+    /// The object that is called as `wanted` is, if the operator made it.
+    pub(crate) fn made(&self, wanted: &Object) -> Option<Arc<DynamicObject>> {
+        self.made_called(wanted.kind, &wanted.namespace, &wanted.name)
+    }
+
+    /// The object of that name, if the operator made it.
+    pub(crate) fn made_called(
+        &self,
+        kind: Made,
+        namespace: &str,
+        name: &str,
+    ) -> Option<Arc<DynamicObject>> {
+        let reference = ObjectRef::new_with(name, kind.resource()).within(namespace);
+        self.made.get(&kind)?.get(&reference)
+    }
+
+    /// All objects of `kind` that were made for `owner`.
+    pub(crate) fn made_for(&self, kind: Made, owner: &Owner) -> Vec<Arc<DynamicObject>> {
+        let is_its = |object: &DynamicObject| {
+            object.metadata.namespace.as_ref() == Some(&owner.namespace)
+                && object.labels().get(owner.label()) == Some(&owner.name)
+        };
+        let store = self.made.get(&kind);
+        store.map_or_else(Vec::new, |store| store.state_filter(is_its))
+    }
+
+    /// The profile that is asked for, if it exists.
+    pub(crate) fn profile(&self, asked: Option<&Accelerator>) -> Option<Arc<AcceleratorProfile>> {
+        let name = asked?.profile.as_deref()?;
+        self.profiles.get(&ObjectRef::new(name))
+    }
+
+    /// Labels of a namespace, if it exists.
+    pub(crate) fn namespace_labels(&self, name: &str) -> Option<BTreeMap<String, String>> {
+        let found = self.namespaces.get(&ObjectRef::new(name))?;
+        Some(found.labels().clone())
+    }
+
+    /// An edited deployment concerns the endpoints it means now, and those it meant before.
+    fn touched_deployment(
+        &self,
+        object: &SpecDecodeDeployment,
+        gone: bool,
+        generations: &mut BTreeMap<String, Option<i64>>,
+        bells: &Bells,
+    ) {
+        let (name, namespace) = (name(&object.metadata), namespace(&object.metadata));
+        bells.deployment(name, namespace);
+        let key = format!("{namespace}/{name}");
+        let leaving = gone || object.metadata.deletion_timestamp.is_some();
+        let generation = object.metadata.generation.filter(|_| !leaving);
+        if !gone && generations.insert(key.clone(), generation) == Some(generation) {
+            return;
+        }
+        if gone {
+            generations.remove(&key);
+        }
+        for endpoint in self.endpoints.state() {
+            let held = !endpoint.finalizers().is_empty();
+            if held || resolve::names(object, &endpoint) {
+                bells.endpoint(
+                    &endpoint.name_any(),
+                    foretoken_crds::object::namespace(&endpoint.metadata),
+                );
+            }
+        }
+    }
+
+    /// An endpoint concerns itself and the deployments that name it.
+    fn touched_endpoint(&self, object: &SpeculationEndpoint, bells: &Bells) {
+        bells.endpoint(name(&object.metadata), namespace(&object.metadata));
+        for deployment in self.deployments.state() {
+            if resolve::names(&deployment, object) {
+                bells.deployment(&deployment.name_any(), namespace(&deployment.metadata));
+            }
+        }
+    }
+
+    /// A profile concerns whoever asks for it.
+    fn touched_profile(&self, object: &AcceleratorProfile, bells: &Bells) {
+        let asks = |asked: Option<&Accelerator>| {
+            let named = asked.and_then(|asked| asked.profile.as_deref());
+            named.is_some() && named == object.metadata.name.as_deref()
+        };
+        for found in self.deployments.state() {
+            if asks(found.spec.target.accelerator.as_ref()) {
+                bells.deployment(&found.name_any(), namespace(&found.metadata));
+            }
+        }
+        for found in self.endpoints.state() {
+            if asks(found.spec.accelerator.as_ref()) {
+                bells.endpoint(&found.name_any(), namespace(&found.metadata));
+            }
+        }
+    }
+}
+
+/// What was made for somebody concerns whom it was made for.
+fn ring_owner(bells: &Bells, object: &DynamicObject) {
+    let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
+    if let Some(name) = object.labels().get(OF_DEPLOYMENT) {
+        bells.deployment(name, namespace);
+    }
+    if let Some(name) = object.labels().get(OF_ENDPOINT) {
+        bells.endpoint(name, namespace);
+    }
+}
+
+/// Keeps a store up to date, for ever, and tells of what was touched, and whether it is gone.
+async fn follow<K>(
+    events: impl futures::Stream<Item = watcher::Result<Event<K>>> + Send,
+    mut writer: Writer<K>,
+    mut touched: impl FnMut(&K, bool) + Send,
+) where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+    K::DynamicType: Clone + Eq + Hash,
+{
+    let lean = |object: &mut K| {
+        // Half of an object's bytes, and nothing here reads it.
+        object.meta_mut().managed_fields = None;
+    };
+    let mut events = Box::pin(events.default_backoff().modify(lean));
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(event) => {
+                writer.apply_watcher_event(&event);
+                match &event {
+                    Event::Apply(object) | Event::InitApply(object) => touched(object, false),
+                    Event::Delete(object) => touched(object, true),
+                    Event::Init | Event::InitDone => {}
+                }
+            }
+            Err(error) => tracing::warn!(%error, "a watch broke off and is started again"),
+        }
+    }
+}
+
+/// Digest of what was applied last.
+pub(crate) fn applied(object: &DynamicObject) -> Option<&str> {
+    object.annotations().get(APPLIED).map(String::as_str)
+}

@@ -1,0 +1,294 @@
+//! The operator against a real API server: etcd, kube-apiserver and the controllers that make pods of
+//! Deployments and collect garbage. No node runs anything; the test says which pods are ready.
+//!
+//! The programs are those of `make cluster`. Without them nothing is tested, loudly; with
+//! `FORETOKEN_TEST_CLUSTER=required` that is a failure.
+#![expect(clippy::unwrap_used, reason = "what tests are made of may fail them")]
+
+mod cluster;
+mod control_plane;
+
+use std::time::Duration;
+
+use foretoken_crds::status::condition::{ACCEPTED, ENDPOINTS_RESOLVED, READY};
+use foretoken_operator::Made;
+use serde_json::json;
+
+use cluster::{Cluster, Operator};
+use control_plane::ControlPlane;
+
+const EXAMPLE: &str = include_str!("../../../examples/shared-endpoint.yaml");
+
+/// How long nothing may happen for it to count as silence.
+const SILENCE: Duration = Duration::from_secs(3);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_becomes_what_its_objects_say_and_stays_so() {
+    let Some(control_plane) = ControlPlane::start() else {
+        return;
+    };
+    let cluster = Cluster::connect(&control_plane).await;
+    cluster.install_kinds().await;
+    let operator = Operator::start(&cluster, "first");
+    cluster.apply(EXAMPLE).await;
+
+    everything_is_made(&cluster).await;
+    cluster.settles(SILENCE).await;
+    operator.stop().await;
+    let before = cluster.writes();
+    let operator = Operator::start(&cluster, "second");
+    cluster.has_lease("second").await;
+    tokio::time::sleep(SILENCE).await;
+    assert_eq!(
+        cluster.writes_since(before),
+        [""; 0],
+        "a second operator finds all done"
+    );
+
+    readiness_is_told(&cluster).await;
+    only_what_changed_is_written(&cluster).await;
+    edits_by_hand_are_undone(&cluster).await;
+    a_policy_without_a_data_path_is_refused(&cluster).await;
+    a_grant_is_needed(&cluster).await;
+    names_of_others_are_not_taken(&cluster).await;
+    what_is_deleted_takes_its_objects_along(&cluster).await;
+    operator.stop().await;
+    operators_take_turns(&cluster).await;
+}
+
+/// Objects of the example: kind, namespace and name.
+fn made() -> Vec<(Made, &'static str, String)> {
+    const OF_EACH: [Made; 6] = [
+        Made::ServiceAccount,
+        Made::ConfigMap,
+        Made::Service,
+        Made::NetworkPolicy,
+        Made::PodDisruptionBudget,
+        Made::Deployment,
+    ];
+    let mut all = Vec::new();
+    let names = [
+        ("drafts", "draft"),
+        ("chat", "target"),
+        ("chat", "router"),
+        ("tales", "target"),
+        ("tales", "router"),
+    ];
+    for (namespace, component) in names {
+        all.extend(OF_EACH.map(|kind| (kind, namespace, format!("story-{component}"))));
+    }
+    all.extend(
+        ["chat", "tales"].map(|place| (Made::ConfigMap, place, "story-registry".to_owned())),
+    );
+    all
+}
+
+async fn everything_is_made(cluster: &Cluster) {
+    for (kind, namespace, name) in made() {
+        cluster.exists(kind, namespace, &name).await;
+    }
+    let count = cluster.count_made().await;
+    assert_eq!(count, made().len(), "and nothing else");
+    let registry = cluster
+        .get(Made::ConfigMap, "chat", "story-registry")
+        .await
+        .unwrap();
+    let text = registry.data["data"]["registry.json"].as_str().unwrap();
+    assert!(
+        text.contains("http://story-draft.drafts.svc:7100"),
+        "{text}"
+    );
+    for place in ["chat", "tales"] {
+        cluster
+            .deployment_is(place, ACCEPTED, "True Accepted")
+            .await;
+        cluster
+            .deployment_is(place, ENDPOINTS_RESOLVED, "True Resolved")
+            .await;
+        cluster
+            .deployment_is(place, READY, "False NoTargetReady")
+            .await;
+    }
+    cluster
+        .endpoint_is("drafts", READY, "False NoDraftReady")
+        .await;
+    let endpoint = cluster.endpoint("drafts").await;
+    assert_eq!(
+        endpoint.metadata.finalizers.unwrap(),
+        ["foretoken.io/drain"]
+    );
+}
+
+async fn readiness_is_told(cluster: &Cluster) {
+    cluster.make_pods_ready("drafts", 1).await;
+    cluster.make_pods_ready("chat", 2).await;
+    cluster
+        .endpoint_is("drafts", READY, "True DraftReady")
+        .await;
+    cluster.deployment_is("chat", READY, "True Serving").await;
+    cluster
+        .deployment_is("chat", "Progressing", "False Complete")
+        .await;
+    cluster
+        .deployment_is("tales", READY, "False NoTargetReady")
+        .await;
+    let status = cluster.deployment("chat").await.status.unwrap();
+    assert_eq!(status.targets.as_deref(), Some("1/1"));
+    assert_eq!(format!("{:?}", status.speculation.unwrap().state), "Active");
+    let endpoint = cluster.endpoint("drafts").await.status.unwrap();
+    assert_eq!(
+        (endpoint.drafts.as_deref(), endpoint.slots),
+        (Some("1/1"), Some(64))
+    );
+    cluster.has_event("chat", "Serving").await;
+}
+
+async fn only_what_changed_is_written(cluster: &Cluster) {
+    cluster.settles(SILENCE).await;
+    let before = cluster.writes();
+    cluster
+        .patch_deployment("chat", &json!({"spec": {"target": {"replicas": 2}}}))
+        .await;
+    cluster
+        .status_of("chat", |status| status.targets.as_deref() == Some("1/2"))
+        .await;
+    cluster.settles(SILENCE).await;
+    let written = cluster.objects_written_since(before);
+    assert_eq!(written, ["patch chat/deployments/story-target"]);
+
+    let before = cluster.writes();
+    let policy = json!({"spec": {"speculation": {"policy": {"type": "Speculative"}}}});
+    cluster.patch_deployment("chat", &policy).await;
+    cluster
+        .becomes(Made::ConfigMap, "chat", "story-target", |map| {
+            map.data
+                .to_string()
+                .contains(r#"\"policy\": \"Speculative\""#)
+        })
+        .await;
+    cluster.settles(SILENCE).await;
+    let written = cluster.objects_written_since(before);
+    let expected = [
+        "patch chat/configmaps/story-target",
+        "patch chat/deployments/story-target",
+    ];
+    assert_eq!(
+        written, expected,
+        "pods start anew with what they read at their start"
+    );
+}
+
+async fn edits_by_hand_are_undone(cluster: &Cluster) {
+    let edit = json!({"spec": {"selector": {"foretoken.io/deployment": "nobody"}}});
+    cluster
+        .edit(Made::Service, "tales", "story-target", &edit)
+        .await;
+    cluster
+        .becomes(Made::Service, "tales", "story-target", |service| {
+            service.data["spec"]["selector"]["foretoken.io/deployment"] == "story"
+        })
+        .await;
+    cluster
+        .delete_made(Made::ConfigMap, "tales", "story-registry")
+        .await;
+    cluster
+        .exists(Made::ConfigMap, "tales", "story-registry")
+        .await;
+}
+
+async fn a_policy_without_a_data_path_is_refused(cluster: &Cluster) {
+    let before = cluster
+        .get(Made::Deployment, "chat", "story-target")
+        .await
+        .unwrap();
+    let policy = json!({"spec": {"speculation": {"policy": {"type": "MirrorSD"}}}});
+    cluster.patch_deployment("chat", &policy).await;
+    cluster
+        .deployment_is("chat", ACCEPTED, "False PolicyNotServed")
+        .await;
+    cluster.deployment_is("chat", READY, "True Serving").await;
+    cluster.has_event("chat", "PolicyNotServed").await;
+    let after = cluster
+        .get(Made::Deployment, "chat", "story-target")
+        .await
+        .unwrap();
+    assert_eq!(
+        before.data["spec"], after.data["spec"],
+        "what ran before goes on"
+    );
+    let policy = json!({"spec": {"speculation": {"policy": {"type": "SSD"}}}});
+    cluster.patch_deployment("chat", &policy).await;
+    cluster
+        .deployment_is("chat", ACCEPTED, "True Accepted")
+        .await;
+}
+
+async fn a_grant_is_needed(cluster: &Cluster) {
+    cluster.label_namespace("tales", &json!(null)).await;
+    cluster
+        .deployment_is("tales", ENDPOINTS_RESOLVED, "False NotGranted")
+        .await;
+    cluster
+        .becomes(Made::ConfigMap, "tales", "story-registry", |map| {
+            !map.data.to_string().contains("story-draft")
+        })
+        .await;
+    cluster.label_namespace("tales", &json!("shared")).await;
+    cluster
+        .deployment_is("tales", ENDPOINTS_RESOLVED, "True Resolved")
+        .await;
+}
+
+async fn names_of_others_are_not_taken(cluster: &Cluster) {
+    cluster
+        .apply("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: mine-target, namespace: chat}\ndata: {a: b}\n")
+        .await;
+    let text = EXAMPLE
+        .split("---\n")
+        .find(|text| text.contains("SpecDecodeDeployment") && text.contains("namespace: chat"))
+        .unwrap();
+    cluster
+        .apply(&text.replace("name: story\n", "name: mine\n"))
+        .await;
+    cluster
+        .condition_is("chat", "mine", ACCEPTED, "False NameTaken")
+        .await;
+    let theirs = cluster
+        .get(Made::ConfigMap, "chat", "mine-target")
+        .await
+        .unwrap();
+    assert_eq!(theirs.data["data"], json!({"a": "b"}));
+    cluster.delete_deployment("chat", "mine").await;
+}
+
+async fn what_is_deleted_takes_its_objects_along(cluster: &Cluster) {
+    // Two deployments use the endpoint: it stays until their targets have heard.
+    cluster.delete_endpoint("drafts").await;
+    cluster
+        .deployment_is("tales", ENDPOINTS_RESOLVED, "False EndpointDeleting")
+        .await;
+    cluster
+        .exists(Made::Deployment, "drafts", "story-draft")
+        .await;
+    for place in ["chat", "tales"] {
+        cluster.delete_deployment(place, "story").await;
+    }
+    // Nobody is left who would have to hear.
+    for (kind, namespace, name) in made() {
+        cluster.is_gone(kind, namespace, &name).await;
+    }
+}
+
+async fn operators_take_turns(cluster: &Cluster) {
+    let first = Operator::start(cluster, "a");
+    cluster.has_lease("a").await;
+    let second = Operator::start(cluster, "b");
+    tokio::time::sleep(SILENCE).await;
+    cluster.has_lease("a").await;
+    cluster.steal_lease("c").await;
+    let lost = first.ended().await.unwrap_err().to_string();
+    assert!(lost.contains("c holds it"), "{lost}");
+    cluster.steal_lease("").await;
+    cluster.has_lease("b").await;
+    second.stop().await;
+}
