@@ -100,7 +100,7 @@ mod tests {
         for (_, text) in files("registry.json") {
             let directory: foretoken_registry::Directory = serde_json::from_str(&text).unwrap();
             assert_eq!(directory.check(), Ok(()));
-            assert_eq!(directory.endpoints.len(), 1);
+            assert_eq!(directory.pools.endpoints.len(), 1);
         }
     }
 }

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! One pod is one replica. The registry names headless Services, so that whoever dials resolves the
-//! name and finds pods that are ready; it is read again when it changes, and no pod restarts for
+//! name and finds every pod that is ready; it is read again when it changes, and no pod restarts for
 //! it. All else that services are told is read when they start, so its digest is part of the pods.
 
 mod deployment;

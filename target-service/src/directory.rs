@@ -87,8 +87,8 @@ mod tests {
             entry("fixed", 5, 9),
         ];
         let directory = Directory {
-            targets: Vec::new(),
             endpoints,
+            ..Directory::default()
         };
         let merged = merge(&[("fixed".into(), Address::loopback(1))], &directory);
         let names: Vec<_> = merged.iter().map(|(name, _)| name.as_str()).collect();

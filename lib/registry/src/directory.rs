@@ -15,6 +15,29 @@ pub struct Directory {
     /// Endpoints that targets may draft with.
     #[serde(default)]
     pub endpoints: Vec<EndpointEntry>,
+    /// Names that stand for several of them. A registry that resolves them leaves none.
+    #[serde(default, skip_serializing_if = "Pools::is_empty")]
+    pub pools: Pools,
+}
+
+/// Entries whose address has a name for a host that stands for several: there is one at each
+/// address that the name resolves to, as with a headless Service of Kubernetes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Pools {
+    /// Targets of one model; each is called `NAME@ADDRESS`.
+    #[serde(default)]
+    pub targets: Vec<TargetEntry>,
+    /// Endpoints of one weight each; named in the same way.
+    #[serde(default)]
+    pub endpoints: Vec<EndpointEntry>,
+}
+
+impl Pools {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.targets.is_empty() && self.endpoints.is_empty()
+    }
 }
 
 /// A target that serves requests.
@@ -70,17 +93,16 @@ pub enum DirectoryError {
 impl Directory {
     /// Checks what the types cannot say.
     pub fn check(&self) -> Result<(), DirectoryError> {
-        if self.targets.iter().any(|target| target.model.is_empty()) {
+        let targets = || self.targets.iter().chain(&self.pools.targets);
+        let endpoints = || self.endpoints.iter().chain(&self.pools.endpoints);
+        if targets().any(|target| target.model.is_empty()) {
             return Err(DirectoryError::Empty {
                 kind: "targets",
                 field: "model",
             });
         }
-        check_names("targets", self.targets.iter().map(|target| &target.name))?;
-        check_names(
-            "endpoints",
-            self.endpoints.iter().map(|endpoint| &endpoint.name),
-        )
+        check_names("targets", targets().map(|target| &target.name))?;
+        check_names("endpoints", endpoints().map(|endpoint| &endpoint.name))
     }
 }
 

@@ -8,12 +8,14 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::{sync::watch, task::JoinHandle, time::Instant};
 
-use crate::{Directory, DirectoryError, Registry};
+use crate::{Directory, DirectoryError, Registry, resolution::Resolution};
 
 /// How often the file is looked at. A look is one `stat`.
 const POLL: Duration = Duration::from_millis(200);
+/// How often names of pools are resolved.
+const RESOLVE: Duration = Duration::from_secs(1);
 
 /// Why a directory file cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -62,12 +64,15 @@ pub struct StaticRegistry {
 
 impl StaticRegistry {
     /// Reads `path` (YAML, of which JSON is a part) and watches it, on the current tokio runtime.
-    /// The first read has to succeed.
+    /// The first read has to succeed. What pools stand for comes a moment later, since names take
+    /// time to resolve.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, RegistryError> {
         let path = path.into();
         let stamp = Stamp::of(&path);
-        let (sender, directory) = watch::channel(Arc::new(read_directory(&path)?));
-        let poll = tokio::spawn(poll(path, stamp, sender));
+        let file = read_directory(&path)?;
+        let first = Resolution::default().expand(&file);
+        let (sender, directory) = watch::channel(Arc::new(first));
+        let poll = tokio::spawn(poll(path, stamp, file, sender));
         Ok(Self { directory, poll })
     }
 }
@@ -106,29 +111,45 @@ impl Stamp {
     }
 }
 
-async fn poll(path: PathBuf, mut known: Option<Stamp>, sender: watch::Sender<Arc<Directory>>) {
+async fn poll(
+    path: PathBuf,
+    mut known: Option<Stamp>,
+    mut file: Directory,
+    sender: watch::Sender<Arc<Directory>>,
+) {
+    let mut resolution = Resolution::default();
+    let mut resolved: Option<Instant> = None;
     let mut timer = tokio::time::interval(POLL);
     timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         timer.tick().await;
         let stamp = Stamp::of(&path);
-        if stamp == known {
+        let is_new = stamp != known;
+        if is_new {
+            known = stamp;
+            match read_directory(&path) {
+                Ok(directory) => file = directory,
+                Err(error) => {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(error, "keeping the last good directory");
+                }
+            }
+        }
+        let is_due = resolved.is_none_or(|at| at.elapsed() >= RESOLVE);
+        if !file.pools.is_empty() && (is_new || is_due) {
+            resolution.refresh(&file.pools).await;
+            resolved = Some(Instant::now());
+        } else if !is_new {
             continue;
         }
-        known = stamp;
-        match read_directory(&path) {
-            Ok(directory) => {
-                sender.send_if_modified(|current| {
-                    let changed = **current != directory;
-                    *current = Arc::new(directory);
-                    changed
-                });
+        let directory = resolution.expand(&file);
+        sender.send_if_modified(|current| {
+            let changed = **current != directory;
+            if changed {
+                *current = Arc::new(directory);
             }
-            Err(error) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, "keeping the last good directory");
-            }
-        }
+            changed
+        });
     }
 }
 

@@ -5,12 +5,13 @@
 
 mod directory;
 mod file;
+mod resolution;
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-pub use directory::{Directory, DirectoryError, EndpointEntry, TargetEntry};
+pub use directory::{Directory, DirectoryError, EndpointEntry, Pools, TargetEntry};
 pub use file::{RegistryError, StaticRegistry, write_directory};
 
 /// A source of the truth about who exists.

@@ -4,7 +4,7 @@ use foretoken_crds::{
     AcceleratorProfile, Kind, SpecDecodeDeployment, deployment::ExposureType,
     endpoint::EndpointSpec,
 };
-use foretoken_registry::{Directory, EndpointEntry, TargetEntry};
+use foretoken_registry::{Directory, EndpointEntry, Pools, TargetEntry};
 use foretoken_router::{ModelConfig, RouterConfig};
 use foretoken_target::TargetConfig;
 use serde_json::{Value, json};
@@ -116,8 +116,11 @@ impl Build<'_> {
             }
         };
         let directory = Directory {
-            targets: vec![target],
-            endpoints: self.given.endpoints.iter().map(endpoint).collect(),
+            pools: Pools {
+                targets: vec![target],
+                endpoints: self.given.endpoints.iter().map(endpoint).collect(),
+            },
+            ..Directory::default()
         };
         let content = json!({"data": {REGISTRY: file(&directory)}});
         self.owner

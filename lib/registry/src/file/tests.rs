@@ -13,6 +13,7 @@ fn directory(target: &str) -> Directory {
             address: "unix:/run/draft-0.sock".parse().expect("address"),
             weight: 3,
         }],
+        ..Directory::default()
     }
 }
 
@@ -116,4 +117,21 @@ async fn a_change_is_seen_and_a_broken_edit_keeps_the_last_good_directory() {
 async fn a_missing_file_is_an_error_at_the_start() {
     let error = StaticRegistry::open("/nonexistent/directory.yaml").expect_err("is missing");
     assert!(matches!(error, RegistryError::Read { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_pool_becomes_what_its_name_stands_for() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("directory.yaml");
+    let text = "pools:\n  targets:\n  - {name: t, model: m, address: http://localhost:9}\n";
+    fs::write(&path, text).expect("writes");
+    let registry = StaticRegistry::open(&path).expect("opens");
+    let mut directory = registry.watch();
+    let has_one = |directory: &Arc<Directory>| {
+        let mut names = directory.targets.iter().map(|target| target.name.as_str());
+        names.any(|name| ["t@127.0.0.1", "t@::1"].contains(&name))
+    };
+    let found = directory.wait_for(has_one).await.expect("lives").clone();
+    assert!(found.pools.is_empty());
+    assert_eq!(found.targets[0].model, "m");
 }

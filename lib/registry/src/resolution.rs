@@ -1,0 +1,173 @@
+//! Names that stand for several: one target or endpoint at each address that a name resolves to,
+//! as the headless Services of a cluster have it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    time::Duration,
+};
+
+use foretoken_protocol::Address;
+use tokio::{net::lookup_host, task::JoinSet, time::timeout};
+
+use crate::{Directory, EndpointEntry, Pools, TargetEntry};
+
+/// How long names may take to be resolved.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What names were last resolved to.
+#[derive(Debug, Default)]
+pub(crate) struct Resolution {
+    known: BTreeMap<String, BTreeSet<IpAddr>>,
+}
+
+impl Resolution {
+    /// Resolves the names of `pools` anew. One that cannot be resolved keeps what it had: who
+    /// answers for names may be away, and who is gone is found out by dialling.
+    pub(crate) async fn refresh(&mut self, pools: &Pools) {
+        let names: BTreeSet<String> = hosts(pools).collect();
+        self.known.retain(|name, _| names.contains(name));
+        let mut lookups = JoinSet::new();
+        for name in names {
+            lookups.spawn(async move {
+                // The port is only there because the system asks for one.
+                let found = timeout(PATIENCE, lookup_host((name.as_str(), 0))).await;
+                let found = found.ok()?.ok()?;
+                let addresses: BTreeSet<IpAddr> = found.map(|address| address.ip()).collect();
+                Some((name, addresses))
+            });
+        }
+        while let Some(looked_up) = lookups.join_next().await {
+            if let Ok(Some((name, addresses))) = looked_up {
+                self.known.insert(name, addresses);
+            }
+        }
+    }
+
+    /// `directory` with one entry for each address that a pool's name stands for, and no pools.
+    pub(crate) fn expand(&self, directory: &Directory) -> Directory {
+        let Directory {
+            targets,
+            endpoints,
+            pools,
+        } = directory;
+        let mut expanded = Directory {
+            targets: targets.clone(),
+            endpoints: endpoints.clone(),
+            pools: Pools::default(),
+        };
+        for pool in &pools.targets {
+            for (name, address) in self.each(&pool.name, &pool.address) {
+                expanded.targets.push(TargetEntry {
+                    name,
+                    address,
+                    ..pool.clone()
+                });
+            }
+        }
+        for pool in &pools.endpoints {
+            for (name, address) in self.each(&pool.name, &pool.address) {
+                expanded.endpoints.push(EndpointEntry {
+                    name,
+                    address,
+                    ..pool.clone()
+                });
+            }
+        }
+        expanded
+    }
+
+    /// Name and address of each that `address` stands for.
+    fn each(&self, name: &str, address: &Address) -> Vec<(String, Address)> {
+        let Address::Tcp { host, port } = address else {
+            // A socket is one.
+            return vec![(name.to_owned(), address.clone())];
+        };
+        let found = self.known.get(host).into_iter().flatten();
+        found
+            .map(|ip| {
+                let address = Address::Tcp {
+                    host: ip.to_string(),
+                    port: *port,
+                };
+                (format!("{name}@{ip}"), address)
+            })
+            .collect()
+    }
+}
+
+/// Names that have to be resolved.
+fn hosts(pools: &Pools) -> impl Iterator<Item = String> {
+    let targets = pools.targets.iter().map(|entry| &entry.address);
+    let endpoints = pools.endpoints.iter().map(|entry| &entry.address);
+    targets
+        .chain(endpoints)
+        .filter_map(|address| match address {
+            Address::Tcp { host, .. } => Some(host.clone()),
+            Address::Unix(_) => None,
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directory() -> Directory {
+        let address: Address = "http://drafts.test:7100".parse().expect("address");
+        let pool = EndpointEntry {
+            name: "drafts/story".into(),
+            address,
+            weight: 3,
+        };
+        Directory {
+            pools: Pools {
+                endpoints: vec![pool],
+                ..Pools::default()
+            },
+            ..Directory::default()
+        }
+    }
+
+    #[test]
+    fn a_pool_has_one_entry_for_each_address_of_its_name() {
+        let mut resolution = Resolution::default();
+        assert_eq!(resolution.expand(&directory()), Directory::default());
+        let addresses = ["10.0.0.2", "10.0.0.1", "fd00::1"];
+        let addresses = addresses.map(|ip| ip.parse().expect("an address")).into();
+        resolution.known.insert("drafts.test".into(), addresses);
+        let expanded = resolution.expand(&directory()).endpoints;
+        let said = expanded
+            .iter()
+            .map(|entry| format!("{} {} {}", entry.name, entry.address, entry.weight));
+        assert_eq!(
+            said.collect::<Vec<_>>(),
+            [
+                "drafts/story@10.0.0.1 http://10.0.0.1:7100 3",
+                "drafts/story@10.0.0.2 http://10.0.0.2:7100 3",
+                "drafts/story@fd00::1 http://[fd00::1]:7100 3",
+            ]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_name_that_cannot_be_resolved_keeps_what_it_had() {
+        let mut resolution = Resolution::default();
+        let ip: IpAddr = "10.0.0.1".parse().expect("an address");
+        // Names under `invalid` never exist (RFC 6761).
+        resolution
+            .known
+            .insert("drafts.invalid".into(), [ip].into());
+        resolution
+            .known
+            .insert("others.invalid".into(), [ip].into());
+        let mut pools = directory().pools;
+        pools.endpoints[0].address = "http://drafts.invalid:1".parse().expect("address");
+        resolution.refresh(&pools).await;
+        let known: Vec<_> = resolution.known.keys().collect();
+        assert_eq!(
+            known,
+            ["drafts.invalid"],
+            "and what nobody names is forgotten"
+        );
+    }
+}
