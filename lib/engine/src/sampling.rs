@@ -6,7 +6,7 @@
 
 #![expect(unsafe_code, reason = "vector instructions behind run-time detection")]
 
-use foretoken_speculation::sampling::{Bounds, NoisyRow, Scratch};
+use foretoken_speculation::sampling::{Bounds, LawRow, NoisyRow, Scratch};
 
 use crate::isa::Isa;
 
@@ -21,12 +21,20 @@ fn scratch_for(isa: Isa) -> Scratch {
         _ if !isa.is_supported() => Scratch::new(),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 | Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Amx => {
-            // SAFETY: the machine has the instructions, as checked above.
-            Scratch::with_bounds(|row, bounds| unsafe { avx512(row, bounds) })
+            Scratch::with_vectors(
+                // SAFETY: the machine has the instructions, as checked above.
+                |row, bounds| unsafe { avx512(row, bounds) },
+                // SAFETY: as above.
+                |row, weights| unsafe { weigh_avx512(row, weights) },
+            )
         }
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above.
-        Isa::Avx2 => Scratch::with_bounds(|row, bounds| unsafe { avx2(row, bounds) }),
+        Isa::Avx2 => Scratch::with_vectors(
+            // SAFETY: as above.
+            |row, bounds| unsafe { avx2(row, bounds) },
+            // SAFETY: as above.
+            |row, weights| unsafe { weigh_avx2(row, weights) },
+        ),
         _ => Scratch::new(),
     }
 }
@@ -41,6 +49,18 @@ fn avx512(row: &NoisyRow<'_>, bounds: &mut Bounds) {
 #[target_feature(enable = "avx2")]
 fn avx2(row: &NoisyRow<'_>, bounds: &mut Bounds) {
     row.bound(bounds);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
+fn weigh_avx512(row: &LawRow<'_>, weights: &mut [f64]) -> f64 {
+    row.weigh(weights)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn weigh_avx2(row: &LawRow<'_>, weights: &mut [f64]) -> f64 {
+    row.weigh(weights)
 }
 
 #[cfg(test)]
@@ -79,6 +99,27 @@ mod tests {
                     assert_eq!(plain.bounds(), fast.bounds(), "{isa}, {len} tokens");
                     sampler.push(token);
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn every_path_gives_probabilities_of_the_same_bits() {
+        for isa in Isa::available() {
+            let (mut plain, mut fast) = (Scratch::new(), scratch_for(isa));
+            let (mut p, mut same) = (Vec::new(), Vec::new());
+            for (seed, len) in [1, 15, 16, 65, 4096, 4099].into_iter().enumerate() {
+                let mut row = row(len, seed);
+                row[0] = 3.0;
+                let params = SamplingParams {
+                    temperature: 0.7,
+                    ..SamplingParams::default()
+                };
+                let sampler = Sampler::new(params, Seed(1), &[], 0).unwrap();
+                sampler.distribution(&row, &mut plain, &mut p);
+                sampler.distribution(&row, &mut fast, &mut same);
+                let bits = |p: &[f64]| p.iter().map(|p| p.to_bits()).collect::<Vec<_>>();
+                assert_eq!(bits(&p), bits(&same), "{isa}, {len} tokens");
             }
         }
     }

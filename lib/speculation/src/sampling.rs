@@ -13,6 +13,7 @@
 mod argmax;
 mod bounds;
 mod history;
+mod law;
 mod logprobs;
 mod rank;
 mod sampler;
@@ -27,6 +28,7 @@ use alloc::{
 pub use self::{
     bounds::{BoundRow, Bounds, NoisyRow},
     history::History,
+    law::{LawRow, WeighRow},
     logprobs::{Logprobs, logprobs},
     rank::{RankBy, Ranked, Ranking},
     sampler::{Sampler, Scratch},

@@ -222,6 +222,19 @@ impl<'a> Law<'a> {
         }
     }
 
+    /// Sum of `max(scale * p - q, 0)`, where `p` is a distribution: all of it counts where `q` has
+    /// nothing.
+    fn residual(self, p: &[f64], scale: f64) -> f64 {
+        let (mut beside, mut left) = (scale, 0.0);
+        for &(token, weight) in self.entries {
+            let p = scale * probability(p, token);
+            beside -= p;
+            left += (p - f64::from(weight) / self.total).max(0.0);
+        }
+        // Less than rounding leaves of nothing is nothing.
+        left + if beside > 1e-14 { beside } else { 0.0 }
+    }
+
     /// Turns `p` into `max(scale * p - q, 0)`, not normalised; returns its sum.
     fn subtract_from(self, p: &mut [f64], scale: f64) -> f64 {
         for p in p.iter_mut() {

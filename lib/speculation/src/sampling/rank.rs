@@ -65,6 +65,7 @@ impl Sampler {
             bounds,
             bound,
             keys,
+            weigh: _,
         } = scratch;
         let logits = self.adjusted(logits, adjusted);
         let greedy = self.params.is_greedy();

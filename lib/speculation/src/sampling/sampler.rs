@@ -5,8 +5,9 @@ use alloc::vec::Vec;
 use super::{
     History, InvalidSampling, SamplingParams, argmax,
     bounds::{BoundRow, Bounds, NoisyRow},
+    law::{LawRow, WeighRow, law},
     support,
-    support::FEW,
+    support::{FEW, Support},
 };
 use crate::{
     Seed, TokenId,
@@ -32,21 +33,25 @@ pub struct Scratch {
     pub(super) bound: BoundRow,
     /// Sort keys of the tokens that truncation considers.
     pub(super) keys: Vec<u64>,
+    /// How weights of whole rows are made.
+    pub(super) weigh: WeighRow,
 }
 
 impl Scratch {
     /// Empty buffers.
     pub fn new() -> Self {
-        Self::with_bounds(bound)
+        Self::with_vectors(bound, weigh)
     }
 
-    /// Empty buffers, for a thread that has a faster way to call [`NoisyRow::bound`].
-    pub fn with_bounds(bound: BoundRow) -> Self {
+    /// Empty buffers, for a thread that has a faster way to call [`NoisyRow::bound`] and
+    /// [`LawRow::weigh`].
+    pub fn with_vectors(bound: BoundRow, weigh: WeighRow) -> Self {
         Self {
             logits: Vec::new(),
             bounds: Bounds::default(),
             bound,
             keys: Vec::new(),
+            weigh,
         }
     }
 
@@ -59,6 +64,11 @@ impl Scratch {
 /// Bounds with the instructions that this crate is compiled for.
 fn bound(row: &NoisyRow<'_>, bounds: &mut Bounds) {
     row.bound(bounds);
+}
+
+/// Weights with the same ones.
+fn weigh(row: &LawRow<'_>, weights: &mut [f64]) -> f64 {
+    row.weigh(weights)
 }
 
 impl Default for Scratch {
@@ -103,6 +113,7 @@ impl Sampler {
             bounds,
             bound,
             keys,
+            weigh: _,
         } = scratch;
         let logits = self.adjusted(logits, adjusted);
         if self.params.is_greedy() {
@@ -135,39 +146,34 @@ impl Sampler {
         scratch: &mut Scratch,
         probabilities: &mut Vec<f64>,
     ) {
-        probabilities.clear();
-        probabilities.resize(logits.len(), 0.0);
         let Scratch {
             logits: adjusted,
             keys,
+            weigh,
             ..
         } = scratch;
-        self.adjust(logits, adjusted);
-        if self.params.is_greedy() || !adjusted.iter().any(|&logit| logit > f32::NEG_INFINITY) {
-            if let Some(p) = probabilities.get_mut(argmax::greedy(adjusted).index()) {
+        let logits = self.adjusted(logits, adjusted);
+        let top = argmax::maximum(logits);
+        if self.params.is_greedy() || top == f32::NEG_INFINITY {
+            probabilities.clear();
+            probabilities.resize(logits.len(), 0.0);
+            if let Some(p) = probabilities.get_mut(argmax::greedy(logits).index()) {
                 *p = 1.0;
             }
             return;
         }
-        let cut = support::cut(adjusted, &self.params, keys).cut;
-        let temperature = f64::from(self.params.temperature);
-        let top = f64::from(argmax::maximum(adjusted));
-        let mut total = 0.0;
-        for (index, (p, &logit)) in probabilities.iter_mut().zip(adjusted.iter()).enumerate() {
-            if support::key(logit, index) >= cut && !logit.is_nan() {
-                // The difference is not a number if both are infinite: full weight.
-                let difference = f64::from(logit) - top;
-                *p = if difference.is_nan() {
-                    1.0
-                } else {
-                    libm::exp(difference / temperature)
-                };
-                total += *p;
-            }
+        let mut support = Support::EVERYTHING;
+        if self.params.truncates() {
+            support = support::cut(logits, &self.params, keys);
         }
-        for p in probabilities.iter_mut() {
-            *p /= total;
-        }
+        let row = LawRow {
+            logits,
+            top: f64::from(top),
+            inverse: 1.0 / f64::from(self.params.temperature),
+            cut: support.cut,
+        };
+        let few = (support.len <= FEW).then_some(keys);
+        law(&row, *weigh, few, probabilities);
     }
 
     /// Appends a token to the sequence.

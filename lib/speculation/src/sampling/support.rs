@@ -124,6 +124,14 @@ pub(super) struct Support {
     pub(super) len: usize,
 }
 
+impl Support {
+    /// That of a row which nothing is cut off from.
+    pub(super) const EVERYTHING: Self = Self {
+        cut: EVERYTHING,
+        len: usize::MAX,
+    };
+}
+
 /// The nucleus of the tokens at `floor` or above. One pass adds up weights by distance from the
 /// likeliest; only the tokens at the distance where the sum gets there have to be sorted.
 fn nucleus(logits: &[f32], top_p: f64, scale: Scale, floor: f32, keys: &mut Vec<u64>) -> Support {

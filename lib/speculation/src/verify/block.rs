@@ -21,24 +21,32 @@ pub fn block(
 ) -> Verdict {
     let mut accepted = 0;
     let (mut p, mut decide) = (Vec::new(), Vec::new());
-    let mut a = 1.0_f64;
+    let (mut a, mut scale) = (1.0_f64, 1.0);
     for (i, &token) in window.iter().enumerate() {
         target(i, &mut p);
         let mut point = Default::default();
         let law = Law::of(token, q.get(i), &mut point);
-        let next = (a * probability(&p, token) / law.drawn).min(1.0);
-        let residual = law.subtract_from(&mut p, a);
+        let residual = law.residual(&p, a);
         // Without tokens before it there is nothing to accept: position 0 is always possible.
-        if i == 0 || coins.accept(ratio(residual, a)) {
-            accepted = i;
+        let possible = i == 0 || coins.accept(ratio(residual, a));
+        let next = (a * probability(&p, token) / law.drawn).min(1.0);
+        if possible {
+            (accepted, scale) = (i, a);
             mem::swap(&mut p, &mut decide);
         }
         a = next;
     }
     target(window.len(), &mut p);
-    if window.is_empty() || coins.accept(a) {
-        accepted = window.len();
-        mem::swap(&mut p, &mut decide);
+    match window.get(accepted) {
+        // Only where it is needed: a pass over the vocabulary.
+        Some(&token) if !coins.accept(a) => {
+            let mut point = Default::default();
+            Law::of(token, q.get(accepted), &mut point).subtract_from(&mut decide, scale);
+        }
+        _ => {
+            accepted = window.len();
+            decide = p;
+        }
     }
     Verdict {
         accepted,
