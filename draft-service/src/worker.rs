@@ -9,6 +9,7 @@
 //! completed it.
 
 mod branches;
+mod outgoing;
 mod sessions;
 mod step;
 mod tenants;
@@ -224,7 +225,12 @@ impl<O: Outlet> Worker<O> {
             }
             let worked = self.step();
             // A verdict that ends a build is worth hearing at once.
-            pause = if self.flush() || self.builds() {
+            let sent = if worked {
+                self.flush_urgent()
+            } else {
+                self.flush()
+            };
+            pause = if sent || self.builds() {
                 Duration::ZERO
             } else {
                 LINK_PAUSE
@@ -333,17 +339,6 @@ impl<O: Outlet> Worker<O> {
         self.refused.insert(instance, reason);
     }
 
-    /// Sends what has piled up, one frame a link; says whether there was anything.
-    pub(crate) fn flush(&mut self) -> bool {
-        let any = !self.outgoing.is_empty();
-        for (link, messages) in self.outgoing.drain(..) {
-            if let Some(&listener) = self.links.get(&link) {
-                self.outlet.send(listener, link, messages);
-            }
-        }
-        any
-    }
-
     /// Tells the targets how busy this endpoint is, if that changed.
     pub(crate) fn report(&mut self) {
         let load = LoadReport {
@@ -373,15 +368,6 @@ impl<O: Outlet> Worker<O> {
             retry: true,
         };
         self.answer(link, refused);
-    }
-
-    /// Queues an answer for the next frame of `link`.
-    fn answer(&mut self, link: LinkId, message: ToTarget) {
-        self.metrics.note_bytes(Direction::Sent, &message);
-        match self.outgoing.iter_mut().find(|(to, _)| *to == link) {
-            Some((_, messages)) => messages.push(message),
-            None => self.outgoing.push((link, vec![message])),
-        }
     }
 }
 

@@ -79,6 +79,7 @@ impl<O: Outlet> Worker<O> {
             }
             ToDraft::Close { session, .. } => *session,
         };
+        self.drop_columns(link, id);
         let Some(index) = self.find(link, id) else {
             let answer = match &message {
                 ToDraft::Open(open) => Some(self.open(link, open)),
@@ -162,7 +163,7 @@ impl<O: Outlet> Worker<O> {
         }
     }
 
-    fn find(&self, link: LinkId, id: SessionId) -> Option<usize> {
+    pub(super) fn find(&self, link: LinkId, id: SessionId) -> Option<usize> {
         self.sessions
             .iter()
             .position(|session| session.link == link && session.draft.id() == id)

@@ -278,3 +278,42 @@ fn after_a_tree_entries_are_what_decoding_each_path_gives_and_leave_no_page() {
     rig.worker.close_where(|_| true);
     rig.assert_idle();
 }
+
+/// Frames with columns of a build, and the columns in each, as they are sent after every step.
+fn columns_by_frame(rig: &mut Rig) -> Vec<usize> {
+    let mut frames = Vec::new();
+    loop {
+        let worked = rig.worker.step();
+        if worked {
+            rig.worker.flush_urgent();
+        } else {
+            rig.worker.flush();
+        }
+        let columns = entries(&rig.take_sent()).len();
+        frames.extend((columns > 0).then_some(columns));
+        if !worked {
+            return frames;
+        }
+    }
+}
+
+#[test]
+fn columns_travel_together_if_the_verdict_is_far_off_and_alone_if_nothing_is_known_of_it() {
+    let mut rig = Rig::new(&DraftConfig::default(), language());
+    let tokens = prompt(20);
+    rig.tell(A, open_ahead(1, tokens.clone()));
+    rig.tell(A, verifying(1, 0, 20, &[TokenId(7)], &[TokenId(5)]));
+    assert_eq!(columns_by_frame(&mut rig), [1; K as usize]);
+    // So the next verification is expected to take about as long.
+    std::thread::sleep(std::time::Duration::from_millis(400));
+    rig.tell(A, verifying(1, 1, 21, &[TokenId(9)], &[TokenId(6)]));
+    assert_eq!(columns_by_frame(&mut rig), [K as usize]);
+    // A verdict that comes while columns wait leaves nothing of them to be sent.
+    rig.tell(A, verifying(1, 2, 22, &[TokenId(11)], &[TokenId(8)]));
+    while rig.worker.outgoing.is_empty() {
+        assert!(rig.worker.step(), "it drafts");
+        rig.worker.flush_urgent();
+    }
+    rig.tell(A, outcome(1, 3, 23, &[TokenId(12)], 0));
+    assert!(rig.worker.outgoing.is_empty() && rig.take_sent().is_empty());
+}

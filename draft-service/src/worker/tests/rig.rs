@@ -103,6 +103,11 @@ impl Rig {
 
     pub(super) fn collect(&mut self) -> Vec<(LinkId, ToTarget)> {
         self.worker.flush();
+        self.take_sent()
+    }
+
+    /// What was sent since the last time.
+    pub(super) fn take_sent(&self) -> Vec<(LinkId, ToTarget)> {
         let frames: Vec<_> = self
             .sent
             .lock()

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use foretoken_engine::sim::{Latency, SimOptions};
 use foretoken_protocol::{
-    generate::GenerateRequest,
+    generate::{GenerateRequest, GenerationStats},
     link::{LinkEvent, LoadReport, Welcome},
 };
 
@@ -178,8 +178,17 @@ fn unprofitable() -> Rig {
     rig
 }
 
-/// Serves a request to its end: whether a session was ever open, and the tokens drafted.
-fn serve(rig: &mut Rig, request: &GenerateRequest) -> (bool, u32) {
+/// How a request was served.
+struct Served {
+    /// Whether a session was ever open.
+    bound: bool,
+    /// Tokens drafted for it.
+    drafted: u32,
+    /// Windows that came too late: this host had other things to do.
+    late: u32,
+}
+
+fn serve(rig: &mut Rig, request: &GenerateRequest) -> Served {
     let mut output = rig.ask(request.clone());
     let mut bound = false;
     while !output.collect() {
@@ -188,15 +197,22 @@ fn serve(rig: &mut Rig, request: &GenerateRequest) -> (bool, u32) {
     }
     rig.turn();
     assert_eq!(output.tokens, plain(request));
-    (bound, output.stats().drafted)
+    let GenerationStats { drafted, late, .. } = *output.stats();
+    Served {
+        bound,
+        drafted,
+        late,
+    }
 }
 
 #[test]
 fn requests_are_not_bound_while_no_lookahead_pays_and_are_again_once_one_does() {
     let mut rig = unprofitable();
     let serve = |rig: &mut Rig, seed, tokens| serve(rig, &request(seed, 0.0, tokens));
-    assert!(serve(&mut rig, 0, 40).0, "nothing is known at first");
-    let bound = (1..=20).filter(|&seed| serve(&mut rig, seed, 40).0);
+    assert!(serve(&mut rig, 0, 40).bound, "nothing is known at first");
+    // A probe whose window is late is repeated.
+    let bound = (1..=20).map(|seed| serve(&mut rig, seed, 40));
+    let bound = bound.filter(|served| served.bound && served.late == 0);
     let bound = bound.count();
     assert!(
         (1..=12).contains(&bound),
@@ -204,9 +220,9 @@ fn requests_are_not_bound_while_no_lookahead_pays_and_are_again_once_one_does() 
     );
     rig.endpoint = MiniEndpoint::new(&language(), 1.0);
     // Outputs that end before an endpoint has settled are enough for a probe.
-    let probed = (21..500).any(|seed| serve(&mut rig, seed, 8).1 > 0);
+    let probed = (21..500).any(|seed| serve(&mut rig, seed, 8).drafted > 0);
     assert!(probed, "short outputs never get as far as a probe");
-    let again = (500..800).any(|seed| serve(&mut rig, seed, 40).1 > 20);
+    let again = (500..800).any(|seed| serve(&mut rig, seed, 40).drafted > 20);
     assert!(again, "a draft that has become good is never found out");
     rig.assert_idle();
 }
@@ -214,10 +230,11 @@ fn requests_are_not_bound_while_no_lookahead_pays_and_are_again_once_one_does() 
 #[test]
 fn what_is_learned_of_sampled_requests_does_not_decide_for_greedy_ones() {
     let mut rig = unprofitable();
-    let bound = (0..20).filter(|&seed| serve(&mut rig, &request(seed, 1.0, 40)).0);
+    let bound = (0..20).map(|seed| serve(&mut rig, &request(seed, 1.0, 40)));
+    let bound = bound.filter(|served| served.bound && served.late == 0);
     assert!(bound.count() < 15, "sampled requests are bound in vain");
     rig.endpoint = MiniEndpoint::new(&language(), 1.0);
-    let (bound, drafted) = serve(&mut rig, &request(20, 0.0, 40));
+    let Served { bound, drafted, .. } = serve(&mut rig, &request(20, 0.0, 40));
     // A probe would be one window.
     assert!(
         bound && drafted > 6,

@@ -1,0 +1,88 @@
+//! What is said to targets: one frame a link at a time.
+//!
+//! A target reads frames between two steps, when its user waits. Columns of continuations that would
+//! only lie there until its verdict is in therefore wait for the columns after them, as long as those
+//! will be there in time too.
+
+use std::time::Instant;
+
+use foretoken_protocol::link::LinkId;
+use foretoken_speculation::{SessionId, message::ToTarget};
+
+use super::{Outlet, Worker, sessions::Session, timing::Timing};
+use crate::metrics::Direction;
+
+/// Steps that must fit into the time left to a target's verdict for a column to wait for the next.
+const STEPS_TO_SPARE: f64 = 2.0;
+
+impl Session {
+    /// Whether a column it has drawn can wait for the next one, which takes `step` seconds.
+    fn may_hold(&self, step: f64, timing: &Timing, now: Instant) -> bool {
+        let left = self.verification.left(now, timing);
+        self.draft.build().is_some() && left.is_some_and(|left| left > STEPS_TO_SPARE * step)
+    }
+}
+
+impl<O: Outlet> Worker<O> {
+    /// Queues an answer for the next frame of `link`.
+    pub(super) fn answer(&mut self, link: LinkId, message: ToTarget) {
+        self.metrics.note_bytes(Direction::Sent, &message);
+        match self.outgoing.iter_mut().find(|(to, _)| *to == link) {
+            Some((_, messages)) => messages.push(message),
+            None => self.outgoing.push((link, vec![message])),
+        }
+    }
+
+    /// Drops the columns for a verdict that is in: nobody looks at them any more.
+    pub(super) fn drop_columns(&mut self, link: LinkId, id: SessionId) {
+        let is_of =
+            |message: &ToTarget| matches!(message, ToTarget::Entries(part) if part.session == id);
+        for (to, messages) in &mut self.outgoing {
+            if *to == link {
+                messages.retain(|message| !is_of(message));
+            }
+        }
+        self.outgoing.retain(|(_, messages)| !messages.is_empty());
+    }
+
+    /// Sends what has piled up; says whether there was anything.
+    pub(crate) fn flush(&mut self) -> bool {
+        let frames = std::mem::take(&mut self.outgoing);
+        self.send(frames)
+    }
+
+    /// Sends what should not wait for the next step, which follows at once.
+    pub(super) fn flush_urgent(&mut self) -> bool {
+        let now = Instant::now();
+        let frames = std::mem::take(&mut self.outgoing);
+        let (held, urgent) = frames.into_iter().partition(|(link, messages)| {
+            let mut messages = messages.iter();
+            messages.all(|message| self.may_wait(*link, message, now))
+        });
+        self.outgoing = held;
+        self.send(urgent)
+    }
+
+    fn send(&self, frames: Vec<(LinkId, Vec<ToTarget>)>) -> bool {
+        let any = !frames.is_empty();
+        for (link, messages) in frames {
+            if let Some(&listener) = self.links.get(&link) {
+                self.outlet.send(listener, link, messages);
+            }
+        }
+        any
+    }
+
+    fn may_wait(&self, link: LinkId, message: &ToTarget, now: Instant) -> bool {
+        let ToTarget::Entries(part) = message else {
+            return false;
+        };
+        let learned = self.learned.get(&link);
+        let session = self.find(link, part.session);
+        learned.zip(session).is_some_and(|(learned, index)| {
+            let session = &self.sessions[index];
+            let step = self.steps.seconds(session.outcomes);
+            session.may_hold(step, &learned.timing, now)
+        })
+    }
+}
