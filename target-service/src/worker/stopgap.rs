@@ -106,6 +106,7 @@ impl Stopgap {
                 rows: step.rows,
                 sessions: step.sessions,
                 lookahead: options.lookahead.of(suggested),
+                caught_up: request.session.is_caught_up(),
                 local: offer.tokens.len() as u32,
                 local_accepted: accepted,
             };

@@ -55,11 +55,19 @@ pub(super) struct Verdict {
 
 /// What the next windows should have; asked once a step.
 struct Suggestions {
-    by_cohort: Vec<(Cohort, u32)>,
+    by_cohort: Vec<Suggestion>,
     /// Requests bound just now: their endpoint has yet to read them, so nothing is asked of it.
     fresh: Vec<RequestId>,
     /// Requests that decode.
     decoding: u32,
+}
+
+/// What the next windows of a cohort should have.
+struct Suggestion {
+    cohort: Cohort,
+    lookahead: u32,
+    /// Those of this request only; none: of all.
+    only: Option<RequestId>,
 }
 
 /// Most proposals of a tree: further ones are hardly ever likely enough.
@@ -211,6 +219,8 @@ impl Worker {
 struct Crowd {
     cohort: Cohort,
     bound: u32,
+    /// The first that is bound.
+    first: Option<RequestId>,
     unbound: Vec<RequestId>,
 }
 
@@ -232,7 +242,15 @@ impl Worker {
             };
             self.metrics.lookahead.set(i64::from(choice.lookahead));
             self.metrics.lookahead_limit(choice.limit.name()).inc();
-            by_cohort.push((crowd.cohort, choice.lookahead));
+            // One is enough to find out, if nobody waits for it.
+            let alone = choice.limit == Limit::Probe
+                && choice.lookahead > 0
+                && crowd.cohort.drafting == Drafting::Ahead;
+            by_cohort.push(Suggestion {
+                cohort: crowd.cohort,
+                lookahead: choice.lookahead,
+                only: crowd.first.filter(|_| alone),
+            });
             let wanted = match (choice.lookahead, choice.limit) {
                 (0, _) => 0,
                 // One is enough to find out.
@@ -283,17 +301,21 @@ impl Worker {
             };
             let at = crowds.iter().position(|crowd| crowd.cohort == cohort);
             let at = at.unwrap_or_else(|| {
-                let (bound, unbound) = (0, Vec::new());
                 crowds.push(Crowd {
                     cohort,
-                    bound,
-                    unbound,
+                    bound: 0,
+                    first: None,
+                    unbound: Vec::new(),
                 });
                 crowds.len() - 1
             });
+            let crowd = &mut crowds[at];
             match request.link {
-                Some(_) => crowds[at].bound += 1,
-                None if request.seq.is_some() => crowds[at].unbound.push(id),
+                Some(_) => {
+                    crowd.bound += 1;
+                    crowd.first.get_or_insert(id);
+                }
+                None if request.seq.is_some() => crowd.unbound.push(id),
                 None => {}
             }
         }
@@ -306,10 +328,11 @@ impl Suggestions {
         if self.fresh.contains(&request.id) {
             return 0;
         }
-        let mut by_cohort = self.by_cohort.iter();
         let cohort = request.link.map(|link| request.cohort(link));
-        let found = by_cohort.find(|(known, _)| cohort == Some(*known));
-        found.map_or(0, |(_, lookahead)| *lookahead)
+        let mut by_cohort = self.by_cohort.iter();
+        let found = by_cohort.find(|suggestion| cohort == Some(suggestion.cohort));
+        let found = found.filter(|found| found.only.is_none_or(|only| only == request.id));
+        found.map_or(0, |found| found.lookahead)
     }
 }
 

@@ -57,6 +57,9 @@ pub struct Situation<'a> {
     pub answers: &'a AnswerTime,
     /// How many tokens of the endpoint are accepted.
     pub acceptance: &'a Acceptance,
+    /// Whether the endpoint has caught up with the sequence. One that has yet to read it answers
+    /// when it has, which is no answer time that was ever seen.
+    pub caught_up: bool,
     /// Tokens of a window.
     pub lookahead: u32,
     /// Rows of the step without proposals of this session, its one row included.
@@ -141,7 +144,11 @@ impl Chooser {
         let kinds = self.kinds(situation);
         let ahead = self.hit(situation);
         let available = ALL.into_iter().zip(kinds);
-        let available = available.filter(|(f, _)| *f != Fallback::Local || situation.local > 0);
+        let available = available.filter(|(fallback, _)| match fallback {
+            Fallback::Nothing => true,
+            Fallback::Local => situation.local > 0,
+            Fallback::Remote => situation.caught_up,
+        });
         let Some((rate, backup)) = available
             .clone()
             .map(|(_, kind)| (rate(ahead, kind), kind))

@@ -159,6 +159,8 @@ pub struct TargetSession {
     cache: Cache,
     /// The last window asked for, until it is answered.
     asked: Option<Asked>,
+    /// Whether anything has been drafted since the last `Open`.
+    heard: bool,
     /// Consecutive requests without an answer.
     unanswered: u32,
     /// Verifications until the next request, while the endpoint does not answer.
@@ -184,6 +186,7 @@ impl TargetSession {
             late_laws: Laws::default(),
             cache: Cache::default(),
             asked: None,
+            heard: false,
             unanswered: 0,
             silence: 0,
             stats: TargetStats::default(),
@@ -293,6 +296,7 @@ impl TargetSession {
         self.unbind(Link::Bound);
         self.epoch = self.epoch.next();
         self.round = Round(0);
+        self.heard = false;
         self.unanswered = 0;
         self.silence = 0;
         let policy = self.config.policy;
@@ -346,8 +350,14 @@ impl TargetSession {
             }
             ToTarget::Refused { retry: false, .. } => self.unbind(Link::Down),
             ToTarget::Resync(_) => self.open(effects),
-            ToTarget::Window(window) => self.arrived(now, window, effects),
-            ToTarget::Entries(entries) => self.receive_entries(entries, effects),
+            ToTarget::Window(window) => {
+                self.heard = true;
+                self.arrived(now, window, effects);
+            }
+            ToTarget::Entries(entries) => {
+                self.heard = true;
+                self.receive_entries(entries, effects);
+            }
         }
     }
 

@@ -18,6 +18,8 @@ pub(in crate::worker) struct Miss {
     pub(in crate::worker) sessions: u32,
     /// Tokens that a window would have.
     pub(in crate::worker) lookahead: u32,
+    /// Whether the endpoint has caught up with the request.
+    pub(in crate::worker) caught_up: bool,
     /// Proposals of this host.
     pub(in crate::worker) local: u32,
     /// How many of them are expected to be accepted.
@@ -35,6 +37,7 @@ impl Miss {
             steps,
             answers: controller.answers(),
             acceptance: controller.acceptance(),
+            caught_up: self.caught_up,
             lookahead: self.lookahead,
             rows: self.rows,
             sessions: self.sessions,

@@ -85,6 +85,7 @@ impl World {
                     answers: &answers,
                     acceptance: &acceptance,
                     lookahead: K,
+                    caught_up: true,
                     rows: others + 1,
                     sessions: self.sessions as u32,
                     local: 2,
@@ -188,6 +189,7 @@ fn in_lock_step_the_number_of_sessions_decides() {
             answers: &answers,
             acceptance: &acceptance,
             lookahead: K,
+            caught_up: true,
             rows: sessions,
             sessions,
             local: 0,
@@ -225,6 +227,7 @@ fn what_follows_misses_is_mixed_as_it_was_lately() {
         answers: &answers,
         acceptance: &acceptance,
         lookahead: K,
+        caught_up: true,
         rows: 1,
         sessions: 1,
         local: 0,
@@ -260,4 +263,31 @@ fn what_follows_misses_is_mixed_as_it_was_lately() {
         chooser.observe(Source::Fallback(taken), false);
     }
     near(chooser.backup(&situation, primary), 2.5, 1.0, 0.45);
+}
+
+#[test]
+fn nothing_is_asked_of_an_endpoint_that_has_yet_to_read_the_sequence() {
+    let steps = StepCost::new(vec![(1, Duration::from_millis(50))]);
+    let answers = AnswerTime::new(Duration::from_millis(1), Duration::ZERO);
+    let acceptance = Acceptance::default();
+    let chooser = Chooser::default();
+    for caught_up in [true, false] {
+        let situation = Situation {
+            steps: &steps,
+            answers: &answers,
+            acceptance: &acceptance,
+            lookahead: K,
+            caught_up,
+            rows: 1,
+            sessions: 1,
+            local: 0,
+            local_accepted: 0.0,
+        };
+        let expected = if caught_up {
+            Fallback::Remote
+        } else {
+            Fallback::Nothing
+        };
+        assert_eq!(chooser.choose(OnMiss::Auto, &situation), Some(expected));
+    }
 }

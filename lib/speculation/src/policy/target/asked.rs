@@ -49,7 +49,16 @@ impl Asked {
     }
 }
 
+/// Rounds after which an endpoint has read a sequence even if nothing that it drafted has come: it
+/// may be too slow to draft ahead.
+const CATCH_UP_ROUNDS: u32 = 32;
+
 impl TargetSession {
+    /// Whether the endpoint should have read the sequence.
+    pub fn is_caught_up(&self) -> bool {
+        self.is_bound() && (self.heard || self.round.0 >= CATCH_UP_ROUNDS)
+    }
+
     /// Takes in a window.
     pub(super) fn arrived(&mut self, now: Duration, window: &Window, effects: &mut Effects) {
         let tokens = window.proposals.tokens();

@@ -402,3 +402,25 @@ fn no_more_is_asked_for_than_the_sequence_has_room_for() {
         assert_eq!(outcome.branches > 0, second > 0);
     }
 }
+
+#[test]
+fn an_endpoint_has_caught_up_once_anything_it_drafted_has_come_or_long_after_it_was_bound() {
+    let mut target = ssd_target(OnMiss::Nothing);
+    assert!(!target.is_caught_up());
+    // Too late for its round, but a sign of life.
+    target.next(US);
+    decide(&mut target, 8);
+    receive(&mut target, part(1, 0, 0, &[(0, 5)], &[1]));
+    assert!(target.is_caught_up());
+    target.handle(US, Input::LinkDown);
+    assert!(!target.is_caught_up());
+    target.handle(US, Input::LinkUp);
+    let waited = (0..64).take_while(|_| {
+        let caught_up = target.is_caught_up();
+        if !caught_up {
+            decide(&mut target, 8);
+        }
+        !caught_up
+    });
+    assert!((8..64).contains(&waited.count()));
+}
