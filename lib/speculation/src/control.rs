@@ -21,7 +21,7 @@
 //! T(K) = step(other + sessions (c(K) K + 1)) + rest(K)
 //! ```
 //!
-//! A lookahead is left only for one that is better by a margin. At K = 0 nothing is learned of
+//! A lookahead is left only for one that is better by a margin, or for none. At K = 0 nothing is learned of
 //! windows, so every now and then one round probes; at K > 0 nothing is learned of plain rounds, so
 //! every now and then a few are made.
 
@@ -59,7 +59,7 @@ pub struct ControlConfig {
     pub drafting: Drafting,
     /// Largest lookahead.
     pub max: u32,
-    /// Expected gain, as a fraction, for which the lookahead changes.
+    /// Expected gain, as a fraction, for which the lookahead changes to another than 0.
     pub margin: f64,
     /// Decisions for K = 0 before the first probe.
     pub probe_after: u32,
@@ -274,7 +274,8 @@ impl Controller {
         self.load = load;
         let best = self.best(0, load);
         let gain = self.goodput(best, load) / self.goodput(self.current, load);
-        if best != self.current && gain < 1.0 + self.config.margin {
+        // What does not pay needs no margin to be left.
+        if best != self.current && best > 0 && gain < 1.0 + self.config.margin {
             return self.decide(
                 Choice {
                     lookahead: self.current,

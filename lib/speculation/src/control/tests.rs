@@ -347,3 +347,29 @@ fn a_crowd_ends_drafting_ahead_and_is_probed_for_several_rounds_at_once() {
     );
     assert!(controller.choose(load(1)).lookahead > 0);
 }
+
+#[test]
+fn plain_rounds_are_left_for_a_margin_and_gone_back_to_for_less() {
+    let mut controller = ahead();
+    teach(&mut controller, 4, 8);
+    let chosen = controller.choose(load(1)).lookahead;
+    assert!(chosen > 0);
+    let gain = |controller: &Controller, k| {
+        controller.goodput(k, load(1)) / controller.goodput(0, load(1))
+    };
+    // Rounds come to take ever longer, until windows are worth a little less than nothing.
+    let mut took = 1000;
+    while gain(&controller, chosen) >= 1.0 {
+        took += 5;
+        controller.observe_turn(chosen, chosen + 1, took * US);
+    }
+    assert!(gain(&controller, chosen) > 0.97);
+    assert_eq!(controller.choose(load(1)).lookahead, 0);
+    // A gain below the margin is not enough to begin again.
+    while gain(&controller, chosen) < 1.01 {
+        took -= 5;
+        controller.observe_turn(chosen, chosen + 1, took * US);
+    }
+    assert!(gain(&controller, chosen) < 1.03);
+    assert_eq!(controller.choose(load(1)).lookahead, 0);
+}
