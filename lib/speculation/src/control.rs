@@ -243,8 +243,9 @@ impl Controller {
         if sought > 0 {
             let share = 1.0 - f64::from(found.min(sought)) / f64::from(sought);
             let known = self.missing.nearest(sought);
-            self.missing
-                .learn(sought, known + MISSING_WEIGHT * (share - known));
+            let part = self.part();
+            let learned = known + MISSING_WEIGHT * part * (share - known);
+            self.missing.learn(sought, learned, part);
         }
     }
 
@@ -262,10 +263,11 @@ impl Controller {
     /// sought for it (whether or not they came), and its step had `rows` rows.
     pub fn observe_turn(&mut self, asked: u32, rows: u32, took: Duration) {
         let expected = self.steps.seconds(rows) + self.answer_seconds(asked);
-        self.rest.observe(asked, expected, took);
+        let part = self.part();
+        self.rest.observe(asked, expected, took, part);
         if asked == 0 {
             // Without news of windows, what is missing of them is forgotten.
-            self.missing.learn(0, 0.0);
+            self.missing.learn(0, 0.0, part);
         }
     }
 
@@ -400,6 +402,12 @@ impl Controller {
     fn seconds(&self, k: u32, load: Load) -> f64 {
         let step = self.step_seconds(k, load);
         (step + self.answer_seconds(k) + self.rest.seconds(k)).max(step)
+    }
+
+    /// What a session is of those that it is in a step with. Without it, the more there are, the
+    /// fewer steps would count, and a choice among lookaheads would be one among their noise.
+    fn part(&self) -> f64 {
+        1.0 / f64::from(self.load.sessions.max(1))
     }
 
     /// Expected tokens of a round with lookahead `k`.

@@ -27,13 +27,13 @@ impl Rest {
     }
 
     /// Takes in a round that asked for `lookahead` tokens and was expected to take `expected`
-    /// seconds.
-    pub(super) fn observe(&mut self, lookahead: u32, expected: f64, took: Duration) {
+    /// seconds; `part` of the sessions in the same step had it.
+    pub(super) fn observe(&mut self, lookahead: u32, expected: f64, took: Duration, part: f64) {
         // A process that lost its core for a while says nothing about the way rounds go.
         let beyond = (took.as_secs_f64() - expected).clamp(-expected, 2.0 * expected);
         let known = self.seconds(lookahead);
-        let learned = known + WEIGHT * (beyond - known);
-        self.by_lookahead.learn(lookahead, learned);
+        let learned = known + WEIGHT * part * (beyond - known);
+        self.by_lookahead.learn(lookahead, learned, part);
     }
 
     /// Seconds to add for a round with this lookahead.
@@ -52,8 +52,8 @@ mod tests {
     fn each_lookahead_has_its_own_figure_and_one_never_tried_that_of_the_nearest() {
         let mut rest = Rest::new(8);
         for _ in 0..400 {
-            rest.observe(6, 1e-3, 2 * MS);
-            rest.observe(2, 1e-3, MS);
+            rest.observe(6, 1e-3, 2 * MS, 1.0);
+            rest.observe(2, 1e-3, MS, 1.0);
         }
         assert!((rest.seconds(6) - 1e-3).abs() < 1e-4);
         assert!((rest.seconds(5) - rest.seconds(6)).abs() < 1e-12);
@@ -69,11 +69,11 @@ mod tests {
     fn a_figure_without_news_fades() {
         let mut rest = Rest::new(8);
         for _ in 0..200 {
-            rest.observe(4, 1e-3, 3 * MS);
+            rest.observe(4, 1e-3, 3 * MS, 1.0);
         }
         let before = rest.seconds(4);
         for _ in 0..2000 {
-            rest.observe(0, 1e-3, MS);
+            rest.observe(0, 1e-3, MS, 1.0);
         }
         assert!(before > 1.9e-3 && rest.seconds(4) < 0.2 * before);
     }

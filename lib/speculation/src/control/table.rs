@@ -2,9 +2,9 @@
 
 use alloc::vec::Vec;
 
-/// What is left of old figures after a round of another kind: after about a thousand rounds
+/// Share of old figures that is lost in a round of another kind: after about a thousand rounds
 /// without news they count for nothing, so a load that has passed is forgotten.
-const FORGET: f64 = 0.999;
+const FORGET: f64 = 0.001;
 
 /// What was learned of rounds, by their lookahead. Plain rounds and speculative ones are different
 /// kinds: neither says anything about the other.
@@ -21,15 +21,15 @@ impl Table {
         }
     }
 
-    /// Takes over what was learned of one lookahead. The figures of others of its kind drift
-    /// towards it, those of the other kind towards 0.
-    pub(super) fn learn(&mut self, lookahead: u32, learned: f64) {
+    /// Takes over what was learned of one lookahead in this part of a round. The figures of others
+    /// of its kind drift towards it, those of the other kind towards 0.
+    pub(super) fn learn(&mut self, lookahead: u32, learned: f64, part: f64) {
         for (k, figure) in self.by_lookahead.iter_mut().enumerate() {
             if k == lookahead as usize {
                 *figure = Some(learned);
             } else if let Some(figure) = figure {
                 let towards = if is_kin(k, lookahead) { learned } else { 0.0 };
-                *figure = towards + FORGET * (*figure - towards);
+                *figure = towards + (1.0 - FORGET * part) * (*figure - towards);
             }
         }
     }

@@ -350,8 +350,10 @@ fn a_crowd_ends_drafting_ahead_and_is_probed_for_several_rounds_at_once() {
 
 #[test]
 fn plain_rounds_are_left_for_a_margin_and_gone_back_to_for_less() {
-    let mut controller = ahead();
-    teach(&mut controller, 4, 8);
+    let answers = AnswerTime::new(US, US);
+    let config = ControlConfig::of(Drafting::Ahead, 1);
+    let mut controller = Controller::new(config, steps(), answers);
+    teach(&mut controller, 4, 1);
     let chosen = controller.choose(load(1)).lookahead;
     assert!(chosen > 0);
     let gain = |controller: &Controller, k| {
