@@ -95,8 +95,8 @@ try:
     # Rounds are drawn as bars, and go on.
     for _ in range(3):
         top.wait("rounds", lambda seen: "█".encode() in seen)
+    # The kernel tells it. A key that came together with a second signal would be lost.
     resize(top.terminal, 20, 80)
-    os.kill(top.process.pid, signal.SIGWINCH)
     # All of it is drawn anew.
     top.wait("the smaller screen", lambda seen: b"hidden" in seen)
     os.write(top.main, b"q")
