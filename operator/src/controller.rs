@@ -11,6 +11,7 @@ use std::{
 };
 
 use futures::{StreamExt as _, channel::mpsc, future::BoxFuture, stream};
+use k8s_openapi::NamespaceResourceScope;
 use kube::{
     Client, Resource,
     runtime::{
@@ -20,6 +21,7 @@ use kube::{
         reflector::{ObjectRef, Store},
     },
 };
+use serde::{Serialize, de::DeserializeOwned};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -29,7 +31,7 @@ use crate::{
     failure::{Failure, Retry},
     object::OPERATOR,
     settings::Settings,
-    status::{Change, Refused, Workload},
+    status::{self, Change, HasConditions, Refused, Workload},
     world::{Bells, World},
 };
 use told::Told;
@@ -107,7 +109,7 @@ fn control<K, F>(
 ) -> BoxFuture<'static, ()>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + Send + Sync + 'static,
-    K: serde::de::DeserializeOwned,
+    K: DeserializeOwned,
     F: Future<Output = Result<Action, Failure>> + Send + 'static,
 {
     let config = Config::default().concurrency(CONCURRENCY);
@@ -142,11 +144,39 @@ impl Context {
         Action::requeue(pause)
     }
 
-    /// An object is what it should be.
-    fn succeeded<K: Resource<DynamicType = ()>>(&self, object: &K) -> Action {
+    /// An object was looked at: with this failure, or it is what it should be.
+    fn ended<K: Resource<DynamicType = ()>>(
+        &self,
+        object: &K,
+        failure: Option<Failure>,
+    ) -> Result<Action, Failure> {
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         failures.remove(&key(object));
-        Action::requeue(RESYNC)
+        Ok(Action::requeue(RESYNC))
+    }
+
+    /// Writes a status if it is news, and tells people which conditions changed.
+    async fn tell<K, S>(
+        &self,
+        told: &Told<S>,
+        object: &K,
+        before: Option<&S>,
+        status: &S,
+    ) -> Result<(), Failure>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+        K: Clone + std::fmt::Debug + DeserializeOwned,
+        S: HasConditions + Clone + PartialEq + Serialize,
+    {
+        if told.tell(&self.client, object, before, status).await? {
+            let known = before.map_or(&[][..], HasConditions::conditions);
+            let changes = status::changes(known, status.conditions());
+            self.announce(object, changes).await;
+        }
+        Ok(())
     }
 
     /// Tells people of changes. Nothing depends on it.

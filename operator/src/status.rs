@@ -5,7 +5,7 @@ mod deployment;
 mod endpoint;
 mod workload;
 
-pub use condition::{Change, Conditions, changes};
-pub use deployment::{Observed, Refused, deployment};
+pub use condition::{Change, Conditions, HasConditions, Refused, changes};
+pub use deployment::{Observed, deployment};
 pub use endpoint::{ObservedEndpoint, endpoint};
 pub use workload::Workload;

@@ -308,12 +308,12 @@ impl Controller {
     }
 
     /// What a further row of a session adds to the time of a round, as a share of the time of a
-    /// round without proposals: on average over `nodes` rows in each session of `load`, which wait
-    /// for windows of `lookahead` tokens (0: they wait for none).
+    /// round without proposals: on average over `nodes` rows in each session of `load`, whose
+    /// windows have `lookahead` tokens.
     pub fn row_cost(&self, nodes: u32, lookahead: u32, load: Load) -> f64 {
         let bare = self.step_seconds(0, load);
         let full = self.step_seconds(nodes, load);
-        let round = bare + self.answers.seconds(lookahead);
+        let round = bare + self.answer_seconds(lookahead);
         ((full - bare) / (round * f64::from(nodes.max(1)))).max(0.0)
     }
 

@@ -60,18 +60,8 @@ pub(super) async fn reconcile(
     let status = status::endpoint(&known, &observed, Timestamp::now());
     let before = known.status.as_ref();
     let told = &context.endpoints;
-    if told
-        .tell(&context.client, object.as_ref(), before, &status)
-        .await?
-    {
-        let known = before.map_or(&[][..], |before| &before.conditions);
-        let changes = status::changes(known, &status.conditions);
-        context.announce(object.as_ref(), changes).await;
-    }
-    match failure {
-        Some(failure) => Err(failure),
-        None => Ok(context.succeeded(object.as_ref())),
-    }
+    context.tell(told, object.as_ref(), before, &status).await?;
+    context.ended(object.as_ref(), failure)
 }
 
 impl Context {

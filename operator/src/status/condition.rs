@@ -1,13 +1,45 @@
 //! Conditions: set from what was observed, with the time of their last change.
 
-use foretoken_crds::status::condition::{ACCEPTED, ENDPOINTS_RESOLVED};
+use foretoken_crds::status::{
+    DeploymentStatus, EndpointStatus,
+    condition::{ACCEPTED, ENDPOINTS_RESOLVED, PROGRESSING},
+};
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, Time},
     jiff::Timestamp,
 };
 
+use super::workload::Workload;
+
 /// Longest message of a condition that is written.
 const MAX_MESSAGE: usize = 4096;
+
+/// A status with conditions.
+pub trait HasConditions {
+    /// All of them.
+    fn conditions(&self) -> &[Condition];
+}
+
+impl HasConditions for DeploymentStatus {
+    fn conditions(&self) -> &[Condition] {
+        &self.conditions
+    }
+}
+
+impl HasConditions for EndpointStatus {
+    fn conditions(&self) -> &[Condition] {
+        &self.conditions
+    }
+}
+
+/// Why an object is not acted upon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// In one word.
+    pub reason: String,
+    /// What is wrong, and what to do.
+    pub message: String,
+}
 
 /// Conditions that are being set anew.
 #[derive(Debug)]
@@ -49,6 +81,37 @@ impl<'a> Conditions<'a> {
         });
     }
 
+    /// Sets `Accepted`.
+    pub(super) fn accepted(&mut self, refused: Option<&Refused>) {
+        match refused {
+            None => self.set(ACCEPTED, true, "Accepted", "this version serves it"),
+            Some(Refused { reason, message }) => self.set(ACCEPTED, false, reason, message),
+        }
+    }
+
+    /// Sets `Progressing`, by the components of an object.
+    pub(super) fn progressing(
+        &mut self,
+        workloads: &[(&str, &Workload)],
+        refused: Option<&Refused>,
+    ) {
+        if refused.is_some() {
+            let message = "it is not acted upon until it is accepted; what ran before goes on";
+            return self.set(PROGRESSING, false, "NotAccepted", message);
+        }
+        let is_underway = |(_, workload): &&(&str, &Workload)| !workload.is_settled();
+        let underway = workloads.iter().filter(is_underway);
+        let names: Vec<String> = underway
+            .map(|(name, workload)| format!("{name} {}", workload.shown()))
+            .collect();
+        if names.is_empty() {
+            self.set(PROGRESSING, false, "Complete", "what is asked for runs");
+        } else {
+            let message = format!("ready of wanted: {}", names.join(", "));
+            self.set(PROGRESSING, true, "RollingOut", message);
+        }
+    }
+
     /// All that were set.
     pub fn finish(self) -> Vec<Condition> {
         self.set
@@ -78,7 +141,7 @@ pub fn changes(before: &[Condition], after: &[Condition]) -> Vec<Change> {
             None => !holds && [ACCEPTED, ENDPOINTS_RESOLVED].contains(&new.type_.as_str()),
         };
         // Rollouts come and go; what they lead to is told by the others.
-        if is_told && new.type_ != foretoken_crds::status::condition::PROGRESSING {
+        if is_told && new.type_ != PROGRESSING {
             changes.push(Change {
                 is_warning: !holds,
                 reason: new.reason.clone(),

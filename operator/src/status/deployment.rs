@@ -4,25 +4,19 @@ use foretoken_crds::{
     SpecDecodeDeployment,
     status::{
         DeploymentStatus, SpeculationState, SpeculationStatus, UsedEndpoint,
-        condition::{ACCEPTED, ENDPOINTS_RESOLVED, PROGRESSING, READY, ROUTER_READY, TARGET_READY},
+        condition::{ENDPOINTS_RESOLVED, READY, ROUTER_READY, TARGET_READY},
     },
 };
 use k8s_openapi::jiff::Timestamp;
 
-use super::{condition::Conditions, workload::Workload};
+use super::{
+    condition::{Conditions, Refused},
+    workload::Workload,
+};
 use crate::{
     build,
     resolve::{self, Resolved},
 };
-
-/// Why an object is not acted upon.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
-    /// In one word.
-    pub reason: String,
-    /// What is wrong, and what to do.
-    pub message: String,
-}
 
 /// What was observed of a deployment.
 #[derive(Clone, Debug, Default)]
@@ -53,16 +47,12 @@ pub fn deployment(
     let router = observed.router.clone().unwrap_or_default();
     let refused = observed.refused.as_ref();
     let mut conditions = Conditions::new(&before.conditions, now, generation);
-    accepted(&mut conditions, refused);
+    conditions.accepted(refused);
     endpoints_resolved(&mut conditions, object, &observed.resolved);
     let [targets, routers] = &observed.selectors;
     ready(&mut conditions, TARGET_READY, "target", &target, targets);
     ready(&mut conditions, ROUTER_READY, "router", &router, routers);
-    progressing(
-        &mut conditions,
-        &[("target", &target), ("router", &router)],
-        refused,
-    );
+    conditions.progressing(&[("target", &target), ("router", &router)], refused);
     match (target.ready, router.ready) {
         (0, _) => {
             let message = "no target is ready: see TargetReady";
@@ -84,14 +74,6 @@ pub fn deployment(
         selector: Some(targets.clone()),
         speculation: Some(speculation(object, observed, before.speculation)),
         conditions: conditions.finish(),
-    }
-}
-
-/// `Accepted`.
-pub(super) fn accepted(conditions: &mut Conditions<'_>, refused: Option<&Refused>) {
-    match refused {
-        None => conditions.set(ACCEPTED, true, "Accepted", "this version serves it"),
-        Some(Refused { reason, message }) => conditions.set(ACCEPTED, false, reason, message),
     }
 }
 
@@ -133,53 +115,8 @@ fn ready(
         let message = format!("{} of {} are ready", workload.ready, workload.wanted);
         conditions.set(kind, true, "PodsReady", message);
     } else {
-        let message = why_not_ready(component, workload, selector);
+        let message = workload.why_not_ready(component, selector);
         conditions.set(kind, false, "NoPodReady", message);
-    }
-}
-
-/// Why no pod of a component is ready, as far as it is known, and where to look.
-pub(super) fn why_not_ready(component: &str, workload: &Workload, selector: &str) -> String {
-    if let Some(trouble) = &workload.trouble {
-        return format!(
-            "no {component} is ready: {trouble}; see `kubectl describe pods -l {selector}`"
-        );
-    }
-    match workload {
-        Workload {
-            wanted: 0,
-            is_seen: true,
-            ..
-        } => {
-            format!("no {component} is wanted: set its replicas to 1 or more")
-        }
-        Workload { exist: 0, .. } => format!("no {component} exists yet"),
-        Workload { wanted, .. } => format!(
-            "0 of {wanted} are ready: if it stays so, see `kubectl describe pods -l {selector}`"
-        ),
-    }
-}
-
-/// `Progressing`.
-pub(super) fn progressing(
-    conditions: &mut Conditions<'_>,
-    workloads: &[(&str, &Workload)],
-    refused: Option<&Refused>,
-) {
-    if refused.is_some() {
-        let message = "it is not acted upon until it is accepted; what ran before goes on";
-        return conditions.set(PROGRESSING, false, "NotAccepted", message);
-    }
-    let is_underway = |(_, workload): &&(&str, &Workload)| !workload.is_settled();
-    let underway = workloads.iter().filter(is_underway);
-    let names: Vec<String> = underway
-        .map(|(name, workload)| format!("{name} {}", workload.shown()))
-        .collect();
-    if names.is_empty() {
-        conditions.set(PROGRESSING, false, "Complete", "what is asked for runs");
-    } else {
-        let message = format!("ready of wanted: {}", names.join(", "));
-        conditions.set(PROGRESSING, true, "RollingOut", message);
     }
 }
 

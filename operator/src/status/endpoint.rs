@@ -7,7 +7,10 @@ use foretoken_crds::{
 use foretoken_draft::DraftConfig;
 use k8s_openapi::jiff::Timestamp;
 
-use super::{condition::Conditions, deployment::Refused, workload::Workload};
+use super::{
+    condition::{Conditions, Refused},
+    workload::Workload,
+};
 
 /// What was observed of an endpoint.
 #[derive(Clone, Debug, Default)]
@@ -29,18 +32,14 @@ pub fn endpoint(
     let before = object.status.clone().unwrap_or_default();
     let generation = object.metadata.generation;
     let mut conditions = Conditions::new(&before.conditions, now, generation);
-    super::deployment::accepted(&mut conditions, observed.refused.as_ref());
+    conditions.accepted(observed.refused.as_ref());
     let draft = observed.draft.clone().unwrap_or_default();
-    super::deployment::progressing(
-        &mut conditions,
-        &[("draft", &draft)],
-        observed.refused.as_ref(),
-    );
+    conditions.progressing(&[("draft", &draft)], observed.refused.as_ref());
     if draft.ready > 0 {
         let message = format!("{} of {} drafts are ready", draft.ready, draft.wanted);
         conditions.set(READY, true, "DraftReady", message);
     } else {
-        let message = super::deployment::why_not_ready("draft", &draft, &observed.selector);
+        let message = draft.why_not_ready("draft", &observed.selector);
         conditions.set(READY, false, "NoDraftReady", message);
     }
     let slots = object

@@ -50,6 +50,28 @@ impl Workload {
         *is_seen && exist == wanted && updated == wanted && ready == wanted
     }
 
+    /// Why no pod of this component is ready, as far as it is known, and where to look.
+    pub(super) fn why_not_ready(&self, component: &str, selector: &str) -> String {
+        if let Some(trouble) = &self.trouble {
+            return format!(
+                "no {component} is ready: {trouble}; see `kubectl describe pods -l {selector}`"
+            );
+        }
+        match self {
+            Self {
+                wanted: 0,
+                is_seen: true,
+                ..
+            } => {
+                format!("no {component} is wanted: set its replicas to 1 or more")
+            }
+            Self { exist: 0, .. } => format!("no {component} exists yet"),
+            Self { wanted, .. } => format!(
+                "0 of {wanted} are ready: if it stays so, see `kubectl describe pods -l {selector}`"
+            ),
+        }
+    }
+
     /// Ready and wanted, such as `1/2`.
     pub fn shown(&self) -> String {
         format!("{}/{}", self.ready, self.wanted)

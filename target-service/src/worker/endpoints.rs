@@ -174,12 +174,8 @@ impl Endpoints {
     ) -> Option<TreeBudget> {
         let (Trees { nodes, load }, link) = trees.zip(request.link)?;
         let learned = self.learned(request.cohort(link))?;
-        // What was drafted ahead is not waited for.
-        let waits = match request.policy {
-            Policy::Speculative(lookahead) => lookahead.of(suggested),
-            Policy::Autoregressive | Policy::Ssd(_) => 0,
-        };
-        let row_cost = learned.controller.row_cost(nodes, waits, load);
+        let lookahead = request.policy.lookahead(suggested);
+        let row_cost = learned.controller.row_cost(nodes, lookahead, load);
         Some(TreeBudget::new(nodes, row_cost))
     }
 

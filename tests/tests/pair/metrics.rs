@@ -35,12 +35,22 @@ impl Scrape {
 
     /// The value of `name`, or of `name{label="value"}`; 0 of what was never counted.
     pub(super) fn get(&self, name: &str) -> f64 {
+        self.find(name).unwrap_or(0.0)
+    }
+
+    /// The same of what must be there.
+    pub(super) fn shown(&self, name: &str) -> f64 {
+        self.find(name)
+            .unwrap_or_else(|| panic!("no {name} in {:?}", self.0))
+    }
+
+    fn find(&self, name: &str) -> Option<f64> {
         let name = if name.contains('{') {
             name.to_owned()
         } else {
             format!("{name}{{}}")
         };
-        self.0.get(&name).copied().unwrap_or(0.0)
+        self.0.get(&name).copied()
     }
 
     /// The same of what is counted in whole numbers.

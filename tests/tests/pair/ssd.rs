@@ -8,7 +8,7 @@ use foretoken_target::{
     DeliveryName, FallbackName, FanOutName, LookaheadConfig, SsdConfig, TargetConfig, TreesName,
 };
 
-use super::rig::*;
+use super::{metrics::Scrape, rig::*};
 
 /// A draft that makes many steps while its target makes one.
 pub(super) fn quick(agreement: f64) -> SimOptions {
@@ -39,23 +39,11 @@ pub(super) fn ahead(mut request: GenerateRequest) -> GenerateRequest {
     request
 }
 
-/// The value of a metric without labels of its own.
-async fn metric(port: u16, name: &str) -> f64 {
-    let text = reqwest::get(format!("http://127.0.0.1:{port}/metrics")).await;
-    let text = text.expect("it answers").text().await.expect("text");
-    let line = text
-        .lines()
-        .find(|line| line.starts_with(&format!("{name}{{")));
-    let line = line.unwrap_or_else(|| panic!("no {name} in\n{text}"));
-    let (_, value) = line.rsplit_once(' ').expect("a value");
-    value.parse().expect("a number")
-}
-
 /// Both sides hold nothing any more.
 async fn idle(client: &GenerateClient, port: u16) {
     let both = async {
         loop {
-            let draft = metric(port, "vllm:kv_cache_usage_perc").await;
+            let draft = Scrape::of(port).await.shown("vllm:kv_cache_usage_perc");
             if is_idle(client).await && draft == 0.0 {
                 return;
             }
@@ -94,7 +82,7 @@ async fn several_sessions_drafted_ahead_at_once_get_the_tokens_of_plain_decoding
     }
     let (rate, counts) = hit_rate(&stats);
     assert!(rate > 0.0, "{counts}");
-    assert!(metric(port, "foretoken_entry_tokens_total").await > 0.0);
+    assert!(Scrape::of(port).await.shown("foretoken_entry_tokens_total") > 0.0);
     idle(&client, port).await;
     target.end().await;
     endpoint.end().await;
@@ -146,7 +134,12 @@ async fn every_way_to_spend_fall_back_and_deliver_gives_the_same_tokens() {
         match delivery {
             DeliveryName::Push => assert!(hit_rate(&all).0 > 0.0, "{all:?}"),
             DeliveryName::Pull => {
-                assert!(metric(port, "foretoken_windows_prepared_total").await > 0.0);
+                assert!(
+                    Scrape::of(port)
+                        .await
+                        .shown("foretoken_windows_prepared_total")
+                        > 0.0
+                );
             }
         }
         idle(&client, port).await;
@@ -259,7 +252,9 @@ async fn the_shipped_pair_verifies_trees_without_changing_a_token() {
             accepted += stats.accepted;
         }
         let before = trees;
-        trees = metric(target_port, "foretoken_tree_windows_total").await;
+        trees = Scrape::of(target_port)
+            .await
+            .shown("foretoken_tree_windows_total");
         assert!(trees > before, "no trees, SSD: {ssd}");
         assert!(accepted > 0);
     }

@@ -36,16 +36,13 @@ fn verifying(
     tokens: &[TokenId],
     window: &[TokenId],
 ) -> ToDraft {
+    let ToDraft::Outcome(outcome) = outcome(session, round, base_len, tokens, K) else {
+        panic!("a verdict")
+    };
     ToDraft::Outcome(Outcome {
-        session: SessionId(session),
-        epoch: Epoch(1),
-        round: Round(round),
-        base_len: base_len as u32,
-        tokens: tokens.to_vec(),
-        lookahead: K,
         verifying: Some(window.into()),
         branches: BUDGET,
-        ..Outcome::default()
+        ..outcome
     })
 }
 
@@ -60,6 +57,15 @@ fn entries(sent: &[(LinkId, ToTarget)]) -> Vec<(LinkId, &Entries)> {
         _ => None,
     });
     links.zip(parts).collect()
+}
+
+/// The columns of the build for round 1 of a link's session, all of them.
+fn columns(sent: &[(LinkId, ToTarget)], link: LinkId) -> Vec<&Entries> {
+    let parts = entries(sent).into_iter();
+    let of_build = parts.filter(|(to, part)| *to == link && part.round == Round(1));
+    let columns: Vec<_> = of_build.map(|(_, part)| part).collect();
+    assert_eq!(columns.len(), K as usize);
+    columns
 }
 
 fn branch_pages(rig: &Rig) -> usize {
@@ -83,12 +89,7 @@ fn entries_of_all_sessions_are_what_decoding_one_by_one_gives_and_leave_no_page(
     // A prompt and a glue pass, then all branches of both at once.
     assert!(steps <= 3 + K as usize, "{steps} steps");
     for (link, session, tokens) in &prompts {
-        let parts: Vec<_> = entries(&sent)
-            .into_iter()
-            .filter(|(to, part)| to == link && part.round == Round(1))
-            .map(|(_, part)| part)
-            .collect();
-        assert_eq!(parts.len(), K as usize);
+        let parts = columns(&sent, *link);
         let keys = &parts[0].keys;
         assert_eq!(keys.len(), BUDGET as usize);
         for (place, key) in keys.iter().enumerate() {
@@ -240,12 +241,7 @@ fn after_a_tree_entries_are_what_decoding_each_path_gives_and_leave_no_page() {
     assert!(steps <= 4 + K as usize, "{steps} steps");
     let mut sides = 0;
     for (link, session, tokens) in &prompts {
-        let parts: Vec<_> = entries(&sent)
-            .into_iter()
-            .filter(|(to, part)| to == link && part.round == Round(1))
-            .map(|(_, part)| part)
-            .collect();
-        assert_eq!(parts.len(), K as usize);
+        let parts = columns(&sent, *link);
         let keys = &parts[0].keys;
         let nodes: std::collections::BTreeSet<_> = keys.iter().map(|key| key.accepted).collect();
         assert!(nodes.len() > 2, "of all nodes only {nodes:?}");

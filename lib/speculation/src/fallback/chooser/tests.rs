@@ -170,6 +170,25 @@ fn what_was_given_up_is_tried_again_and_taken_when_it_has_become_better() {
     assert!(remote > 0 && remote * 50 < misses, "{taken:?}");
 }
 
+/// What the only session of a target faces, whose host proposes nothing.
+fn alone<'a>(
+    steps: &'a StepCost,
+    answers: &'a AnswerTime,
+    acceptance: &'a Acceptance,
+) -> Situation<'a> {
+    Situation {
+        steps,
+        answers,
+        acceptance,
+        lookahead: K,
+        caught_up: true,
+        rows: 1,
+        sessions: 1,
+        local: 0,
+        local_accepted: 0.0,
+    }
+}
+
 #[test]
 fn in_lock_step_the_number_of_sessions_decides() {
     // E_p 4.5, E_b 1, T_p 0.6, p_p 0.8, p_b 0.5: just in time up to two sessions.
@@ -185,15 +204,9 @@ fn in_lock_step_the_number_of_sessions_decides() {
     }
     for sessions in 1..8 {
         let situation = Situation {
-            steps: &steps,
-            answers: &answers,
-            acceptance: &acceptance,
-            lookahead: K,
-            caught_up: true,
             rows: sessions,
             sessions,
-            local: 0,
-            local_accepted: 0.0,
+            ..alone(&steps, &answers, &acceptance)
         };
         let expected = if sessions <= 2 {
             Fallback::Remote
@@ -222,17 +235,7 @@ fn what_follows_misses_is_mixed_as_it_was_lately() {
     let mut answers = AnswerTime::new(Duration::from_millis(2), Duration::ZERO);
     (0..400).for_each(|_| answers.observe(K, Duration::from_millis(2)));
     let acceptance = Acceptance::default();
-    let situation = Situation {
-        steps: &steps,
-        answers: &answers,
-        acceptance: &acceptance,
-        lookahead: K,
-        caught_up: true,
-        rows: 1,
-        sessions: 1,
-        local: 0,
-        local_accepted: 0.0,
-    };
+    let situation = alone(&steps, &answers, &acceptance);
     let primary = Speculator {
         tokens: 4.0,
         time: 1.0,
@@ -273,15 +276,8 @@ fn nothing_is_asked_of_an_endpoint_that_has_yet_to_read_the_sequence() {
     let chooser = Chooser::default();
     for caught_up in [true, false] {
         let situation = Situation {
-            steps: &steps,
-            answers: &answers,
-            acceptance: &acceptance,
-            lookahead: K,
             caught_up,
-            rows: 1,
-            sessions: 1,
-            local: 0,
-            local_accepted: 0.0,
+            ..alone(&steps, &answers, &acceptance)
         };
         let expected = if caught_up {
             Fallback::Remote
