@@ -1,6 +1,7 @@
 //! The static backend: a YAML or JSON file.
 
 use std::{
+    error::Error as _,
     fs, io,
     io::Write as _,
     path::{Path, PathBuf},
@@ -10,7 +11,11 @@ use std::{
 
 use tokio::{sync::watch, task::JoinHandle, time::Instant};
 
-use crate::{Directory, DirectoryError, Registry, resolution::Resolution};
+use crate::{
+    Directory, DirectoryError, Health, Registry,
+    publication::{Publication, Publisher},
+    resolution::Resolution,
+};
 
 /// How often the file is looked at. A look is one `stat`.
 const POLL: Duration = Duration::from_millis(200);
@@ -58,7 +63,7 @@ pub enum RegistryError {
 /// last good directory stays, and the log says what is wrong with the file.
 #[derive(Debug)]
 pub struct StaticRegistry {
-    directory: watch::Receiver<Arc<Directory>>,
+    publication: Publication,
     poll: JoinHandle<()>,
 }
 
@@ -71,15 +76,20 @@ impl StaticRegistry {
         let stamp = Stamp::of(&path);
         let file = read_directory(&path)?;
         let first = Resolution::default().expand(&file);
-        let (sender, directory) = watch::channel(Arc::new(first));
-        let poll = tokio::spawn(poll(path, stamp, file, sender));
-        Ok(Self { directory, poll })
+        let source = path.display().to_string();
+        let (publisher, publication) = Publisher::new(source, first, Health::Current);
+        let poll = tokio::spawn(poll(path, stamp, file, publisher));
+        Ok(Self { publication, poll })
     }
 }
 
 impl Registry for StaticRegistry {
     fn watch(&self) -> watch::Receiver<Arc<Directory>> {
-        self.directory.clone()
+        self.publication.watch()
+    }
+
+    fn health(&self) -> watch::Receiver<Health> {
+        self.publication.health()
     }
 }
 
@@ -111,12 +121,7 @@ impl Stamp {
     }
 }
 
-async fn poll(
-    path: PathBuf,
-    mut known: Option<Stamp>,
-    mut file: Directory,
-    sender: watch::Sender<Arc<Directory>>,
-) {
+async fn poll(path: PathBuf, mut known: Option<Stamp>, mut file: Directory, publisher: Publisher) {
     let mut resolution = Resolution::default();
     let mut resolved: Option<Instant> = None;
     let mut timer = tokio::time::interval(POLL);
@@ -128,11 +133,11 @@ async fn poll(
         if is_new {
             known = stamp;
             match read_directory(&path) {
-                Ok(directory) => file = directory,
-                Err(error) => {
-                    let error = &error as &dyn std::error::Error;
-                    tracing::warn!(error, "keeping the last good directory");
+                Ok(directory) => {
+                    file = directory;
+                    publisher.current();
                 }
+                Err(error) => publisher.stale(in_full(&error)),
             }
         }
         let is_due = resolved.is_none_or(|at| at.elapsed() >= RESOLVE);
@@ -142,15 +147,14 @@ async fn poll(
         } else if !is_new {
             continue;
         }
-        let directory = resolution.expand(&file);
-        sender.send_if_modified(|current| {
-            let changed = **current != directory;
-            if changed {
-                *current = Arc::new(directory);
-            }
-            changed
-        });
+        publisher.publish(resolution.expand(&file));
     }
+}
+
+/// What went wrong, with its causes.
+fn in_full(error: &RegistryError) -> String {
+    let causes = std::iter::successors(error.source(), |cause| (*cause).source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 fn read_directory(path: &Path) -> Result<Directory, RegistryError> {
