@@ -24,6 +24,7 @@ use foretoken_protocol::{
 use foretoken_service::{
     config::OutOfRange,
     observation::{self, Observation, Observed},
+    report::{Board, ModelReport},
     rounds::Feed,
 };
 use tokio::{sync::oneshot, task::JoinSet};
@@ -128,16 +129,23 @@ impl DraftService {
         let mut tasks = JoinSet::new();
         // What users say is not in what an endpoint tells.
         let feed = Feed::new("draft", &config.instance, false);
+        let board = board(&config, runner.info());
         if let Some(observation) = observation {
             let observed = Observed {
                 registry: Arc::new(registry),
                 ready: Arc::clone(&ready),
+                board: board.clone(),
                 feed: feed.clone(),
             };
             tasks.spawn(observation.serve(observed, links.clone()));
         }
         let welcome = welcome(&config, runner.info());
-        let (engine, warm) = EngineThread::spawn(config, runner, metrics, feed, inbox)?;
+        let shown = Shown {
+            metrics,
+            feed,
+            board,
+        };
+        let (engine, warm) = EngineThread::spawn(config, runner, shown, inbox)?;
         let open = async {
             // Nobody should be told to come before the model is warm.
             if warm.await.is_err() {
@@ -167,6 +175,13 @@ impl DraftService {
     }
 }
 
+/// Where the engine thread shows what it does.
+struct Shown {
+    metrics: Metrics,
+    feed: Feed,
+    board: Board,
+}
+
 /// The running engine thread.
 struct EngineThread {
     /// Takes the open listeners, once the engine is warm.
@@ -181,8 +196,7 @@ impl EngineThread {
     fn spawn(
         config: DraftConfig,
         runner: Box<dyn ModelRunner>,
-        metrics: Metrics,
-        feed: Feed,
+        shown: Shown,
         inbox: Mailbox<Message>,
     ) -> Result<(Self, oneshot::Receiver<()>), RunError> {
         let ended = CancellationToken::new();
@@ -200,8 +214,13 @@ impl EngineThread {
                 // If nobody waits any more, there will be no listeners either.
                 let _ = is_warm.send(());
                 if let Ok(servers) = open.recv() {
+                    let Shown {
+                        metrics,
+                        feed,
+                        board,
+                    } = shown;
                     let worker = Worker::new(engine, servers, &config, metrics);
-                    worker.telling(feed).run(&inbox);
+                    worker.telling(feed).showing(board).run(&inbox);
                 }
             })
             .map_err(RunError::Thread)?;
@@ -265,6 +284,17 @@ impl Drop for StopOnDrop {
         // The thread may have ended already.
         let _ = self.0.post(Message::Stop);
     }
+}
+
+/// What whoever asks is told.
+fn board(config: &DraftConfig, info: &RunnerInfo) -> Board {
+    let model = ModelReport {
+        digest: info.model_digest.clone(),
+        tokenizer: config.tokenizer_digest.clone(),
+        vocabulary: info.vocab_size as u32,
+        path: info.path.clone(),
+    };
+    Board::new(&config.instance, model)
 }
 
 /// What targets are told when they dial.

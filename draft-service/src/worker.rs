@@ -10,6 +10,7 @@
 
 mod branches;
 mod outgoing;
+mod report;
 mod sessions;
 mod step;
 mod tenants;
@@ -23,7 +24,7 @@ use std::{
 
 use foretoken_engine::{batch::Engine, batch::Reuse, kv::Salt};
 use foretoken_protocol::link::{LinkId, LinkServer, LoadReport, Mailbox, ServerEvent};
-use foretoken_service::rounds::Feed;
+use foretoken_service::{report::Board, rounds::Feed};
 use foretoken_speculation::{
     control::StepCost,
     fanout::Budgets,
@@ -113,7 +114,10 @@ pub(crate) struct Worker<O> {
     reuse: Reuse,
     metrics: Metrics,
     feed: Feed,
+    board: Board,
     began: Instant,
+    /// Time in steps so far.
+    busy: Duration,
     sessions: Vec<Session>,
     /// Whom the links belong to.
     tenants: Tenants,
@@ -173,7 +177,9 @@ impl<O: Outlet> Worker<O> {
             reuse,
             metrics,
             feed: Feed::new("draft", "", false),
+            board: Board::default(),
             began: Instant::now(),
+            busy: Duration::ZERO,
             sessions: Vec::new(),
             tenants: Tenants::new(config.quotas.clone()),
             learned: HashMap::new(),
@@ -199,6 +205,13 @@ impl<O: Outlet> Worker<O> {
         self
     }
 
+    /// The same with a board on which it says how it is doing.
+    #[must_use]
+    pub(crate) fn showing(mut self, board: Board) -> Self {
+        self.board = board;
+        self
+    }
+
     /// The same for a target that waits until everything is drafted.
     #[must_use]
     pub(crate) fn unhurried(mut self) -> Self {
@@ -209,6 +222,7 @@ impl<O: Outlet> Worker<O> {
     /// Works until told to stop.
     pub(crate) fn run(mut self, inbox: &Mailbox<Message>) {
         self.report();
+        self.show();
         let mut leases_due = Instant::now() + NAP;
         let mut pause = Duration::ZERO;
         loop {
@@ -222,6 +236,7 @@ impl<O: Outlet> Worker<O> {
             if self.now >= leases_due {
                 leases_due = self.now + NAP;
                 self.expire();
+                self.show();
             }
             let worked = self.step();
             // A verdict that ends a build is worth hearing at once.

@@ -26,6 +26,7 @@ use foretoken_protocol::{
 use foretoken_registry::RegistryError;
 use foretoken_service::{
     observation::{self, Observation, Observed},
+    report::{Board, ModelReport},
     rounds::Feed,
 };
 use foretoken_speculation::control::StepCost;
@@ -180,10 +181,12 @@ impl Serving {
         let mut tasks = JoinSet::new();
         let end = CancellationToken::new();
         let feed = Feed::new("target", &config.instance, config.observe_tokens);
+        let board = board(&config, &info);
         if let Some(observation) = observation {
             let observed = Observed {
                 registry: Arc::new(registry),
                 ready: Arc::clone(&ready),
+                board: board.clone(),
                 feed: feed.clone(),
             };
             let served = observation.serve(observed, end.clone());
@@ -207,6 +210,7 @@ impl Serving {
             dialer,
             metrics,
             feed,
+            board,
             inbox,
         };
         let engine = engine.spawn(&front, started).map_err(RunError::Thread)?;
@@ -269,6 +273,17 @@ impl Serving {
         self.end.cancel();
         while self.tasks.join_next().await.is_some() {}
     }
+}
+
+/// What whoever asks is told.
+fn board(config: &TargetConfig, info: &RunnerInfo) -> Board {
+    let model = ModelReport {
+        digest: info.model_digest.clone(),
+        tokenizer: config.tokenizer_digest.clone(),
+        vocabulary: info.vocab_size as u32,
+        path: info.path.clone(),
+    };
+    Board::new(&config.instance, model)
 }
 
 /// Ends the engine thread when the service's future ends or is dropped, in whatever way.
@@ -336,6 +351,7 @@ struct EngineThread {
     dialer: Dialer,
     metrics: Metrics,
     feed: Feed,
+    board: Board,
     inbox: Mailbox<Message>,
 }
 
@@ -361,6 +377,7 @@ impl EngineThread {
                     dialer,
                     metrics,
                     feed,
+                    board,
                     inbox,
                 } = self;
                 let mut engine = Engine::new(runner);
@@ -372,7 +389,7 @@ impl EngineThread {
                 let worker = Worker::new(config, engine, Box::new(dialer), metrics, gauges, steps);
                 // If nobody waits any more, the inbox will say so too.
                 let _ = started.send(());
-                worker.telling(feed).run(&inbox);
+                worker.telling(feed).showing(board).run(&inbox);
             })?;
         Ok(EngineHandle { ended, thread })
     }

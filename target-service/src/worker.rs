@@ -37,7 +37,10 @@ use foretoken_protocol::{
     generate::{GenerateError, TargetLoad},
     link::Mailbox,
 };
-use foretoken_service::rounds::Feed;
+use foretoken_service::{
+    report::{Board, TargetReport},
+    rounds::Feed,
+};
 use foretoken_speculation::{TokenId, control::StepCost, policy::target::Input, sampling::Scratch};
 
 use crate::{
@@ -58,6 +61,8 @@ const SWEEP: Duration = Duration::from_millis(20);
 const LINK_PAUSE: Duration = Duration::from_micros(20);
 /// Longest sleep of a target without requests.
 const NAP: Duration = Duration::from_secs(1);
+/// How often whoever asks is told something new.
+const SHOW: Duration = Duration::from_millis(500);
 
 /// What the engine thread tells the rest of the service.
 #[derive(Default)]
@@ -101,6 +106,8 @@ pub(crate) struct Worker {
     started: Instant,
     now: Instant,
     sweep_due: Instant,
+    board: Board,
+    show_due: Instant,
 }
 
 /// Whether the thread goes on.
@@ -167,6 +174,8 @@ impl Worker {
             started: now,
             now,
             sweep_due: now,
+            board: Board::default(),
+            show_due: now,
         }
     }
 
@@ -174,6 +183,13 @@ impl Worker {
     #[must_use]
     pub(crate) fn telling(mut self, feed: Feed) -> Self {
         self.feed = feed;
+        self
+    }
+
+    /// The same with a board on which it says how it is doing.
+    #[must_use]
+    pub(crate) fn showing(mut self, board: Board) -> Self {
+        self.board = board;
         self
     }
 
@@ -216,6 +232,11 @@ impl Worker {
         // Before anybody else can take the places that the step has freed.
         let unparked = self.unpark();
         self.publish();
+        if self.now >= self.show_due {
+            self.show_due = self.now + SHOW;
+            let endpoints = self.endpoints.told();
+            self.board.show_target(TargetReport { endpoints });
+        }
         match turn {
             Turn::Idle(_) if unparked => Turn::Stepped,
             // Somebody who waits for a place may go away without a message.

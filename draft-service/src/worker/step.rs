@@ -97,6 +97,7 @@ impl<O: Outlet> Worker<O> {
         self.steps.observe(rows as u32, took);
         let was_for = grants.iter().map(|grant| grant.was_for).max();
         let was_for = was_for.unwrap_or(StepFor::Pace);
+        self.busy += took;
         self.metrics.note_step(was_for, rows, took);
         true
     }

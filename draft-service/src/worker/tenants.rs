@@ -11,6 +11,7 @@
 use std::collections::HashMap;
 
 use foretoken_protocol::link::{Consumer, LinkId};
+use foretoken_service::report::ConsumerReport;
 use foretoken_speculation::fanout::Tenant;
 
 use crate::config::QuotaConfig;
@@ -87,6 +88,21 @@ impl Tenants {
     /// Whose link it is.
     pub(super) fn of(&self, link: LinkId) -> Option<TenantId> {
         self.by_link.get(&link).copied()
+    }
+
+    /// All of them by name, with their links and what they hold of the `sessions`.
+    pub(super) fn told(&self, sessions: &Holdings) -> Vec<ConsumerReport> {
+        let connected = self.list.iter().enumerate().filter(|(_, t)| t.links > 0);
+        let mut told: Vec<_> = connected
+            .map(|(index, tenancy)| ConsumerReport {
+                namespace: tenancy.consumer.namespace.clone(),
+                deployment: tenancy.consumer.deployment.clone(),
+                links: tenancy.links as u32,
+                slots: sessions.of(TenantId(index)) as u32,
+            })
+            .collect();
+        told.sort_by(|a, b| (&a.namespace, &a.deployment).cmp(&(&b.namespace, &b.deployment)));
+        told
     }
 
     /// The tenant's part relative to the others': the weight of its namespace, which its tenants
@@ -205,6 +221,28 @@ mod tests {
             "its place is free"
         );
         assert_eq!(tenants.of(LinkId(1)), Some(TenantId(0)), "one link is left");
+    }
+
+    #[test]
+    fn who_is_connected_is_told_by_name_with_what_it_holds() {
+        let mut tenants = tenants(
+            Vec::new(),
+            &[("b", "x"), ("a", "y"), ("a", "y"), ("c", "z")],
+        );
+        tenants.leave(LinkId(3));
+        let told = tenants.told(&holdings(&[3, 1]));
+        let told: Vec<_> = told
+            .iter()
+            .map(|one| {
+                (
+                    one.namespace.as_str(),
+                    one.deployment.as_str(),
+                    one.links,
+                    one.slots,
+                )
+            })
+            .collect();
+        assert_eq!(told, [("a", "y", 2, 1), ("b", "x", 1, 3)]);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The port on which a service shows how it is doing: `/metrics`, `/health`, `/ready`, `/rounds`.
+//! The port on which a service shows how it is doing: `/metrics`, `/health`, `/ready`,
+//! `/status`, `/rounds`.
 //!
 //! Targets and endpoints serve no other HTTP; the router has these pages among its own.
 
@@ -13,7 +14,7 @@ use std::{
 };
 
 use axum::{
-    Router,
+    Json, Router,
     body::Body,
     extract::{Query, State},
     http::{StatusCode, header},
@@ -26,7 +27,7 @@ use serde::Deserialize;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::rounds::Feed;
+use crate::{report::Board, rounds::Feed};
 
 /// How long answers may take to end once the service stops.
 const FAREWELL: Duration = Duration::from_millis(500);
@@ -38,6 +39,8 @@ pub struct Observed {
     pub registry: Arc<Registry>,
     /// Whether new work is accepted.
     pub ready: Arc<AtomicBool>,
+    /// What it says of itself.
+    pub board: Board,
     /// The rounds.
     pub feed: Feed,
 }
@@ -96,6 +99,7 @@ impl Observation {
             .route("/metrics", routing::get(metrics))
             .route("/health", routing::get(|| async { "ok" }))
             .route("/ready", routing::get(ready))
+            .route("/status", routing::get(status))
             .route("/rounds", routing::get(rounds))
             .with_state(pages);
         let listener = tokio::net::TcpListener::from_std(self.listener)?;
@@ -118,6 +122,14 @@ async fn metrics(State(Pages { observed, .. }): State<Pages>) -> impl IntoRespon
         }
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
+}
+
+async fn status(State(Pages { observed, .. }): State<Pages>) -> impl IntoResponse {
+    Json(
+        observed
+            .board
+            .report(observed.ready.load(Ordering::Relaxed)),
+    )
 }
 
 /// What a listener wants.
@@ -162,12 +174,16 @@ mod tests {
     use prometheus_client::metrics::counter::Counter;
 
     use super::*;
-    use crate::rounds::{Line, Round};
+    use crate::{
+        report::ModelReport,
+        rounds::{Line, Round},
+    };
 
     fn observed(ready: &Arc<AtomicBool>, registry: Registry) -> Observed {
         Observed {
             registry: Arc::new(registry),
             ready: Arc::clone(ready),
+            board: Board::new("t-0", ModelReport::default()),
             feed: Feed::new("target", "t-0", false),
         }
     }
@@ -200,8 +216,18 @@ mod tests {
         assert!(ask("/metrics").await.unwrap().contains("steps_total 3"));
         assert!(ask("/health").await.unwrap().starts_with("HTTP/1.1 200"));
         assert!(ask("/ready").await.unwrap().starts_with("HTTP/1.1 503"));
+        assert!(ask("/status").await.unwrap().contains(r#""ready":false"#));
         ready.store(true, Ordering::Relaxed);
         assert!(ask("/ready").await.unwrap().starts_with("HTTP/1.1 200"));
+        let said = ask("/status").await.unwrap();
+        for part in [
+            "application/json",
+            r#""version":1"#,
+            r#""instance":"t-0""#,
+            r#""ready":true"#,
+        ] {
+            assert!(said.contains(part), "{part} in {said}");
+        }
         stop.cancel();
         serving.await.unwrap().unwrap();
     }

@@ -9,12 +9,13 @@
 
 mod lowering;
 mod misses;
+mod telling;
 
 use std::time::{Duration, Instant};
 
 use foretoken_engine::schedule::RequestId;
 use foretoken_protocol::{Address, link::LoadReport};
-use foretoken_service::metrics::Fraction;
+use foretoken_service::{metrics::Fraction, report::Rounds};
 use foretoken_speculation::{
     control::{AnswerTime, Choice, ControlConfig, Controller, Drafting, Load, StepCost},
     message::{ToDraft, ToTarget, TreeBudget},
@@ -85,6 +86,12 @@ pub(super) struct Endpoint {
     cohorts: Cohorts,
     /// Shows the factor C, if proposals are drawn.
     c: Option<Fraction>,
+    /// Whether the two do not go together.
+    pub(super) refused: bool,
+    /// Replica and model there, as it said last.
+    pub(super) said: (String, String),
+    /// What its proposals came to.
+    rounds: Rounds,
 }
 
 /// All endpoints, best first.
@@ -193,6 +200,11 @@ impl Endpoints {
 
     /// Takes in what a verified window came to.
     pub(super) fn observe_round(&mut self, cohort: Cohort, drafted: u32, accepted: u32) {
+        if drafted > 0
+            && let Some(endpoint) = self.find(cohort.link)
+        {
+            endpoint.rounds.note_window(accepted);
+        }
         if let Some(controller) = self.controller(cohort) {
             controller.observe_round(drafted, accepted);
         }
@@ -373,6 +385,9 @@ impl Worker {
             outgoing: Vec::new(),
             cohorts,
             c,
+            refused: false,
+            said: Default::default(),
+            rounds: Rounds::default(),
         }
     }
 

@@ -53,6 +53,8 @@ impl Worker {
         };
         endpoint.up = true;
         endpoint.trouble = None;
+        endpoint.refused = false;
+        endpoint.said = (welcome.instance.clone(), welcome.model_digest.clone());
         endpoint.suspect = false;
         endpoint.load = LoadReport {
             slots: welcome.limits.slots,
@@ -89,6 +91,7 @@ impl Worker {
             tracing::warn!(endpoint = %name, %reason, "endpoint cannot be reached");
         }
         endpoint.trouble = Some(reason);
+        endpoint.refused = refused;
         endpoint.up = false;
         endpoint.outgoing.clear();
         self.count_links();

@@ -375,6 +375,12 @@ impl Lesson {
             (None, Some(cohort)) => endpoints.observe_round(cohort, proposed, accepted),
             (None, None) => {}
         }
+        if let (Some(lookup), Some(cohort)) = (effects.lookup, bound)
+            && lookup.expected
+        {
+            let hit = matches!(lookup.source, Source::Ahead { .. });
+            endpoints.observe_lookup(cohort.link, hit);
+        }
         let Some(round) = round else { return };
         if let Some(cohort) = endpoints.serves(request) {
             // A window of this host's that came in the place of one waited for says nothing about

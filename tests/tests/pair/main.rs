@@ -10,5 +10,6 @@ mod rejection;
 mod rig;
 mod rounds;
 mod ssd;
+mod status;
 mod stopping;
 mod streams;

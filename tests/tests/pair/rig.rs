@@ -144,6 +144,14 @@ pub(super) fn observed(
         metrics_listen: Some("127.0.0.1:0".into()),
         ..DraftConfig::default()
     };
+    observed_draft(config, runner)
+}
+
+/// The same of an endpoint of `config`, which says where it tells them.
+pub(super) fn observed_draft(
+    config: DraftConfig,
+    runner: Box<dyn ModelRunner>,
+) -> (Running<foretoken_draft::RunError>, u16) {
     let service = DraftService::bind(config, runner).expect("free ports");
     let port = service.metrics_address().expect("asked for").port();
     (Running::start(|stop| service.run(stop)), port)
