@@ -78,5 +78,6 @@ pub fn request(ask: &Ask<'_>) -> GenerateRequest {
         cache_prompt: false,
         cache_salt: None,
         endpoints: Vec::new(),
+        trace: None,
     }
 }

@@ -119,6 +119,7 @@ impl Job {
             cache_prompt: self.cache_prompt,
             cache_salt: self.cache_salt.clone(),
             endpoints: Vec::new(),
+            trace: None,
         }
     }
 

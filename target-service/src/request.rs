@@ -142,6 +142,7 @@ impl Request {
             vocab_size: setting.vocab_size as u32,
             patience: setting.patience.clone(),
             reopen_after: setting.reopen_after,
+            trace: request.trace.filter(|trace| trace.is_sampled()),
         };
         let salt = request
             .cache_salt

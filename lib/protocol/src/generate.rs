@@ -15,7 +15,10 @@ pub use server::{GenerateService, ServeError, serve_generate};
 
 use std::time::Duration;
 
-use foretoken_speculation::{Seed, TokenId, sampling::SamplingParams};
+use foretoken_speculation::{Seed, TokenId, TraceContext, sampling::SamplingParams};
+
+/// The metadata of a call that names its trace, as W3C Trace Context has it.
+const TRACEPARENT: &str = "traceparent";
 
 /// A completion to generate.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,6 +54,8 @@ pub struct GenerateRequest {
     pub cache_salt: Option<String>,
     /// Speculation endpoints to try, best first; empty: the target's own order.
     pub endpoints: Vec<String>,
+    /// Trace that the work belongs to. Travels beside the message, as the `traceparent` of its call.
+    pub trace: Option<TraceContext>,
 }
 
 /// One piece of the answer, in order: `Started`, any number of `Tokens`, `Finished`.

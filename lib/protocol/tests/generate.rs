@@ -16,7 +16,7 @@ use foretoken_protocol::{
         serve_generate,
     },
 };
-use foretoken_speculation::{Seed, TokenId, sampling::SamplingParams};
+use foretoken_speculation::{Seed, TokenId, TraceContext, sampling::SamplingParams};
 use futures::StreamExt;
 use tempfile::TempDir;
 use tokio::{task::JoinHandle, time::timeout};
@@ -126,6 +126,7 @@ fn request() -> GenerateRequest {
         cache_prompt: true,
         cache_salt: None,
         endpoints: Vec::new(),
+        trace: TraceContext::parse("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
     }
 }
 

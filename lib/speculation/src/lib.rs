@@ -27,8 +27,10 @@ pub mod saguaro;
 pub mod sampling;
 mod tally;
 pub mod theory;
+pub mod trace;
 pub mod tree;
 pub mod verify;
 
 pub use ids::{Epoch, Round, Seed, SessionId, TokenId};
+pub use trace::TraceContext;
 pub use tree::Proposals;

@@ -9,7 +9,7 @@ use alloc::{string::String, vec::Vec};
 
 use crate::{
     Epoch, Proposals, Round, Seed, SessionId, TokenId, fanout::FanOut, guess::OutcomeKey,
-    saguaro::Saguaro, sampling::SamplingParams, verify::Verification,
+    saguaro::Saguaro, sampling::SamplingParams, trace::TraceContext, verify::Verification,
 };
 
 /// From the target to the endpoint.
@@ -77,6 +77,8 @@ pub struct Open {
     pub tokens: Vec<TokenId>,
     /// Whether, and how, to draft ahead of verdicts, from round 0 on.
     pub branching: Option<Branching>,
+    /// Trace that the session's work belongs to, if that is recorded. Nothing depends on it.
+    pub trace: Option<TraceContext>,
 }
 
 /// How an endpoint drafts for the outcomes of a verification that is under way.

@@ -16,7 +16,7 @@ use foretoken_protocol::link::{
 };
 use foretoken_router::{ModelConfig, Router, RouterConfig};
 use foretoken_speculation::{
-    Epoch, Proposals, Round, Seed, SessionId, TokenId,
+    Epoch, Proposals, Round, Seed, SessionId, TokenId, TraceContext,
     fanout::FanOut,
     guess::OutcomeKey,
     message::{
@@ -33,6 +33,8 @@ use tokio_util::sync::CancellationToken;
 fn repository() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
 }
+
+const TRACEPARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
 fn tokens(n: u32) -> Vec<TokenId> {
     (0..n).map(|i| TokenId(i * 37 % 4096)).collect()
@@ -65,6 +67,7 @@ fn any_bytes_are_a_target_frame_or_an_error() {
                 fan_out: FanOut::Uniform,
                 delivery: Delivery::Pull,
             }),
+            trace: TraceContext::parse(TRACEPARENT),
         }),
         ToDraft::Outcome(Outcome {
             session,

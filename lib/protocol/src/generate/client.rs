@@ -11,12 +11,12 @@ use std::{
 use futures::Stream;
 use hyper_util::rt::TokioIo;
 use tonic::{
-    Status, Streaming,
+    Request, Status, Streaming,
     transport::{Channel, Endpoint},
 };
 use tower::service_fn;
 
-use super::{GenerateError, GenerateEvent, GenerateRequest, TargetInfo};
+use super::{GenerateError, GenerateEvent, GenerateRequest, TRACEPARENT, TargetInfo};
 use crate::{
     Address,
     address::Socket,
@@ -77,7 +77,13 @@ impl GenerateClient {
         &self,
         request: GenerateRequest,
     ) -> Result<GenerateStream, GenerateError> {
-        let response = self.client().generate(request.to_proto()).await;
+        let mut call = Request::new(request.to_proto());
+        if let Some(trace) = request.trace
+            && let Ok(value) = trace.to_string().parse()
+        {
+            call.metadata_mut().insert(TRACEPARENT, value);
+        }
+        let response = self.client().generate(call).await;
         let events = response.map_err(|status| self.error(&status))?.into_inner();
         Ok(GenerateStream {
             instance: self.instance.clone(),

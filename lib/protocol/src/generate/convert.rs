@@ -77,6 +77,7 @@ impl Wire for GenerateRequest {
                 .into_iter()
                 .map(|endpoint| check_text("endpoints", endpoint))
                 .collect::<Result<_, _>>()?,
+            trace: None,
         })
     }
 }

@@ -8,11 +8,12 @@ use std::{
     time::Duration,
 };
 
+use foretoken_speculation::TraceContext;
 use futures::{Stream, StreamExt, stream};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, transport::Server};
 
-use super::{EventReceiver, EventSender, GenerateError, GenerateRequest, TargetInfo};
+use super::{EventReceiver, EventSender, GenerateError, GenerateRequest, TRACEPARENT, TargetInfo};
 use crate::{
     Address, Listener,
     wire::{
@@ -100,8 +101,11 @@ impl<S: GenerateService> Generation for Answers<S> {
         &self,
         request: Request<proto::GenerateRequest>,
     ) -> Result<Response<Events>, Status> {
-        let request = GenerateRequest::from_proto(request.into_inner())
+        let trace = request.metadata().get(TRACEPARENT);
+        let trace = trace.and_then(|value| TraceContext::parse(value.to_str().ok()?));
+        let mut request = GenerateRequest::from_proto(request.into_inner())
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
+        request.trace = trace;
         let (sender, events) = EventSender::channel();
         self.service.generate(request, sender)?;
         Ok(Response::new(Events(events)))

@@ -7,7 +7,7 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use foretoken_speculation::{
-    Proposals, SessionId,
+    Proposals, SessionId, TraceContext,
     message::{SparseDistribution, ToDraft, ToTarget},
 };
 use prost::Message;
@@ -218,6 +218,7 @@ impl FrameSize for ToDraft {
                 4 * open.tokens.len()
                     + 8 * open.sampling.logit_bias.len()
                     + 4 * open.sampling.banned_until_min.len()
+                    + open.trace.map_or(0, |_| 2 + TraceContext::LEN)
             }
             Self::Outcome(outcome) => {
                 let numbers = |window: &Proposals| window.len() + window.parents().len();

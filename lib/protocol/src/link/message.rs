@@ -14,6 +14,7 @@ use foretoken_speculation::{
     },
     saguaro::Saguaro,
     sampling::SamplingParams,
+    trace::TraceContext,
     verify::Verification,
 };
 
@@ -96,6 +97,9 @@ impl Wire for ToDraft {
                     Verification::Coupled => 0,
                     Verification::Rejection { support } => support,
                 },
+                traceparent: open
+                    .trace
+                    .map_or_else(String::new, |trace| trace.to_string()),
             }),
             Self::Outcome(outcome) => target_message::Body::Outcome(proto::Outcome {
                 round: outcome.round.0,
@@ -149,6 +153,7 @@ impl Wire for ToDraft {
                         0 => Verification::Coupled,
                         support => Verification::Rejection { support },
                     },
+                    trace: TraceContext::parse(&open.traceparent),
                 })
             }
             target_message::Body::Outcome(outcome) => {

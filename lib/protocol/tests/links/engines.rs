@@ -182,6 +182,7 @@ impl Row {
                 Duration::from_millis(40),
             ),
             reopen_after: Duration::from_millis(5),
+            trace: None,
         };
         let target = TargetSession::new(config, tokens);
         Self {

@@ -23,6 +23,7 @@ use crate::{
     proposal::Laws,
     saguaro::Saguaro,
     sampling::SamplingParams,
+    trace::TraceContext,
     verify::Verification,
 };
 
@@ -54,6 +55,8 @@ pub struct TargetConfig {
     pub patience: Patience,
     /// How long after a refusal that may be temporary to ask again.
     pub reopen_after: Duration,
+    /// Trace that endpoints are told to add to, if any.
+    pub trace: Option<TraceContext>,
 }
 
 /// What the outside world tells a session.
@@ -314,6 +317,7 @@ impl TargetSession {
             prompt_len: self.config.prompt_len,
             tokens: self.tokens.clone(),
             branching,
+            trace: self.config.trace,
         }));
     }
 

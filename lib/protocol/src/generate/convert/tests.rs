@@ -23,6 +23,7 @@ fn request() -> GenerateRequest {
         cache_prompt: true,
         cache_salt: Some("a secret".into()),
         endpoints: vec!["a".into(), "b".into()],
+        trace: None,
     }
 }
 

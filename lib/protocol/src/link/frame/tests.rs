@@ -8,6 +8,7 @@ use foretoken_speculation::{
     },
     saguaro::Saguaro,
     sampling::SamplingParams,
+    trace::{TraceContext, TraceFlags},
     verify::Verification,
 };
 use proptest::{collection::vec, option, prelude::*};

@@ -124,9 +124,15 @@ pub(super) fn drawn(
 }
 
 pub(super) fn to_draft() -> impl Strategy<Value = ToDraft> {
-    let how = (sampling(), option::of(1..300_u32));
+    let ids = (1..=u128::MAX, 1..=u64::MAX, any::<u8>());
+    let trace = ids.prop_map(|(trace, span, flags)| TraceContext {
+        trace: trace.try_into().expect("not zero"),
+        span: span.try_into().expect("not zero"),
+        flags: TraceFlags::new(flags),
+    });
+    let how = (sampling(), option::of(1..300_u32), option::of(trace));
     let open = (key(), how, any::<u64>(), tokens(40), branching()).prop_map(
-        |((session, epoch), (sampling, support), seed, tokens, branching)| {
+        |((session, epoch), (sampling, support, trace), seed, tokens, branching)| {
             let prompt_len = tokens.len() as u32 / 2;
             ToDraft::Open(Open {
                 session,
@@ -139,6 +145,7 @@ pub(super) fn to_draft() -> impl Strategy<Value = ToDraft> {
                 prompt_len,
                 tokens,
                 branching,
+                trace,
             })
         },
     );

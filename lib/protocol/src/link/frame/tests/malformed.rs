@@ -20,6 +20,25 @@ fn a_malformed_message_is_reported_and_its_neighbours_are_read() {
 }
 
 #[test]
+fn a_trace_that_cannot_be_read_costs_nothing_else() {
+    let traced = |trace| {
+        ToDraft::Open(Open {
+            tokens: vec![TokenId(1)],
+            trace,
+            ..Open::default()
+        })
+    };
+    let text = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let whole = traced(TraceContext::parse(text));
+    let mut bytes = target_bytes(&target_frame(vec![whole])).to_vec();
+    let at = bytes.windows(55).position(|seen| seen == text.as_bytes());
+    bytes[at.expect("the text is in it")] = b'x';
+    let frame = decode_target_frame(Bytes::from(bytes)).expect("the frame itself is whole");
+    assert_eq!(frame.messages, [traced(None)]);
+    assert!(frame.malformed.is_empty());
+}
+
+#[test]
 fn messages_that_break_their_types_promises_are_malformed() {
     let key = (SessionId(9), Epoch(1));
     let open = |change: &dyn Fn(&mut Open)| {
