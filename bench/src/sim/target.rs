@@ -89,6 +89,7 @@ impl Target {
                 vocab_size: VOCAB as u32,
                 patience: Patience::new(1.5, FOREVER, FOREVER, FOREVER),
                 reopen_after: FOREVER,
+                trace: None,
             };
             Ok(Row {
                 sampler: Sampler::new(sampling.clone(), Seed(id), &tokens, PROMPT)?,
