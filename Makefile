@@ -87,7 +87,7 @@ image:
 # What is made from the types of the API; tests fail where it is not what they say.
 api:
 	cargo build --locked -p foretoken
-	$(CARGO_TARGET_DIR)/debug/foretoken crd --dir crds/yaml
+	$(CARGO_TARGET_DIR)/debug/foretoken crd --dir charts/foretoken/definitions
 	$(CARGO_TARGET_DIR)/debug/foretoken crd --reference > docs/api.md
 
 # A real Kubernetes on this machine, see docs/cluster.md.

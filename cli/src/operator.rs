@@ -1,6 +1,13 @@
 //! `foretoken operator`: makes a cluster what its objects say.
 
-use foretoken_operator::{Election, Options, Settings, operate};
+use std::sync::{Arc, atomic::AtomicBool};
+
+use anyhow::Context as _;
+use foretoken_operator::{Election, Options, Settings, operate, verify};
+use foretoken_service::{
+    observation::{Observation, Observed},
+    rounds::Feed,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{child, failure::usage};
@@ -9,8 +16,13 @@ use crate::{child, failure::usage};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Image of the pods that it makes, with this program in it
-    #[arg(long, env = "FORETOKEN_IMAGE", value_name = "IMAGE")]
-    image: String,
+    #[arg(
+        long,
+        env = "FORETOKEN_IMAGE",
+        value_name = "IMAGE",
+        required_unless_present = "verify"
+    )]
+    image: Option<String>,
     /// When nodes pull images: Always, IfNotPresent or Never [default: as Kubernetes decides]
     #[arg(long, value_name = "WHEN", value_parser = ["Always", "IfNotPresent", "Never"])]
     image_pull_policy: Option<String>,
@@ -23,6 +35,12 @@ pub(crate) struct Args {
     /// Work without a lease: there is no other operator
     #[arg(long)]
     alone: bool,
+    /// Where /metrics, /health and /ready are served, HOST:PORT [default: nowhere]
+    #[arg(long, value_name = "ADDRESS")]
+    metrics_listen: Option<String>,
+    /// Only see whether the cluster knows the kinds and an operator works there, and say so
+    #[arg(long, conflicts_with = "alone")]
+    verify: bool,
 }
 
 /// Works until told to stop.
@@ -33,25 +51,50 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         namespace,
         identity,
         alone,
+        metrics_listen,
+        verify: only_verify,
     } = args;
-    if image.is_empty() {
-        return Err(usage(
-            "--image is empty; it must name an image with foretoken in it",
-        ));
+    let runtime = child::small_runtime()?;
+    if only_verify {
+        let holder = runtime.block_on(verify(namespace.as_deref()))?;
+        println!("the cluster knows the kinds, and {holder} works");
+        return Ok(());
     }
+    let image = image
+        .filter(|image| !image.is_empty())
+        .ok_or_else(|| usage("--image is empty; it must name an image with foretoken in it"))?;
+    let identity = identity.unwrap_or_else(own_name);
+    let ready = Arc::<AtomicBool>::default();
+    let observed = Observed {
+        registry: Arc::default(),
+        ready: Arc::clone(&ready),
+        feed: Feed::new("operator", &identity, false),
+    };
     let options = Options {
         settings: Settings {
             image,
             image_pull_policy,
         },
-        election: (!alone).then(|| Election {
+        election: (!alone).then_some(Election {
             namespace,
-            identity: identity.unwrap_or_else(own_name),
+            identity,
         }),
+        ready,
     };
+    let observation = metrics_listen.as_deref().map(Observation::bind);
+    let observation = observation.transpose()?;
     let stop = CancellationToken::new();
-    let runtime = child::small_runtime()?;
-    child::run(&runtime, &stop, operate(options, stop.clone()))
+    let work = async {
+        let served = CancellationToken::new();
+        let pages = observation.map(|port| tokio::spawn(port.serve(observed, served.clone())));
+        let result = operate(options, stop.clone()).await;
+        served.cancel();
+        if let Some(pages) = pages {
+            pages.await.context("the observation port failed")??;
+        }
+        anyhow::Ok(result?)
+    };
+    child::run(&runtime, &stop, work)
 }
 
 /// A name that no other process has: of one that died, the lease is waited for.

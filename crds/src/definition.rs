@@ -1,7 +1,7 @@
 //! The `CustomResourceDefinition` of each kind, made from its type.
 //!
 //! ```text
-//! Rust type --derive--> schema --tidy--> definition --yaml--> crds/yaml, committed
+//! Rust type --derive--> schema --tidy--> definition --yaml--> charts/foretoken/definitions, committed
 //!                                             \--read, rules--> what `foretoken check` says
 //! ```
 //!

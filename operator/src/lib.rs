@@ -12,7 +12,8 @@
 //! - `apply`: writes what differs from what is wanted, and nothing else;
 //! - [`status`]: what is told about objects, from what was observed;
 //! - `controller`: looks at whatever a change concerns, and again when that failed;
-//! - `election`: one of several operators works.
+//! - `election`: one of several operators works;
+//! - `verify`: whether one does.
 //!
 //! Invariants: nothing is written while nothing changes; what somebody else made is left alone; an
 //! operator that may have lost its lease writes nothing more.
@@ -30,8 +31,10 @@ mod apply;
 mod controller;
 mod election;
 mod operate;
+mod verify;
 mod world;
 
 pub use object::{Made, Object, Owner};
 pub use operate::{Election, OperateError, Options, operate, operate_on};
 pub use settings::Settings;
+pub use verify::verify;

@@ -1,6 +1,12 @@
 //! The operator as a process: connects, waits for its turn, works until it is told to stop.
 
-use std::fmt::Debug;
+use std::{
+    fmt::Debug,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use foretoken_crds::{AcceleratorProfile, Kind, SpecDecodeDeployment, SpeculationEndpoint};
 use kube::{Api, Client, Config, Resource, api::ListParams};
@@ -18,12 +24,15 @@ use crate::{
 const USER_AGENT: &str = "user-agent";
 
 /// How an operator is run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// What it makes.
     pub settings: Settings,
     /// Among whom it is chosen; none: it is the only one.
     pub election: Option<Election>,
+    /// Set once the cluster was reached and knows our kinds: the operator works, or would if the one
+    /// that does ended.
+    pub ready: Arc<AtomicBool>,
 }
 
 /// Among whom an operator is chosen.
@@ -58,6 +67,12 @@ pub enum OperateError {
     /// Somebody else works now.
     #[error("{0}; it may be started again")]
     LeaseLost(String),
+    /// Nobody works.
+    #[error(
+        "no operator renews the lease {0}: look at its pods and their logs, and at its rights with \
+         `kubectl auth can-i --as`"
+    )]
+    Idle(String),
     /// What works does not end by itself.
     #[error("the watches ended: start it again")]
     Ended,
@@ -65,14 +80,18 @@ pub enum OperateError {
 
 /// Runs until `stop`, in the cluster that the environment names.
 pub async fn operate(options: Options, stop: CancellationToken) -> Result<(), OperateError> {
+    operate_on(connect().await?, options, stop).await
+}
+
+/// A client of the cluster that the environment names.
+pub(crate) async fn connect() -> Result<Client, OperateError> {
     let wrong = |error: &dyn std::fmt::Display| OperateError::Configuration(error.to_string());
     let mut config = Config::infer().await.map_err(|error| wrong(&error))?;
     let agent = (USER_AGENT.parse(), OPERATOR.parse());
     if let (Ok(name), Ok(value)) = agent {
         config.headers.push((name, value));
     }
-    let client = Client::try_from(config).map_err(|error| wrong(&error))?;
-    operate_on(client, options, stop).await
+    Client::try_from(config).map_err(|error| wrong(&error))
 }
 
 /// Runs until `stop`, in the cluster of `client`.
@@ -81,10 +100,15 @@ pub async fn operate_on(
     options: Options,
     stop: CancellationToken,
 ) -> Result<(), OperateError> {
-    let Options { settings, election } = options;
+    let Options {
+        settings,
+        election,
+        ready,
+    } = options;
     check_kind::<SpecDecodeDeployment>(&client, Kind::SpecDecodeDeployment).await?;
     check_kind::<SpeculationEndpoint>(&client, Kind::SpeculationEndpoint).await?;
     check_kind::<AcceleratorProfile>(&client, Kind::AcceleratorProfile).await?;
+    ready.store(true, Ordering::Relaxed);
     let work = |client: Client| {
         tracing::info!("working");
         controller::run(client, settings, stop.clone())
@@ -129,7 +153,7 @@ fn ended(stop: &CancellationToken) -> Result<(), OperateError> {
 }
 
 /// Whether the cluster knows a kind, and shows its objects: without, a watch would wait for ever.
-async fn check_kind<K>(client: &Client, kind: Kind) -> Result<(), OperateError>
+pub(crate) async fn check_kind<K>(client: &Client, kind: Kind) -> Result<(), OperateError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {

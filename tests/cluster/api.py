@@ -24,12 +24,15 @@ from layout import State
 PATIENCE = 120.0
 
 
-def run(command: list[str]) -> int:
-    """Runs a command for which KUBECONFIG is an API server that lives as long as it; answers how it ended."""
-    folder_of_programs = built()
+def run(command: list[str], more: list[build.Module] | None = None) -> int:
+    """Runs a command for which KUBECONFIG is an API server that lives as long as it; answers how it ended.
+
+    In its PATH are the executables of `more` too.
+    """
+    folders = built([build.KUBERNETES, *(more or [])])
     with tempfile.TemporaryDirectory(prefix="foretoken-api-") as folder:
         state = State(Path(folder))
-        server = prepare(state, folder_of_programs)
+        server = prepare(state, folders)
         try:
             return supervise(server, command, state)
         finally:
@@ -37,20 +40,20 @@ def run(command: list[str]) -> int:
             server.stop(grace=0)
 
 
-def built() -> Path:
-    """The folder of Kubernetes' programs, which are built if they are not there yet."""
-    absent = cluster.missing_go([build.KUBERNETES], install=True)
+def built(modules: list[build.Module]) -> dict[str, Path]:
+    """Folders of modules, which are built if they are not there yet."""
+    absent = cluster.missing_go(modules, install=True)
     if absent:
         raise cluster.MissingError(absent)
     with cluster.alone():
-        return cluster.built([build.KUBERNETES])[build.KUBERNETES.name]
+        return cluster.built(modules)
 
 
-def prepare(state: State, folder_of_programs: Path) -> node.Node:
+def prepare(state: State, folders: dict[str, Path]) -> node.Node:
     """An API server that is ready to be started."""
     for part in (state.programs, state.credentials, state.data, state.logs):
         part.mkdir(parents=True)
-    layout.link(state.programs, {build.KUBERNETES.name: folder_of_programs})
+    layout.link(state.programs, folders)
     store, peers, port = free_ports(3)
     subprocess.run(
         [

@@ -20,6 +20,8 @@ from layout import STATE
 
 # Of sysexits.h, as `foretoken` uses them: something that is needed is not there.
 UNAVAILABLE = 69
+# What is tested on an API server alone: objects of our kinds, and the chart.
+API_TESTS = [sys.executable, "-m", "unittest", "--verbose", *(str(layout.HERE / f"{name}.py") for name in ("on_chart", "on_api"))]
 
 
 def arguments(words: list[str]) -> argparse.Namespace:
@@ -30,7 +32,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
     test = commands.add_parser("test", help="start it if need be, and see that it does what tests rely on")
     for one in (up, test):
         one.add_argument("--with", dest="names", default="", metavar="NAMES", help=f"also: {', '.join(addons.ADDONS)}")
-    commands.add_parser("test-api", help="see that an API server judges objects of our kinds as `foretoken check` does")
+    commands.add_parser("test-api", help="see that an API server judges objects of our kinds as `foretoken check` does, and takes the chart")
     commands.add_parser("down", help="end the cluster and remove all that it made")
     commands.add_parser("status", help="which programs run, and their memory")
     commands.add_parser("check", help="whether this machine can run the cluster; changes nothing")
@@ -76,13 +78,13 @@ def run(wanted: argparse.Namespace) -> int:
     elif wanted.command == "test":
         return unless_impossible(lambda: test(named(wanted.names)))
     elif wanted.command == "test-api":
-        return unless_impossible(lambda: api.run([sys.executable, str(layout.HERE / "on_api.py")]))
+        return unless_impossible(lambda: api.run(API_TESTS, [build.HELM]))
     elif wanted.command == "api":
         return api.run(wanted.rest)
     elif wanted.command == "check":
         return check()
     elif wanted.command == "programs":
-        print(api.built())
+        print(api.built([build.KUBERNETES])[build.KUBERNETES.name])
     elif wanted.command == "status":
         status()
     elif wanted.command == "load":

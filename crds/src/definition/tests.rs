@@ -6,7 +6,7 @@ use super::*;
 fn the_committed_definitions_are_those_of_the_types() {
     for kind in Kind::ALL {
         let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("yaml")
+            .join("../charts/foretoken/definitions")
             .join(kind.file_name());
         let committed = fs::read_to_string(&path).unwrap_or_default();
         assert!(

@@ -1,6 +1,6 @@
 //! What a user of a cluster does and sees, for tests.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{fs, path::PathBuf, sync::Arc, time::Duration};
 
 use foretoken_crds::{
     Kind, SpecDecodeDeployment, SpeculationEndpoint,
@@ -60,6 +60,7 @@ impl Operator {
                 namespace: Some("default".into()),
                 identity: identity.into(),
             }),
+            ready: Arc::default(),
         };
         let stop = CancellationToken::new();
         let kubeconfig = cluster.kubeconfig.clone();

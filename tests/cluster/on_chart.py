@@ -1,0 +1,191 @@
+"""The chart in an API server: `make api-test`. Its pods run in the tests of `on_service`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+import layout
+from on_cluster import kubectl
+
+CHART = layout.REPOSITORY / "charts" / "foretoken"
+EXAMPLES = layout.REPOSITORY / "examples"
+RIGHTS = layout.REPOSITORY / "docs" / "operator.md"
+RELEASE = "foretoken"
+NAMESPACE = "foretoken-chart"
+KINDS = ["specdecodedeployments", "speculationendpoints", "acceleratorprofiles"]
+# Everything that can be set, so that every line of a template is rendered.
+EVERYTHING = {
+    "image": {"repository": "registry.example/foretoken", "digest": f"sha256:{'0' * 64}", "pullPolicy": "Always", "pullSecrets": ["one"]},
+    "replicas": 2,
+    "log": "debug,kube=info",
+    "resources": {"requests": {"cpu": 1}, "limits": {"memory": "1Gi"}},
+    "definitions": {"install": True},
+    "profiles": {"cpu": {"device": "cpu"}, "gpu": {"device": "cuda", "resource": "nvidia.com/gpu"}},
+    "serviceAccount": {"annotations": {"a": "b"}},
+    "pod": {
+        "labels": {"a": "true"},
+        "annotations": {"a": "b"},
+        "nodeSelector": {"kubernetes.io/os": "linux"},
+        "tolerations": [{"operator": "Exists"}],
+        "affinity": {"podAntiAffinity": {}},
+        "priorityClassName": "system-cluster-critical",
+    },
+}
+# What is no value of the chart, and what is said of it.
+WRONG = {
+    "image.registry=x": "additional properties 'registry'",
+    "image.pullPolicy=Sometimes": "pullPolicy",
+    "image.digest=sha256:0": "digest",
+    "replicas=-1": "replicas",
+    "profiles.gpu.device=tpu": "device",
+    "pod.hostNetwork=true": "additional properties 'hostNetwork'",
+}
+
+
+def helm(*arguments: str, values: dict | None = None) -> str:
+    """What Helm prints; an error with what it says if it fails."""
+    with tempfile.TemporaryDirectory() as home:
+        file = Path(home) / "values.json"
+        file.write_text(json.dumps(values or {}))
+        # What it has seen is of no use to anybody later.
+        environment = os.environ | {f"HELM_{kind}_HOME": home for kind in ("CACHE", "CONFIG", "DATA")}
+        command = ["helm", *arguments, *([f"--values={file}"] if values else [])]
+        done = subprocess.run(command, text=True, capture_output=True, env=environment, check=False)
+    if done.returncode != 0:
+        raise AssertionError(f"helm {' '.join(arguments)}: {done.stderr}{done.stdout}")
+    return done.stdout
+
+
+def objects(text: str) -> list[dict]:
+    """The objects of a YAML text, which kubectl reads."""
+    listed = kubectl("create", "--dry-run=client", "--validate=false", "-o", "json", "-f", "-", stdin=text)
+    found = []
+    while listed.strip():
+        value, end = json.JSONDecoder().raw_decode(listed.lstrip())
+        listed = listed.lstrip()[end:]
+        found += value["items"] if value["kind"] == "List" else [value]
+    return found
+
+
+def documented() -> dict[str, set[str]]:
+    """Verbs of each resource, as documentation lists them."""
+    section = RIGHTS.read_text().partition("\n## Rights\n")[2].partition("\n## ")[0]
+    group, verbs, rights = "", "", {}
+    for line in section.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) != 3 or cells[0] in ("group", "---"):
+            continue
+        group = cells[0].strip("`") or group
+        verbs = verbs if cells[2] == "the same" else cells[2]
+        for resource in re.findall(r"`([^`]+)`", cells[1]):
+            rights[f"{'' if group == 'core' else group}/{resource}"] = set(verbs.split(", "))
+    return rights
+
+
+def granted(rendered: list[dict]) -> dict[str, set[str]]:
+    """Verbs of each resource, as the chart's roles give them."""
+    rights: dict[str, set[str]] = {}
+    for role in rendered:
+        for rule in role.get("rules", []) if role["kind"] in ("Role", "ClusterRole") else []:
+            for group in rule["apiGroups"]:
+                for resource in rule["resources"]:
+                    rights.setdefault(f"{group}/{resource}", set()).update(rule["verbs"])
+    return rights
+
+
+class OnChart(unittest.TestCase):
+    """Helm and the API server on the chart."""
+
+    def test_it_has_no_fault_that_helm_knows_of(self) -> None:
+        for values in (None, EVERYTHING):
+            helm("lint", "--strict", str(CHART), values=values)
+
+    def test_its_version_is_that_of_the_workspace(self) -> None:
+        version = re.search(r'^version = "(.+)"', (layout.REPOSITORY / "Cargo.toml").read_text(), re.M).group(1)
+        said = re.findall(r"^(?:version|appVersion): (.+)", (CHART / "Chart.yaml").read_text(), re.M)
+        self.assertEqual(said, [version, version])
+
+    def test_values_that_are_not_known_or_cannot_be_are_refused_by_name(self) -> None:
+        for value, said in WRONG.items():
+            with self.subTest(value), self.assertRaises(AssertionError) as refused:
+                helm("template", RELEASE, str(CHART), f"--set={value}")
+            self.assertIn(said, str(refused.exception))
+
+    def test_the_rights_are_those_that_are_documented(self) -> None:
+        rights = granted(objects(helm("template", RELEASE, str(CHART))))
+        self.assertEqual(rights, documented())
+        self.assertNotIn("*", str(rights))
+
+    def test_pods_may_do_nothing_that_they_need_not(self) -> None:
+        rendered = objects(helm("template", RELEASE, str(CHART), values=EVERYTHING))
+        pods = [one["spec"]["template"]["spec"] for one in rendered if one["kind"] == "Deployment"]
+        pods += [one["spec"] for one in rendered if one["kind"] == "Pod"]
+        self.assertEqual(len(pods), 2)
+        for pod in pods:
+            self.assertTrue(pod["securityContext"]["runAsNonRoot"])
+            self.assertEqual(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault")
+            for container in pod["containers"]:
+                context = container["securityContext"]
+                self.assertTrue(context["readOnlyRootFilesystem"])
+                self.assertFalse(context["allowPrivilegeEscalation"])
+                self.assertEqual(context["capabilities"], {"drop": ["ALL"]})
+                self.assertIn("memory", container["resources"]["limits"])
+
+    def test_a_release_is_installed_upgraded_with_its_definitions_and_leaves_them_when_it_goes(self) -> None:
+        if any(kind in kubectl("get", "crd", "-o", "name") for kind in KINDS):
+            self.skipTest("the kinds are installed already, and are not this test's to remove")
+        where = [f"--namespace={NAMESPACE}", "--create-namespace"]
+        self.addCleanup(kubectl, "delete", "namespace", NAMESPACE, "--wait=false", "--ignore-not-found")
+        self.addCleanup(kubectl, "delete", "crd", "--ignore-not-found", *[f"{kind}.foretoken.io" for kind in KINDS])
+        values = {"profiles": {"cpu": {"device": "cpu"}}}
+        with tempfile.TemporaryDirectory() as folder:
+            older = Path(folder) / "foretoken"
+            shutil.copytree(CHART, older)
+            file = older / "definitions" / "specdecodedeployments.yaml"
+            file.write_text(file.read_text().replace("    - sdd\n", "    - old\n"))
+            installed = helm("install", RELEASE, str(older), *where, values=values)
+        self.assertIn("helm test foretoken", installed)
+        self.assertEqual(self.short_name(), "old")
+        self.assertIn("NOT INSTALLED: the AcceleratorProfiles cpu", installed)
+        kubectl("wait", "--for=condition=Established", "--timeout=60s", *[f"crd/{kind}.foretoken.io" for kind in KINDS])
+
+        for one in EXAMPLES.glob("*.yaml"):
+            with self.subTest(one.name):
+                self.dry(one.read_text())
+
+        helm("upgrade", RELEASE, str(CHART), *where, values=values)
+        self.assertEqual(self.short_name(), "sdd", "definitions are upgraded")
+        device = ("get", "acceleratorprofile", "cpu", "-o", "jsonpath={.spec.device}")
+        self.assertEqual(kubectl(*device), "cpu")
+        helm("upgrade", RELEASE, str(CHART), *where, values={"profiles": {}})
+        with self.assertRaisesRegex(AssertionError, "not found"):
+            kubectl(*device)
+        known = "--api-versions=foretoken.io/v1alpha1/AcceleratorProfile"
+        rendered = helm("template", RELEASE, str(CHART), "--namespace=default", known, values=EVERYTHING)
+        self.assertIn("kind: AcceleratorProfile\n", rendered)
+        self.dry(rendered)
+        helm("uninstall", RELEASE, f"--namespace={NAMESPACE}")
+        self.assertEqual(self.short_name(), "sdd", "objects of users outlive the release")
+        helm("install", RELEASE, str(CHART), *where)
+
+    @staticmethod
+    def short_name() -> str:
+        path = "jsonpath={.spec.names.shortNames[0]}"
+        return kubectl("get", "crd", "specdecodedeployments.foretoken.io", "-o", path)
+
+    @staticmethod
+    def dry(text: str) -> None:
+        """Has the API server say what it would do, in a namespace that there is."""
+        text = re.sub(r"(\bnamespace: )(?:drafts|chat|tales)$", r"\1default", text, flags=re.M)
+        kubectl("apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-", stdin=text)
+
+
+if __name__ == "__main__":
+    unittest.main()
