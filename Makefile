@@ -90,9 +90,9 @@ api:
 	$(CARGO_TARGET_DIR)/debug/foretoken crd --dir charts/foretoken/definitions
 	$(CARGO_TARGET_DIR)/debug/foretoken crd --reference > docs/api.md
 
-# A real Kubernetes on this machine, see docs/cluster.md.
-cluster:
-	python3 tests/cluster up
+# A real Kubernetes on this machine with foretoken on it, see docs/cluster.md.
+cluster: image
+	python3 tests/cluster serve --images $(CARGO_TARGET_DIR)/image
 
 cluster-down:
 	python3 tests/cluster down

@@ -4,10 +4,7 @@ use std::sync::{Arc, atomic::AtomicBool};
 
 use anyhow::Context as _;
 use foretoken_operator::{Election, Options, Settings, operate, verify};
-use foretoken_service::{
-    observation::{Observation, Observed},
-    rounds::Feed,
-};
+use foretoken_service::observation::{Observation, Signs};
 use tokio_util::sync::CancellationToken;
 
 use crate::{child, failure::usage};
@@ -65,10 +62,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         .ok_or_else(|| usage("--image is empty; it must name an image with foretoken in it"))?;
     let identity = identity.unwrap_or_else(own_name);
     let ready = Arc::<AtomicBool>::default();
-    let observed = Observed {
-        registry: Arc::default(),
+    let signs = Signs {
         ready: Arc::clone(&ready),
-        feed: Feed::new("operator", &identity, false),
+        ..Signs::default()
     };
     let options = Options {
         settings: Settings {
@@ -86,7 +82,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
     let work = async {
         let served = CancellationToken::new();
-        let pages = observation.map(|port| tokio::spawn(port.serve(observed, served.clone())));
+        let pages = observation.map(|port| tokio::spawn(port.serve_signs(signs, served.clone())));
         let result = operate(options, stop.clone()).await;
         served.cancel();
         if let Some(pages) = pages {

@@ -74,7 +74,7 @@ def kept(name: str, folder: str) -> Path:
     return build.place(owner) / folder
 
 
-def commands(name: str, kubeconfig: Path) -> list[list[str]]:
+def commands(name: str) -> list[list[str]]:
     """Helm's arguments that install one, or leave it as it is."""
     found = []
     for release in ADDONS[name].releases:
@@ -82,7 +82,7 @@ def commands(name: str, kubeconfig: Path) -> list[list[str]]:
         found.append(
             [
                 *("upgrade", "--install", release.name, str(kept(name, release.chart))),
-                *(f"--kubeconfig={kubeconfig}", f"--namespace={release.namespace}", "--create-namespace"),
+                *(f"--namespace={release.namespace}", "--create-namespace"),
                 *("--wait", "--timeout=3m"),
                 *values,
             ]

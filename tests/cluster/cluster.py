@@ -113,10 +113,8 @@ def install(name: str) -> None:
             load(build.place(module) / "image.tar")
     for folder in addons.ADDONS[name].definitions:
         kubectl("apply", "--server-side", "-f", str(addons.kept(name, folder)))
-    # Helm keeps what it has seen; here too nothing is to remain.
-    environment = os.environ | {f"HELM_{kind}_HOME": str(STATE.folder / "helm") for kind in ("CACHE", "CONFIG", "DATA")}
-    for arguments in addons.commands(name, STATE.kubeconfig):
-        _run([str(STATE.programs / "helm"), *arguments], environment)
+    for arguments in addons.commands(name):
+        helm(*arguments)
 
 
 def start(folders: dict[str, Path]) -> None:
@@ -238,8 +236,20 @@ def environment() -> dict[str, str]:
 
 def load(archive: Path) -> None:
     """Gives the node an image, which its pods can use with `imagePullPolicy: Never` or `IfNotPresent`."""
+    ctr("images", "import", str(archive))
+
+
+def ctr(*arguments: str) -> str:
+    """What containerd's client prints, of what the kubelet sees."""
     # A relative path would be taken for an address without an authority.
-    _run([str(STATE.programs / "ctr"), f"--address={STATE.containerd}", "--namespace=k8s.io", "images", "import", str(archive)])
+    return _run([str(STATE.programs / "ctr"), f"--address={STATE.containerd}", "--namespace=k8s.io", *arguments])
+
+
+def helm(*arguments: str) -> str:
+    """What Helm prints, on this cluster."""
+    # It keeps what it has seen; here too nothing is to remain.
+    environment = os.environ | {f"HELM_{kind}_HOME": str(STATE.folder / "helm") for kind in ("CACHE", "CONFIG", "DATA")}
+    return _run([str(STATE.programs / "helm"), f"--kubeconfig={STATE.kubeconfig}", *arguments], environment)
 
 
 def kubectl(*arguments: str, quiet: bool = False) -> str | None:

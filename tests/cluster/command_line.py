@@ -16,6 +16,7 @@ import cluster
 import layout
 import machine
 import network
+import service
 from layout import STATE
 
 # Of sysexits.h, as `foretoken` uses them: something that is needed is not there.
@@ -32,6 +33,8 @@ def arguments(words: list[str]) -> argparse.Namespace:
     test = commands.add_parser("test", help="start it if need be, and see that it does what tests rely on")
     for one in (up, test):
         one.add_argument("--with", dest="names", default="", metavar="NAMES", help=f"also: {', '.join(addons.ADDONS)}")
+    serve = commands.add_parser("serve", help="start it if need be, install the chart and apply examples/shared-endpoint.yaml")
+    serve.add_argument("--images", type=Path, required=True, metavar="FOLDER", help="where `make image` put them")
     commands.add_parser("test-api", help="see that an API server judges objects of our kinds as `foretoken check` does, and takes the chart")
     commands.add_parser("down", help="end the cluster and remove all that it made")
     commands.add_parser("status", help="which programs run, and their memory")
@@ -73,6 +76,8 @@ def run(wanted: argparse.Namespace) -> int:
     if wanted.command == "up":
         cluster.up(named(wanted.names))
         print(f"\n  export KUBECONFIG={STATE.kubeconfig}\n  export PATH={STATE.programs}:$PATH\n  kubectl get pods -A\n")
+    elif wanted.command == "serve":
+        service.up(wanted.images.resolve())
     elif wanted.command == "down":
         cluster.down()
     elif wanted.command == "test":

@@ -45,6 +45,25 @@ pub struct Observed {
     pub feed: Feed,
 }
 
+/// What is shown of every process.
+#[derive(Clone, Debug, Default)]
+pub struct Signs {
+    /// The metrics.
+    pub registry: Arc<Registry>,
+    /// Whether it can do what it is for.
+    pub ready: Arc<AtomicBool>,
+}
+
+impl Signs {
+    fn pages(self) -> Router {
+        Router::new()
+            .route("/metrics", routing::get(metrics))
+            .route("/health", routing::get(|| async { "ok" }))
+            .route("/ready", routing::get(ready))
+            .with_state(self)
+    }
+}
+
 /// What the handlers share.
 #[derive(Clone)]
 struct Pages {
@@ -91,17 +110,27 @@ impl Observation {
 
     /// Serves until `stop`; needs a tokio runtime.
     pub async fn serve(self, observed: Observed, stop: CancellationToken) -> io::Result<()> {
+        let signs = Signs {
+            registry: Arc::clone(&observed.registry),
+            ready: Arc::clone(&observed.ready),
+        };
         let pages = Pages {
             observed,
             stop: stop.clone(),
         };
-        let app = Router::new()
-            .route("/metrics", routing::get(metrics))
-            .route("/health", routing::get(|| async { "ok" }))
-            .route("/ready", routing::get(ready))
+        let own = Router::new()
             .route("/status", routing::get(status))
             .route("/rounds", routing::get(rounds))
             .with_state(pages);
+        self.run(signs.pages().merge(own), stop).await
+    }
+
+    /// Serves what there is of a process without a model, until `stop`; needs a tokio runtime.
+    pub async fn serve_signs(self, signs: Signs, stop: CancellationToken) -> io::Result<()> {
+        self.run(signs.pages(), stop).await
+    }
+
+    async fn run(self, app: Router, stop: CancellationToken) -> io::Result<()> {
         let listener = tokio::net::TcpListener::from_std(self.listener)?;
         let serving =
             axum::serve(listener, app).with_graceful_shutdown(stop.clone().cancelled_owned());
@@ -113,9 +142,9 @@ impl Observation {
     }
 }
 
-async fn metrics(State(Pages { observed, .. }): State<Pages>) -> impl IntoResponse {
+async fn metrics(State(signs): State<Signs>) -> impl IntoResponse {
     let mut text = String::new();
-    match encode(&mut text, &observed.registry) {
+    match encode(&mut text, &signs.registry) {
         Ok(()) => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             ([(header::CONTENT_TYPE, kind)], text).into_response()
@@ -158,8 +187,8 @@ async fn rounds(State(pages): State<Pages>, Query(wish): Query<Wish>) -> Respons
     (kind, Body::from_stream(lines)).into_response()
 }
 
-async fn ready(State(Pages { observed, .. }): State<Pages>) -> impl IntoResponse {
-    if observed.ready.load(Ordering::Relaxed) {
+async fn ready(State(signs): State<Signs>) -> impl IntoResponse {
+    if signs.ready.load(Ordering::Relaxed) {
         (StatusCode::OK, "ready")
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "not ready")
