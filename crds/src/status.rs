@@ -142,6 +142,10 @@ pub struct UsedEndpoint {
     /// Whether it has the target's tokens; absent: not known yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compatible: Option<bool>,
+    /// Why it has not, and what to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = MAX_TEXT))]
+    pub reason: Option<String>,
 }
 
 /// What became of a `SpeculationEndpoint`.

@@ -31,7 +31,7 @@ const GENERATE: u16 = 7000;
 /// Port on which endpoints answer targets.
 const LINK: u16 = 7100;
 /// Port of metrics, health and rounds.
-const METRICS: u16 = 9100;
+pub(crate) const METRICS: u16 = 9100;
 /// Port of the HTTP API.
 const HTTP: u16 = 8000;
 /// File of a service's configuration.

@@ -29,6 +29,7 @@ use crate::{
     Object, Owner, apply,
     apply::Written,
     failure::{Failure, Retry},
+    hearsay::Hearsay,
     object::OPERATOR,
     settings::Settings,
     status::{self, Change, HasConditions, Refused, Workload},
@@ -46,6 +47,7 @@ pub(crate) struct Context {
     client: Client,
     settings: Settings,
     world: World,
+    hearsay: Hearsay,
     recorder: Recorder,
     /// Failures in a row, by object.
     failures: Mutex<HashMap<String, u32>>,
@@ -68,6 +70,11 @@ pub(crate) async fn run(client: Client, settings: Settings, stop: CancellationTo
         () = stop.cancelled() => return,
     }
     tracing::info!("all that exists has been seen");
+    let hearsay = Hearsay::new();
+    tokio::select! {
+        () = hearsay.ask_first(&world, &bells) => {}
+        () = stop.cancelled() => return,
+    }
     let reporter = Reporter {
         controller: OPERATOR.to_owned(),
         instance: None,
@@ -80,23 +87,30 @@ pub(crate) async fn run(client: Client, settings: Settings, stop: CancellationTo
         deployments: Told::default(),
         endpoints: Told::default(),
         world: world.clone(),
+        hearsay,
     });
-    tokio::join!(
-        control(
-            world.endpoints,
-            endpoint_bell,
-            endpoint::reconcile,
-            &context,
-            &stop
-        ),
-        control(
-            world.deployments,
-            deployment_bell,
-            deployment::reconcile,
-            &context,
-            &stop
-        ),
-    );
+    let controls = async {
+        tokio::join!(
+            control(
+                world.endpoints,
+                endpoint_bell,
+                endpoint::reconcile,
+                &context,
+                &stop
+            ),
+            control(
+                world.deployments,
+                deployment_bell,
+                deployment::reconcile,
+                &context,
+                &stop
+            ),
+        )
+    };
+    tokio::select! {
+        _ = controls => {}
+        () = context.hearsay.keep_asking(&context.world, &bells) => {}
+    }
 }
 
 /// Reconciles the objects of one kind when their bell rings.

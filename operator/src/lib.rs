@@ -10,6 +10,7 @@
 //! - [`build`]: the objects that are wanted;
 //! - `world`: what the cluster has, followed by watches;
 //! - `apply`: writes what differs from what is wanted, and nothing else;
+//! - `hearsay`: asks pods how they are doing, and [`figures`]: what that comes to;
 //! - [`status`]: what is told about objects, from what was observed;
 //! - `controller`: looks at whatever a change concerns, and again when that failed;
 //! - `election`: one of several operators works;
@@ -21,6 +22,7 @@
 pub mod accept;
 pub mod build;
 pub mod failure;
+pub mod figures;
 pub mod merge;
 pub mod object;
 pub mod resolve;
@@ -30,6 +32,7 @@ pub mod status;
 mod apply;
 mod controller;
 mod election;
+mod hearsay;
 mod operate;
 mod verify;
 mod world;

@@ -114,6 +114,11 @@ impl Owner {
         }
     }
 
+    /// Its namespace and name.
+    pub fn named(&self) -> (String, String) {
+        (self.namespace.clone(), self.name.clone())
+    }
+
     /// Label that its objects have, with its name as the value.
     pub fn label(&self) -> &'static str {
         match self.kind {

@@ -3,6 +3,7 @@
 mod condition;
 mod deployment;
 mod endpoint;
+mod speculation;
 mod workload;
 
 pub use condition::{Change, Conditions, HasConditions, Refused, changes};

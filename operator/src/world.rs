@@ -1,6 +1,8 @@
 //! What the cluster has, as the operator sees it: kept up to date by watches, so that nothing is
 //! asked for while nothing changes.
 
+mod owned;
+
 use std::{collections::BTreeMap, fmt::Debug, hash::Hash, sync::Arc};
 
 use foretoken_crds::{
@@ -8,7 +10,7 @@ use foretoken_crds::{
     object::{Accelerator, name, namespace},
 };
 use futures::{StreamExt as _, channel::mpsc::UnboundedSender};
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::{
     Api, Client, Resource, ResourceExt as _,
     api::{DynamicObject, PartialObjectMeta},
@@ -25,6 +27,7 @@ use crate::{
     object::{APPLIED, MANAGED_BY, Made, OF_DEPLOYMENT, OF_ENDPOINT, OPERATOR, Object, Owner},
     resolve,
 };
+use owned::{Owned, Sort};
 
 /// Everything the operator watches.
 #[derive(Clone)]
@@ -34,6 +37,8 @@ pub(crate) struct World {
     pub(crate) endpoints: Store<SpeculationEndpoint>,
     profiles: Store<AcceleratorProfile>,
     namespaces: Store<PartialObjectMeta<Namespace>>,
+    pub(crate) pods: Store<Pod>,
+    owned: Arc<Owned>,
 }
 
 /// Where objects are told that they have something to do.
@@ -45,13 +50,13 @@ pub(crate) struct Bells {
 
 impl Bells {
     // Nobody is there to hear only when the operator is about to end.
-    fn deployment(&self, name: &str, namespace: &str) {
+    pub(crate) fn deployment(&self, name: &str, namespace: &str) {
         let _ = self
             .deployments
             .unbounded_send(ObjectRef::new(name).within(namespace));
     }
 
-    fn endpoint(&self, name: &str, namespace: &str) {
+    pub(crate) fn endpoint(&self, name: &str, namespace: &str) {
         let _ = self
             .endpoints
             .unbounded_send(ObjectRef::new(name).within(namespace));
@@ -65,12 +70,15 @@ impl World {
         let endpoints = Writer::default();
         let profiles = Writer::default();
         let namespaces = Writer::default();
+        let pods = Writer::default();
         let mut world = Self {
             made: BTreeMap::new(),
             deployments: deployments.as_reader(),
             endpoints: endpoints.as_reader(),
             profiles: profiles.as_reader(),
             namespaces: namespaces.as_reader(),
+            pods: pods.as_reader(),
+            owned: Arc::default(),
         };
         let ours = Config::default().labels(&format!("{MANAGED_BY}={OPERATOR}"));
         for kind in Made::ALL {
@@ -78,11 +86,19 @@ impl World {
             let writer = Writer::new(resource.clone());
             world.made.insert(kind, writer.as_reader());
             let api = Api::all_with(client.clone(), &resource);
-            let bells = bells.clone();
-            let touched = move |object: &DynamicObject, _| ring_owner(&bells, object);
+            let (bells, owned) = (bells.clone(), Arc::clone(&world.owned));
+            let touched = move |object: &DynamicObject, gone| {
+                owned.note(Sort::Made(kind), object, gone);
+                ring_owner(&bells, object);
+            };
             let events = watcher::watcher(api, ours.clone());
             tasks.spawn(follow(events, writer, touched));
         }
+        let owned = Arc::clone(&world.owned);
+        let events = watcher::watcher(Api::all(client.clone()), ours).modify(lean);
+        tasks.spawn(follow(events, pods, move |object, gone| {
+            owned.note(Sort::Pod, object, gone);
+        }));
         let all = |bells: &Bells| (world.clone(), bells.clone(), Config::default());
         let (seen, rung, config) = all(bells);
         let events = watcher::watcher(Api::all(client.clone()), config);
@@ -122,6 +138,7 @@ impl World {
         self.deployments.wait_until_ready().await?;
         self.endpoints.wait_until_ready().await?;
         self.profiles.wait_until_ready().await?;
+        self.pods.wait_until_ready().await?;
         self.namespaces.wait_until_ready().await
     }
 
@@ -143,12 +160,10 @@ impl World {
 
     /// All objects of `kind` that were made for `owner`.
     pub(crate) fn made_for(&self, kind: Made, owner: &Owner) -> Vec<Arc<DynamicObject>> {
-        let is_its = |object: &DynamicObject| {
-            object.metadata.namespace.as_ref() == Some(&owner.namespace)
-                && object.labels().get(owner.label()) == Some(&owner.name)
-        };
-        let store = self.made.get(&kind);
-        store.map_or_else(Vec::new, |store| store.state_filter(is_its))
+        let names = self.owned.of(owner, Sort::Made(kind)).into_iter();
+        names
+            .filter_map(|name| self.made_called(kind, &owner.namespace, &name))
+            .collect()
     }
 
     /// The profile that is asked for, if it exists.
@@ -231,6 +246,12 @@ fn ring_owner(bells: &Bells, object: &DynamicObject) {
     if let Some(name) = object.labels().get(OF_ENDPOINT) {
         bells.endpoint(name, namespace);
     }
+}
+
+/// Leaves of a pod what is looked at: whose it is, and how it is doing.
+fn lean(pod: &mut Pod) {
+    pod.spec = None;
+    pod.metadata.annotations = None;
 }
 
 /// Keeps a store up to date, for ever, and tells of what was touched, and whether it is gone.

@@ -33,6 +33,7 @@ const ALLOWED: [(&str, &[&str]); 14] = [
             "foretoken-protocol",
             "foretoken-registry",
             "foretoken-router",
+            "foretoken-service",
             "foretoken-target",
         ],
     ),

@@ -39,6 +39,7 @@ pub(super) async fn reconcile(
         endpoints: used.collect(),
         target: context.workload(&owner.namespace, &format!("{}-{TARGET}", owner.name)),
         router: context.workload(&owner.namespace, &format!("{}-{ROUTER}", owner.name)),
+        figures: context.hearsay.deployment(&owner.named()),
         selectors: [owner.selector_text(TARGET), owner.selector_text(ROUTER)],
         resolved,
         refused,
@@ -89,7 +90,7 @@ impl Context {
             namespace: namespace.clone(),
             name: name.clone(),
             ready: draft.is_some_and(|draft| draft.ready > 0),
-            compatible: None,
+            ..UsedEndpoint::default()
         }
     }
 

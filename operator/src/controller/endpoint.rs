@@ -54,6 +54,7 @@ pub(super) async fn reconcile(
         refused,
         draft: context.workload(&owner.namespace, &format!("{}-{DRAFT}", owner.name)),
         selector: owner.selector_text(DRAFT),
+        figures: context.hearsay.endpoint(&owner.named()),
     };
     let mut known = object.as_ref().clone();
     known.status = context.endpoints.before(&known, known.status.clone());

@@ -64,6 +64,22 @@ impl<'a> Conditions<'a> {
     /// Sets one. Its time is that of its last change of status.
     pub fn set(&mut self, kind: &str, holds: bool, reason: &str, message: impl Into<String>) {
         let status = if holds { "True" } else { "False" };
+        self.put(kind, status, reason, message);
+    }
+
+    /// Sets one of which nothing is known: as it was before, if it was set before.
+    pub fn set_unknown(&mut self, kind: &str, reason: &str, message: impl Into<String>) {
+        let before = self.before.iter().find(|known| known.type_ == kind);
+        if let Some(before) = before {
+            let mut kept = before.clone();
+            kept.observed_generation = self.generation;
+            self.set.push(kept);
+        } else {
+            self.put(kind, "Unknown", reason, message);
+        }
+    }
+
+    fn put(&mut self, kind: &str, status: &str, reason: &str, message: impl Into<String>) {
         let before = self.before.iter().find(|known| known.type_ == kind);
         let unchanged = before.filter(|known| known.status == status);
         let mut message = message.into();
@@ -137,6 +153,8 @@ pub fn changes(before: &[Condition], after: &[Condition]) -> Vec<Change> {
         let old = before.iter().find(|known| known.type_ == new.type_);
         let holds = new.status == "True";
         let is_told = match old {
+            // What was not known and is well surprises nobody.
+            Some(old) if old.status == "Unknown" && holds => false,
             Some(old) => old.status != new.status || (!holds && old.reason != new.reason),
             None => !holds && [ACCEPTED, ENDPOINTS_RESOLVED].contains(&new.type_.as_str()),
         };
@@ -186,6 +204,26 @@ mod tests {
         let told = changes(&other, &ready);
         assert_eq!((told.len(), told[0].is_warning), (1, false));
         assert!(changes(&ready, &first)[0].is_warning);
+    }
+
+    #[test]
+    fn what_is_not_known_stays_what_it_was() {
+        let now = Timestamp::UNIX_EPOCH;
+        let unknown = |before: &[Condition]| {
+            let mut conditions = Conditions::new(before, now, Some(2));
+            conditions.set_unknown("Ready", "NotKnownYet", "wait");
+            conditions.finish()
+        };
+        assert_eq!(unknown(&[])[0].status, "Unknown");
+        let known = conditions(&[], 1, false, "A");
+        let kept = unknown(&known);
+        assert_eq!(
+            (kept[0].status.as_str(), kept[0].reason.as_str()),
+            ("False", "A")
+        );
+        assert_eq!(kept[0].observed_generation, Some(2));
+        assert_eq!(changes(&unknown(&[]), &conditions(&[], 1, true, "B")), []);
+        assert_eq!(changes(&unknown(&[]), &known).len(), 1);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use foretoken_crds::{
     SpecDecodeDeployment,
     status::{
-        DeploymentStatus, SpeculationState, SpeculationStatus, UsedEndpoint,
+        DeploymentStatus, UsedEndpoint,
         condition::{ENDPOINTS_RESOLVED, READY, ROUTER_READY, TARGET_READY},
     },
 };
@@ -11,10 +11,12 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{
     condition::{Conditions, Refused},
+    speculation,
     workload::Workload,
 };
 use crate::{
     build,
+    figures::DeploymentFigures,
     resolve::{self, Resolved},
 };
 
@@ -27,6 +29,8 @@ pub struct Observed {
     pub resolved: Resolved,
     /// The same with whether each serves sessions.
     pub endpoints: Vec<UsedEndpoint>,
+    /// What its targets say of them; none: nothing has been heard.
+    pub figures: Option<DeploymentFigures>,
     /// Its targets; none if there is no Deployment yet.
     pub target: Option<Workload>,
     /// Its routers; the same.
@@ -49,9 +53,12 @@ pub fn deployment(
     let mut conditions = Conditions::new(&before.conditions, now, generation);
     conditions.accepted(refused);
     endpoints_resolved(&mut conditions, object, &observed.resolved);
+    let told = speculation::speculation(object, observed, before.speculation);
+    speculation::endpoints_compatible(&mut conditions, object, &told.endpoints);
     let [targets, routers] = &observed.selectors;
     ready(&mut conditions, TARGET_READY, "target", &target, targets);
     ready(&mut conditions, ROUTER_READY, "router", &router, routers);
+    speculation::speculation_active(&mut conditions, &told);
     conditions.progressing(&[("target", &target), ("router", &router)], refused);
     match (target.ready, router.ready) {
         (0, _) => {
@@ -72,7 +79,7 @@ pub fn deployment(
         ready_replicas: Some(target.ready),
         targets: Some(target.shown()),
         selector: Some(targets.clone()),
-        speculation: Some(speculation(object, observed, before.speculation)),
+        speculation: Some(told),
         conditions: conditions.finish(),
     }
 }
@@ -117,33 +124,6 @@ fn ready(
     } else {
         let message = workload.why_not_ready(component, selector);
         conditions.set(kind, false, "NoPodReady", message);
-    }
-}
-
-/// Whether endpoints draft, as far as it can be told from who is ready.
-fn speculation(
-    object: &SpecDecodeDeployment,
-    observed: &Observed,
-    before: Option<SpeculationStatus>,
-) -> SpeculationStatus {
-    let before = before.unwrap_or_default();
-    let endpoints = observed.endpoints.clone();
-    let ready = endpoints.iter().filter(|endpoint| endpoint.ready).count();
-    let all = endpoints.len() + observed.resolved.problems.len();
-    let (state, reason) = match ready {
-        _ if !resolve::drafts(object) => (SpeculationState::Off, Some("NotAskedFor")),
-        0 if all == 0 => (SpeculationState::Off, Some("NoEndpoints")),
-        0 => (SpeculationState::Off, Some("NoEndpointReady")),
-        _ if ready < all => (SpeculationState::Degraded, Some("SomeEndpointsMissing")),
-        _ => (SpeculationState::Active, None),
-    };
-    SpeculationStatus {
-        state,
-        reason: reason.map(str::to_owned),
-        endpoints,
-        // What only the services know stays as it was.
-        acceptance_length: before.acceptance_length,
-        hit_rate: before.hit_rate,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use foretoken_crds::{
     SpeculationEndpoint,
-    status::{EndpointStatus, condition::READY},
+    status::{Consumer, EndpointStatus, condition::READY},
 };
 use foretoken_draft::DraftConfig;
 use k8s_openapi::jiff::Timestamp;
@@ -11,6 +11,10 @@ use super::{
     condition::{Conditions, Refused},
     workload::Workload,
 };
+use crate::figures::{self, EndpointFigures};
+
+/// Most consumers that are listed.
+const MOST_CONSUMERS: usize = 1024;
 
 /// What was observed of an endpoint.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +25,8 @@ pub struct ObservedEndpoint {
     pub draft: Option<Workload>,
     /// Selector of its pods.
     pub selector: String,
+    /// What they say, and targets of them; none: nothing has been heard.
+    pub figures: Option<EndpointFigures>,
 }
 
 /// What is told about `object`.
@@ -47,6 +53,7 @@ pub fn endpoint(
         .slots_per_replica
         .map_or(DraftConfig::default().max_sessions, |slots| slots as usize);
     let slots = u64::from(draft.ready) * slots as u64;
+    let known = figures(&before, observed.figures.as_ref(), draft.ready);
     EndpointStatus {
         observed_generation: generation,
         replicas: Some(draft.exist),
@@ -55,11 +62,129 @@ pub fn endpoint(
         selector: Some(observed.selector.clone()),
         slots: Some(slots.try_into().unwrap_or(u32::MAX)),
         conditions: conditions.finish(),
-        // What only the services know stays as it was.
-        slots_in_use: before.slots_in_use,
-        hit_rate: before.hit_rate,
-        slack: before.slack,
-        consumers: before.consumers,
-        tokenizer_digest: before.tokenizer_digest,
+        ..known
+    }
+}
+
+/// What replicas say of themselves; what nobody says now stays as it was `before`.
+fn figures(before: &EndpointStatus, heard: Option<&EndpointFigures>, ready: u32) -> EndpointStatus {
+    let nobody = EndpointFigures::default();
+    // Whoever is not there serves nobody.
+    let Some(now) = heard.or_else(|| (ready == 0).then_some(&nobody)) else {
+        return EndpointStatus {
+            slots_in_use: before.slots_in_use,
+            hit_rate: before.hit_rate,
+            slack: before.slack,
+            consumers: before.consumers.clone(),
+            tokenizer_digest: before.tokenizer_digest.clone(),
+            ..EndpointStatus::default()
+        };
+    };
+    let known = before.consumers.iter();
+    let known = known.map(|one| ((one.namespace.clone(), one.name.clone()), one.slots));
+    let told = figures::told_consumers(Some(&known.collect()), &now.consumers);
+    let consumer = |((namespace, name), slots)| Consumer {
+        namespace,
+        name,
+        slots,
+    };
+    let mut consumers: Vec<Consumer> = told.into_iter().map(consumer).collect();
+    if consumers.len() > MOST_CONSUMERS {
+        consumers.sort_by_key(|consumer| std::cmp::Reverse(consumer.slots));
+        consumers.truncate(MOST_CONSUMERS);
+        consumers.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+    }
+    EndpointStatus {
+        slots_in_use: Some(figures::told_count(before.slots_in_use, now.slots_in_use)),
+        hit_rate: figures::told_hits(before.hit_rate, now.rounds),
+        slack: figures::told_slack(before.slack, now.slack),
+        consumers,
+        tokenizer_digest: now
+            .tokenizer
+            .clone()
+            .or_else(|| before.tokenizer_digest.clone()),
+        ..EndpointStatus::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use foretoken_service::report::Rounds;
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(status: Option<EndpointStatus>) -> SpeculationEndpoint {
+        let object = json!({
+            "apiVersion": "foretoken.io/v1alpha1",
+            "kind": "SpeculationEndpoint",
+            "metadata": {"name": "tiny", "namespace": "drafts", "generation": 1},
+            "spec": {"model": {"uri": "hf://a/b"}, "slotsPerReplica": 8},
+        });
+        let mut object: SpeculationEndpoint = serde_json::from_value(object).expect("valid");
+        object.status = status;
+        object
+    }
+
+    fn observed(ready: u32, figures: Option<EndpointFigures>) -> ObservedEndpoint {
+        ObservedEndpoint {
+            draft: Some(Workload {
+                wanted: 1,
+                ready,
+                ..Workload::default()
+            }),
+            figures,
+            ..ObservedEndpoint::default()
+        }
+    }
+
+    fn figures(slots: u32) -> EndpointFigures {
+        EndpointFigures {
+            slots_in_use: slots,
+            consumers: [(("chat".into(), "story".into()), slots)].into(),
+            slack: Some(0.5),
+            tokenizer: Some("digest".into()),
+            rounds: Rounds {
+                hits: 30,
+                misses: 10,
+                ..Rounds::default()
+            },
+        }
+    }
+
+    fn told(before: Option<EndpointStatus>, observed: &ObservedEndpoint) -> EndpointStatus {
+        endpoint(&object(before), observed, Timestamp::UNIX_EPOCH)
+    }
+
+    #[test]
+    fn what_replicas_say_is_told_and_kept_while_nobody_says_anything() {
+        let first = told(None, &observed(1, Some(figures(3))));
+        assert_eq!((first.slots, first.slots_in_use), (Some(8), Some(3)));
+        assert_eq!((first.hit_rate, first.slack), (Some(0.75), Some(0.5)));
+        assert_eq!(first.tokenizer_digest.as_deref(), Some("digest"));
+        let consumer = Consumer {
+            namespace: "chat".into(),
+            name: "story".into(),
+            slots: 3,
+        };
+        assert_eq!(first.consumers, [consumer]);
+        let second = told(Some(first.clone()), &observed(1, None));
+        assert_eq!(second, first);
+        let gone = told(Some(first), &observed(0, None));
+        assert_eq!((gone.slots_in_use, gone.consumers.len()), (Some(0), 0));
+    }
+
+    #[test]
+    fn only_those_with_most_slots_are_listed_of_too_many() {
+        let many = (0..2000u32).map(|n| (("chat".to_owned(), format!("d{n:04}")), n));
+        let crowd = EndpointFigures {
+            consumers: many.collect(),
+            ..figures(1)
+        };
+        let consumers = told(None, &observed(1, Some(crowd))).consumers;
+        assert_eq!(
+            (consumers.len(), consumers[0].name.as_str()),
+            (1024, "d0976")
+        );
     }
 }

@@ -1,14 +1,14 @@
 //! What a user of a cluster does and sees, for tests.
 
-use std::{fs, path::PathBuf, sync::Arc, time::Duration};
+use std::{fs, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use foretoken_crds::{
     Kind, SpecDecodeDeployment, SpeculationEndpoint,
-    status::{DeploymentStatus, condition},
+    status::{DeploymentStatus, EndpointStatus, condition},
 };
 use foretoken_operator::{
     Election, Made, OperateError, Options, Settings,
-    object::{MANAGED_BY, OPERATOR},
+    object::{COMPONENT, MANAGED_BY, OPERATOR},
     operate_on,
 };
 use k8s_openapi::{
@@ -342,6 +342,49 @@ impl Cluster {
                 .await;
             patched.unwrap();
         }
+    }
+
+    /// Gives the pods of a component an address, as a node would.
+    pub(crate) async fn give_address(&self, namespace: &str, component: &str, address: IpAddr) {
+        let change = json!({"status": {"podIP": address, "podIPs": [{"ip": address}]}});
+        self.set_pods(namespace, component, &change).await;
+    }
+
+    /// Changes the statuses of the pods of a component.
+    pub(crate) async fn set_pods(&self, namespace: &str, component: &str, change: &Value) {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let ours = ListParams::default().labels(&format!("{COMPONENT}={component}"));
+        for pod in api.list(&ours).await.unwrap() {
+            let params = PatchParams::default();
+            let patched = api
+                .patch_status(&pod.name_any(), &params, &Patch::Merge(change))
+                .await;
+            patched.unwrap();
+        }
+    }
+
+    /// Message of a condition of the deployment `story`.
+    pub(crate) async fn message(&self, namespace: &str, kind: &str) -> String {
+        let status = self.deployment(namespace).await.status.unwrap_or_default();
+        let mut conditions = status.conditions.into_iter();
+        let found = conditions.find(|condition| condition.type_ == kind);
+        found.map(|condition| condition.message).unwrap_or_default()
+    }
+
+    /// Waits until the status of the endpoint `story` is `so`.
+    pub(crate) async fn endpoint_status(
+        &self,
+        namespace: &str,
+        so: impl Fn(&EndpointStatus) -> bool,
+    ) {
+        wait_for(
+            &format!("status of endpoint {namespace}/story"),
+            async || {
+                let status = self.endpoint(namespace).await.status;
+                status.is_some_and(|status| so(&status))
+            },
+        )
+        .await;
     }
 
     /// Labels a namespace that shares drafts, or takes the label away.

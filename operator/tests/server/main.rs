@@ -7,6 +7,8 @@
 
 mod cluster;
 mod control_plane;
+mod service;
+mod speaking;
 
 use std::time::Duration;
 
@@ -46,6 +48,7 @@ async fn a_cluster_becomes_what_its_objects_say_and_stays_so() {
     );
 
     readiness_is_told(&cluster).await;
+    speaking::what_services_say_is_told(&cluster).await;
     only_what_changed_is_written(&cluster).await;
     edits_by_hand_are_undone(&cluster).await;
     a_policy_without_a_data_path_is_refused(&cluster).await;

@@ -1,3 +1,4 @@
+use foretoken_crds::status::SpeculationState;
 use serde_json::json;
 
 use super::*;
@@ -40,7 +41,7 @@ fn observed() -> Observed {
         namespace: "drafts".into(),
         name: "tiny".into(),
         ready: true,
-        compatible: None,
+        ..UsedEndpoint::default()
     };
     Observed {
         resolved: Resolved {
@@ -48,6 +49,7 @@ fn observed() -> Observed {
             problems: Vec::new(),
         },
         endpoints: vec![used],
+        figures: None,
         target: Some(workload(2)),
         router: Some(workload(2)),
         selectors: ["t=1".into(), "r=1".into()],
@@ -73,8 +75,10 @@ fn what_serves_is_ready_and_its_columns_are_filled() {
         [
             "Accepted=True Accepted",
             "EndpointsResolved=True Resolved",
+            "EndpointsCompatible=Unknown NotKnownYet",
             "TargetReady=True PodsReady",
             "RouterReady=True PodsReady",
+            "SpeculationActive=True Drafting",
             "Progressing=False Complete",
             "Ready=True Serving",
         ]
@@ -145,7 +149,11 @@ fn without_a_ready_target_the_message_says_where_to_look() {
         said.contains(&"Progressing=True RollingOut".to_owned()),
         "{said:?}"
     );
-    let message = &status.conditions[2].message;
+    let ready = status
+        .conditions
+        .iter()
+        .find(|one| one.type_ == TARGET_READY);
+    let message = &ready.expect("told").message;
     assert!(
         message.contains("`kubectl describe pods -l t=1`"),
         "{message}"

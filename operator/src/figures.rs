@@ -1,0 +1,272 @@
+//! What services say of themselves, made into what objects tell. Pure: reports in, figures out.
+//!
+//! Figures are of the last minute or so: counts since the start of a process say little of how it is
+//! doing. Small changes of them are not worth telling, so that a cluster under steady load writes
+//! nothing.
+
+mod history;
+
+use std::collections::BTreeMap;
+
+use foretoken_service::report::{ConsumerReport, DraftReport, LinkState, Report, Rounds};
+
+pub use history::History;
+
+/// Least windows, and least verdicts, that a figure is taken from.
+const ENOUGH: u64 = 20;
+/// Changes of an acceptance length that are not worth telling.
+const SAME_LENGTH: f64 = 0.15;
+/// The same of shares.
+const SAME_SHARE: f64 = 0.06;
+
+/// Namespace and name of an object.
+pub type Named = (String, String);
+
+/// What the targets of a deployment say of its endpoints.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DeploymentFigures {
+    /// By endpoint: the links to its replicas.
+    pub links: BTreeMap<Named, Links>,
+    /// What proposals came to of late.
+    pub rounds: Rounds,
+}
+
+/// Links of a deployment's targets to the replicas of an endpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Links {
+    /// How many are up.
+    pub up: usize,
+    /// Why the two do not go together, if a target or a replica says so.
+    pub refused: Option<String>,
+    /// Why a link is not up otherwise.
+    pub trouble: Option<String>,
+}
+
+/// What the replicas of an endpoint say, and targets of them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EndpointFigures {
+    /// Sessions that are served.
+    pub slots_in_use: u32,
+    /// Sessions by deployment; of those only connected, 0.
+    pub consumers: BTreeMap<Named, u32>,
+    /// Share of the time of late in which replicas had nothing to do.
+    pub slack: Option<f64>,
+    /// Digest of the tokenizer.
+    pub tokenizer: Option<String>,
+    /// What proposals came to of late, by all targets.
+    pub rounds: Rounds,
+}
+
+/// Which endpoint a target means by a name of its own: `NAMESPACE/NAME`, and what tells replicas
+/// apart after `@`.
+fn endpoint_of(name: &str) -> Option<Named> {
+    let pool = name.split_once('@').map_or(name, |(pool, _)| pool);
+    let (namespace, name) = pool.split_once('/')?;
+    Some((namespace.to_owned(), name.to_owned()))
+}
+
+/// What the targets of a deployment say; none if none of them has been heard.
+pub fn deployment<'a>(targets: impl IntoIterator<Item = &'a History>) -> Option<DeploymentFigures> {
+    let mut figures = DeploymentFigures::default();
+    let mut is_heard = false;
+    for history in targets {
+        let Some(target) = &history.latest().target else {
+            continue;
+        };
+        is_heard = true;
+        for endpoint in &target.endpoints {
+            let Some(named) = endpoint_of(&endpoint.name) else {
+                continue;
+            };
+            let links = figures.links.entry(named).or_default();
+            match endpoint.link {
+                LinkState::Up => links.up += 1,
+                LinkState::Refused => links.refused.clone_from(&endpoint.trouble),
+                LinkState::Down => links.trouble.clone_from(&endpoint.trouble),
+                LinkState::Dialling => {}
+            }
+        }
+        for (_, rounds) in rounds_of(history) {
+            figures.rounds = figures.rounds.plus(rounds);
+        }
+    }
+    is_heard.then_some(figures)
+}
+
+/// What the replicas of an endpoint say, and what `rounds` targets had with it of late. None if no
+/// replica has been heard.
+pub fn endpoint<'a>(
+    drafts: impl IntoIterator<Item = &'a History>,
+    rounds: Rounds,
+) -> Option<EndpointFigures> {
+    let mut figures = EndpointFigures {
+        rounds,
+        ..EndpointFigures::default()
+    };
+    let (mut up, mut busy, mut is_heard) = (0.0, 0.0, false);
+    for history in drafts {
+        let report = history.latest();
+        let Some(draft) = &report.draft else { continue };
+        is_heard = true;
+        figures.slots_in_use = figures.slots_in_use.saturating_add(draft.slots_in_use);
+        for consumer in draft.consumers.iter().filter(|one| is_named(one)) {
+            let key = (consumer.namespace.clone(), consumer.deployment.clone());
+            let slots = figures.consumers.entry(key).or_default();
+            *slots = slots.saturating_add(consumer.slots);
+        }
+        let tokenizer = &report.model.tokenizer;
+        figures.tokenizer = Some(tokenizer.clone()).filter(|digest| !digest.is_empty());
+        if let Some((passed, worked)) = history.earlier().and_then(|before| time(before, draft)) {
+            up += passed;
+            busy += worked;
+        }
+    }
+    if up > 0.0 {
+        figures.slack = Some((1.0 - busy / up).clamp(0.0, 1.0));
+    }
+    is_heard.then_some(figures)
+}
+
+/// What proposals of each endpoint came to of late, by all of these targets.
+pub fn rounds_by_endpoint<'a>(
+    targets: impl IntoIterator<Item = &'a History>,
+) -> BTreeMap<Named, Rounds> {
+    let mut all: BTreeMap<Named, Rounds> = BTreeMap::new();
+    for (name, rounds) in targets.into_iter().flat_map(rounds_of) {
+        if let Some(named) = endpoint_of(name) {
+            let known = all.entry(named).or_default();
+            *known = known.plus(rounds);
+        }
+    }
+    all
+}
+
+fn is_named(consumer: &ConsumerReport) -> bool {
+    !consumer.namespace.is_empty() && !consumer.deployment.is_empty()
+}
+
+/// Seconds that passed between two reports, and those of them with work; none if the process was
+/// started again.
+fn time(before: &Report, now: &DraftReport) -> Option<(f64, f64)> {
+    let before = before.draft.as_ref()?;
+    let passed = now.up_seconds - before.up_seconds;
+    let worked = now.busy_seconds - before.busy_seconds;
+    (passed > 0.0 && worked >= 0.0).then_some((passed, worked))
+}
+
+/// What each of a target's endpoints came to of late, by the target's name of it.
+pub fn rounds_of(history: &History) -> impl Iterator<Item = (&str, Rounds)> {
+    let before = history.earlier().and_then(|report| report.target.as_ref());
+    let now = history.latest().target.as_ref();
+    let endpoints = now.into_iter().flat_map(|target| &target.endpoints);
+    endpoints.filter_map(move |endpoint| {
+        // Without an earlier look nobody knows when these were counted.
+        let known = before?.endpoints.iter();
+        let mut same = known
+            .filter(|known| known.name == endpoint.name && known.instance == endpoint.instance);
+        let before = same.next().map(|known| known.rounds).unwrap_or_default();
+        Some((endpoint.name.as_str(), endpoint.rounds.since(before)))
+    })
+}
+
+/// The acceptance length to tell, after `before`.
+pub fn told_length(before: Option<f64>, rounds: Rounds) -> Option<f64> {
+    let now = rounds.acceptance_length();
+    let now = now.filter(|_| rounds.windows >= ENOUGH);
+    told(before, now, SAME_LENGTH, 10.0)
+}
+
+/// The hit rate to tell, after `before`.
+pub fn told_hits(before: Option<f64>, rounds: Rounds) -> Option<f64> {
+    let now = rounds.hit_rate();
+    let now = now.filter(|_| rounds.hits + rounds.misses >= ENOUGH);
+    told(before, now, SAME_SHARE, 100.0)
+}
+
+/// The slack to tell, after `before`.
+pub fn told_slack(before: Option<f64>, now: Option<f64>) -> Option<f64> {
+    told(before, now, SAME_SHARE, 100.0)
+}
+
+/// What to tell of a number that is `now`, in parts of one: what was told before, unless it is
+/// another by more than `same`.
+fn told(before: Option<f64>, now: Option<f64>, same: f64, parts: f64) -> Option<f64> {
+    let Some(now) = now.map(|now| (now * parts).round() / parts) else {
+        return before;
+    };
+    match before {
+        Some(before) if (before - now).abs() <= same => Some(before),
+        _ => Some(now),
+    }
+}
+
+/// What to tell of a count that is `now`: what was told before, unless it is another by a fifth, or
+/// begins or ends.
+pub fn told_count(before: Option<u32>, now: u32) -> u32 {
+    let Some(before) = before else { return now };
+    let far = u64::from(before.abs_diff(now)) * 5 >= u64::from(before.max(now));
+    let begins_or_ends = (before == 0) != (now == 0);
+    if far || begins_or_ends { now } else { before }
+}
+
+/// What is different about a deployment or an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    /// Something else than a number: it is told at once.
+    Turn,
+    /// A number: it is told now and then.
+    Drift,
+}
+
+/// What is worth telling of `now`, `before` having been told.
+pub fn news_of_deployment(
+    before: Option<&DeploymentFigures>,
+    now: &DeploymentFigures,
+) -> Option<News> {
+    let kinds = |figures: &DeploymentFigures| -> Vec<(Named, bool, bool)> {
+        let links = figures.links.iter();
+        links
+            .map(|(named, links)| (named.clone(), links.up > 0, links.refused.is_some()))
+            .collect()
+    };
+    let Some(before) = before.filter(|before| kinds(before) == kinds(now)) else {
+        return Some(News::Turn);
+    };
+    let (length, hits) = (
+        told_length(None, before.rounds),
+        told_hits(None, before.rounds),
+    );
+    let has_drifted =
+        told_length(length, now.rounds) != length || told_hits(hits, now.rounds) != hits;
+    has_drifted.then_some(News::Drift)
+}
+
+/// The same of an endpoint.
+pub fn news_of_endpoint(before: Option<&EndpointFigures>, now: &EndpointFigures) -> Option<News> {
+    let Some(before) = before.filter(|before| before.tokenizer == now.tokenizer) else {
+        return Some(News::Turn);
+    };
+    let hits = told_hits(None, before.rounds);
+    let slack = told_slack(None, before.slack);
+    let has_drifted = told_count(Some(before.slots_in_use), now.slots_in_use)
+        != before.slots_in_use
+        || told_consumers(Some(&before.consumers), &now.consumers) != before.consumers
+        || told_hits(hits, now.rounds) != hits
+        || told_slack(slack, now.slack) != slack;
+    has_drifted.then_some(News::Drift)
+}
+
+/// The consumers to tell, after those `before`.
+pub fn told_consumers(
+    before: Option<&BTreeMap<Named, u32>>,
+    now: &BTreeMap<Named, u32>,
+) -> BTreeMap<Named, u32> {
+    let told = |(named, &slots): (&Named, &u32)| {
+        let known = before.and_then(|before| before.get(named)).copied();
+        (named.clone(), told_count(known, slots))
+    };
+    now.iter().map(told).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,404 @@
+//! What pods say of themselves: every one that serves is asked now and then, over the pods' own
+//! network and never through the API server.
+//!
+//! Of those that do not answer, all but a try now and then is spared. Objects that have something
+//! new to tell are looked at: at once when something turned, else not more often than every
+//! [`QUIET`].
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::IpAddr,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use foretoken_service::report::Report;
+use futures::{StreamExt as _, stream};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+use reqwest::{Client, redirect};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+
+use crate::{
+    build::{DRAFT, METRICS, TARGET},
+    figures::{self, DeploymentFigures, EndpointFigures, History, Named, News},
+    object::{COMPONENT, OF_DEPLOYMENT, OF_ENDPOINT},
+    world::{Bells, World},
+};
+
+/// How often pods are asked.
+const PERIOD: Duration = Duration::from_secs(5);
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long all first answers may take together before objects are looked at without.
+const FIRST: Duration = Duration::from_secs(5);
+/// Most pods that are asked at once.
+const AT_ONCE: usize = 32;
+/// Longest pause between two tries to ask a pod that does not answer.
+const LONGEST: Duration = Duration::from_secs(120);
+/// How often numbers that drift are told of an object.
+const QUIET: Duration = Duration::from_secs(30);
+/// Most bytes of an answer.
+const MOST: usize = 1 << 20;
+
+/// What pods have said.
+pub(crate) struct Hearsay {
+    client: Option<Client>,
+    began: Instant,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    pods: HashMap<String, Spoken>,
+    deployments: HashMap<Named, Noted<DeploymentFigures>>,
+    endpoints: HashMap<Named, Noted<EndpointFigures>>,
+}
+
+/// One pod.
+struct Spoken {
+    whose: Whose,
+    history: Option<History>,
+    /// Times in a row that it did not answer.
+    silent: u32,
+    due: Instant,
+}
+
+/// Figures of an object, and those that it was looked at with last.
+struct Noted<F> {
+    now: F,
+    rung: Option<(Instant, F)>,
+}
+
+/// Whose pod it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Whose {
+    Deployment(Named),
+    Endpoint(Named),
+}
+
+/// A pod to be asked.
+struct Candidate {
+    uid: String,
+    whose: Whose,
+    address: IpAddr,
+}
+
+impl Candidate {
+    /// A pod that serves as a target or a draft.
+    fn of(pod: &Pod) -> Option<Self> {
+        let labels = pod.labels();
+        let namespace = pod.namespace()?;
+        let named = |label: &str| Some((namespace.clone(), labels.get(label)?.clone()));
+        let whose = match labels.get(COMPONENT)?.as_str() {
+            TARGET => Whose::Deployment(named(OF_DEPLOYMENT)?),
+            DRAFT => Whose::Endpoint(named(OF_ENDPOINT)?),
+            _ => return None,
+        };
+        if !is_ready(pod) || pod.metadata.deletion_timestamp.is_some() {
+            return None;
+        }
+        let address = pod.status.as_ref()?.pod_ip.as_ref()?.parse().ok()?;
+        Some(Self {
+            uid: pod.uid()?,
+            whose,
+            address,
+        })
+    }
+
+    fn url(&self) -> String {
+        match self.address {
+            IpAddr::V4(address) => format!("http://{address}:{METRICS}/status"),
+            IpAddr::V6(address) => format!("http://[{address}]:{METRICS}/status"),
+        }
+    }
+}
+
+fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    let mut conditions = conditions.into_iter().flatten();
+    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+impl Hearsay {
+    /// Nothing has been heard.
+    pub(crate) fn new() -> Self {
+        let client = Client::builder()
+            .timeout(PATIENCE)
+            .no_proxy()
+            .redirect(redirect::Policy::none())
+            .pool_max_idle_per_host(0)
+            .build();
+        if let Err(error) = &client {
+            tracing::warn!(%error, "pods cannot be asked how they are doing");
+        }
+        Self {
+            client: client.ok(),
+            began: Instant::now(),
+            known: Mutex::default(),
+        }
+    }
+
+    /// Asks all pods once, so that the first statuses are of what is so.
+    pub(crate) async fn ask_first(&self, world: &World, bells: &Bells) {
+        if timeout(FIRST, self.ask(world, bells)).await.is_err() {
+            tracing::info!("not all pods have answered yet");
+        }
+    }
+
+    /// Asks for ever.
+    pub(crate) async fn keep_asking(&self, world: &World, bells: &Bells) {
+        let mut ticks = interval(PERIOD);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // The first is at once.
+        ticks.tick().await;
+        loop {
+            ticks.tick().await;
+            self.ask(world, bells).await;
+        }
+    }
+
+    /// What is known of a deployment, if anything.
+    pub(crate) fn deployment(&self, named: &Named) -> Option<DeploymentFigures> {
+        self.lock()
+            .deployments
+            .get(named)
+            .map(|noted| noted.now.clone())
+    }
+
+    /// What is known of an endpoint, if anything.
+    pub(crate) fn endpoint(&self, named: &Named) -> Option<EndpointFigures> {
+        self.lock()
+            .endpoints
+            .get(named)
+            .map(|noted| noted.now.clone())
+    }
+
+    async fn ask(&self, world: &World, bells: &Bells) {
+        let Some(client) = &self.client else { return };
+        let pods = world.pods.state();
+        let candidates: Vec<Candidate> = pods.iter().filter_map(|pod| Candidate::of(pod)).collect();
+        let due = self.begin(candidates);
+        let answers = stream::iter(due)
+            .map(|candidate| async move {
+                let report = ask(client, &candidate.url()).await;
+                (candidate.uid, report)
+            })
+            .buffer_unordered(AT_ONCE);
+        let mut answers = std::pin::pin!(answers);
+        while let Some((uid, answer)) = answers.next().await {
+            self.lock().hear(&uid, answer, self.began);
+        }
+        self.lock().conclude(bells);
+    }
+
+    /// Forgets pods that have gone; gives those that are to be asked now.
+    fn begin(&self, candidates: Vec<Candidate>) -> Vec<Candidate> {
+        let now = Instant::now();
+        let mut known = self.lock();
+        let mut pods = std::mem::take(&mut known.pods);
+        let mut due = Vec::new();
+        for candidate in candidates {
+            let spoken = pods.remove(&candidate.uid).unwrap_or_else(|| Spoken {
+                whose: candidate.whose.clone(),
+                history: None,
+                silent: 0,
+                due: now,
+            });
+            let is_due = spoken.due <= now;
+            known.pods.insert(candidate.uid.clone(), spoken);
+            if is_due {
+                due.push(candidate);
+            }
+        }
+        due
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    fn hear(&mut self, uid: &str, answer: Option<Report>, began: Instant) {
+        let Some(spoken) = self.pods.get_mut(uid) else {
+            return;
+        };
+        let now = Instant::now();
+        let Some(report) = answer else {
+            spoken.silent = spoken.silent.saturating_add(1);
+            spoken.due = now + pause(spoken.silent);
+            return;
+        };
+        spoken.silent = 0;
+        spoken.due = now;
+        let at = now.saturating_duration_since(began);
+        match &mut spoken.history {
+            Some(history) => history.hear(at, report),
+            history => *history = Some(History::new(at, report)),
+        }
+    }
+
+    /// Figures of all, and the bells of those that have something to tell.
+    fn conclude(&mut self, bells: &Bells) {
+        let mut targets: BTreeMap<&Named, Vec<&History>> = BTreeMap::new();
+        let mut drafts: BTreeMap<&Named, Vec<&History>> = BTreeMap::new();
+        for spoken in self.pods.values() {
+            let Some(history) = &spoken.history else {
+                continue;
+            };
+            match &spoken.whose {
+                Whose::Deployment(named) => targets.entry(named).or_default().push(history),
+                Whose::Endpoint(named) => drafts.entry(named).or_default().push(history),
+            }
+        }
+        let rounds = figures::rounds_by_endpoint(targets.values().flatten().copied());
+        let deployments = targets.into_iter().filter_map(|(named, histories)| {
+            Some((named.clone(), figures::deployment(histories)?))
+        });
+        let endpoints = drafts.into_iter().filter_map(|(named, histories)| {
+            let rounds = rounds.get(named).copied().unwrap_or_default();
+            Some((named.clone(), figures::endpoint(histories, rounds)?))
+        });
+        let now = Instant::now();
+        let rung = note(
+            &mut self.deployments,
+            deployments.collect(),
+            figures::news_of_deployment,
+            now,
+        );
+        for (namespace, name) in rung {
+            bells.deployment(&name, &namespace);
+        }
+        let rung = note(
+            &mut self.endpoints,
+            endpoints.collect(),
+            figures::news_of_endpoint,
+            now,
+        );
+        for (namespace, name) in rung {
+            bells.endpoint(&name, &namespace);
+        }
+    }
+}
+
+/// Replaces figures; says whose are to be told now.
+fn note<F: Clone>(
+    known: &mut HashMap<Named, Noted<F>>,
+    figures: Vec<(Named, F)>,
+    news: fn(Option<&F>, &F) -> Option<News>,
+    now: Instant,
+) -> Vec<Named> {
+    let mut before = std::mem::take(known);
+    let mut told = Vec::new();
+    for (named, figures) in figures {
+        let mut rung = before.remove(&named).and_then(|noted| noted.rung);
+        let is_quiet = rung.as_ref().is_some_and(|(at, _)| now - *at < QUIET);
+        let is_told = match news(rung.as_ref().map(|(_, figures)| figures), &figures) {
+            Some(News::Turn) => true,
+            Some(News::Drift) => !is_quiet,
+            None => false,
+        };
+        if is_told {
+            rung = Some((now, figures.clone()));
+            told.push(named.clone());
+        }
+        known.insert(named, Noted { now: figures, rung });
+    }
+    told
+}
+
+/// How long a pod that did not answer so many times in a row is left alone.
+fn pause(silent: u32) -> Duration {
+    let doubled = PERIOD.saturating_mul(1 << silent.saturating_sub(1).min(16));
+    doubled.min(LONGEST)
+}
+
+/// What a pod says, if it does and is understood.
+async fn ask(client: &Client, url: &str) -> Option<Report> {
+    let answer = async {
+        let mut response = client.get(url).send().await?.error_for_status()?;
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await? {
+            if body.len() + chunk.len() > MOST {
+                return Ok(None);
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok::<_, reqwest::Error>(serde_json::from_slice(&body).ok())
+    };
+    match answer.await {
+        Ok(Some(report)) => Some(report),
+        Ok(None) => {
+            tracing::debug!(url, "a pod said something that makes no sense");
+            None
+        }
+        Err(error) => {
+            tracing::debug!(url, %error, "a pod does not say how it is doing");
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(ready: &str, component: &str) -> Pod {
+        serde_json::from_value(json!({
+            "metadata": {"name": "p", "namespace": "chat", "uid": "u", "labels": {
+                COMPONENT: component, OF_DEPLOYMENT: "story", OF_ENDPOINT: "tiny",
+            }},
+            "status": {"podIP": "fd00::7", "conditions": [{"type": "Ready", "status": ready}]},
+        }))
+        .expect("a pod")
+    }
+
+    #[test]
+    fn targets_and_drafts_that_serve_are_asked_and_nobody_else() {
+        let candidate = Candidate::of(&pod("True", TARGET)).expect("it serves");
+        assert_eq!(
+            candidate.whose,
+            Whose::Deployment(("chat".into(), "story".into()))
+        );
+        assert_eq!(candidate.url(), "http://[fd00::7]:9100/status");
+        assert!(Candidate::of(&pod("True", DRAFT)).is_some());
+        assert!(Candidate::of(&pod("False", DRAFT)).is_none());
+        assert!(Candidate::of(&pod("True", "router")).is_none());
+    }
+
+    #[test]
+    fn who_does_not_answer_is_asked_less_and_less_often_up_to_a_bound() {
+        let pauses: Vec<Duration> = (1..40).map(pause).collect();
+        assert_eq!(pauses[0], PERIOD);
+        assert!(pauses.is_sorted());
+        assert_eq!(pauses.last(), Some(&LONGEST));
+    }
+
+    #[test]
+    fn turns_are_told_at_once_and_drifts_now_and_then() {
+        let named: Named = ("d".into(), "tiny".into());
+        let (mut known, began) = (HashMap::new(), Instant::now());
+        let mut tell = |after: Duration, tokenizer: &str, slots_in_use| {
+            let figures = EndpointFigures {
+                slots_in_use,
+                tokenizer: Some(tokenizer.into()),
+                ..EndpointFigures::default()
+            };
+            let all = vec![(named.clone(), figures)];
+            let news = figures::news_of_endpoint;
+            !note(&mut known, all, news, began + after).is_empty()
+        };
+        let now = Duration::ZERO;
+        assert!(tell(now, "a", 0), "the first");
+        assert!(!tell(now, "a", 5), "told just now");
+        assert!(tell(now, "b", 5), "another model");
+        assert!(!tell(QUIET, "b", 5), "nothing new");
+        assert!(tell(QUIET, "b", 9));
+    }
+}

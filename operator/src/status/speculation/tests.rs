@@ -1,0 +1,180 @@
+use foretoken_crds::status::{DeploymentStatus, condition::ENDPOINTS_COMPATIBLE};
+use foretoken_service::report::Rounds;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::json;
+
+use super::*;
+use crate::{resolve::Resolved, status::deployment};
+
+fn object(kind: &str, before: Option<DeploymentStatus>) -> SpecDecodeDeployment {
+    let object = json!({
+        "apiVersion": "foretoken.io/v1alpha1",
+        "kind": "SpecDecodeDeployment",
+        "metadata": {"name": "story", "namespace": "chat", "generation": 3},
+        "spec": {
+            "model": {"uri": "hf://a/b"},
+            "speculation": {"policy": {"type": kind}, "onLoss": "Local"},
+        },
+    });
+    let mut object: SpecDecodeDeployment = serde_json::from_value(object).expect("valid");
+    object.status = before;
+    object
+}
+
+fn used(name: &str, ready: bool) -> UsedEndpoint {
+    UsedEndpoint {
+        namespace: "d".into(),
+        name: name.into(),
+        ready,
+        ..UsedEndpoint::default()
+    }
+}
+
+fn heard(links: &[(&str, usize, Option<&str>)]) -> DeploymentFigures {
+    let links = links.iter().map(|(name, up, refused)| {
+        let links = Links {
+            up: *up,
+            refused: refused.map(str::to_owned),
+            trouble: None,
+        };
+        (("d".to_owned(), (*name).to_owned()), links)
+    });
+    DeploymentFigures {
+        links: links.collect(),
+        rounds: Rounds::default(),
+    }
+}
+
+fn told(
+    before: Option<DeploymentStatus>,
+    endpoints: &[UsedEndpoint],
+    figures: Option<DeploymentFigures>,
+) -> DeploymentStatus {
+    let observed = Observed {
+        resolved: Resolved::default(),
+        endpoints: endpoints.to_vec(),
+        figures,
+        ..Observed::default()
+    };
+    deployment(&object("SSD", before), &observed, Timestamp::UNIX_EPOCH)
+}
+
+/// State and reason, then status and message of a condition.
+fn shown(status: &DeploymentStatus, kind: &str) -> (String, String, String) {
+    let speculation = status.speculation.clone().unwrap_or_default();
+    let state = format!(
+        "{:?} {}",
+        speculation.state,
+        speculation.reason.unwrap_or_default()
+    );
+    let mut conditions = status.conditions.iter();
+    let condition = conditions.find(|condition| condition.type_ == kind);
+    let condition = condition.expect("told");
+    let holds = format!("{} {}", condition.status, condition.reason);
+    (state, holds, condition.message.clone())
+}
+
+#[test]
+fn an_endpoint_with_other_tokens_is_named_with_what_to_do() {
+    let why = "the target has a vocabulary of 128 entries, the endpoint of 256: choose a draft \
+               model with the target's tokenizer";
+    let endpoints = [used("tiny", true), used("huge", true)];
+    let figures = heard(&[("tiny", 1, None), ("huge", 0, Some(why))]);
+    let status = told(None, &endpoints, Some(figures));
+    let (state, holds, message) = shown(&status, ENDPOINTS_COMPATIBLE);
+    assert_eq!(
+        (state.as_str(), holds.as_str()),
+        ("Degraded SomeIncompatible", "False Incompatible")
+    );
+    assert_eq!(
+        message,
+        format!("d/huge: {why}; requests are served without it")
+    );
+    let alone = told(
+        None,
+        &endpoints[1..],
+        Some(heard(&[("huge", 0, Some(why))])),
+    );
+    let (state, holds, _) = shown(&alone, SPECULATION_ACTIVE);
+    assert_eq!(
+        (state.as_str(), holds.as_str()),
+        ("Off NoneCompatible", "False NoneCompatible")
+    );
+    let used = &alone.speculation.expect("told").endpoints[0];
+    assert_eq!(
+        (used.compatible, used.reason.as_deref()),
+        (Some(false), Some(why))
+    );
+}
+
+#[test]
+fn what_was_heard_is_kept_while_nothing_is() {
+    let endpoints = [used("tiny", true)];
+    let mut figures = heard(&[("tiny", 2, None)]);
+    figures.rounds = Rounds {
+        windows: 100,
+        accepted: 250,
+        hits: 80,
+        misses: 20,
+    };
+    let first = told(None, &endpoints, Some(figures));
+    let (state, holds, _) = shown(&first, ENDPOINTS_COMPATIBLE);
+    assert_eq!(
+        (state.as_str(), holds.as_str()),
+        ("Active ", "True Compatible")
+    );
+    let speculation = first.speculation.clone().expect("told");
+    assert_eq!(speculation.acceptance_length, Some(3.5));
+    assert_eq!(speculation.hit_rate, Some(0.8));
+    assert_eq!(told(Some(first.clone()), &endpoints, None), first);
+}
+
+#[test]
+fn the_state_follows_links_where_they_are_known() {
+    let both = [used("a", true), used("b", true)];
+    for (endpoints, links, expected) in [
+        (
+            &both[..],
+            vec![("a", 1, None), ("b", 0, None)],
+            "Degraded SomeNotConnected",
+        ),
+        (&both[..], vec![], "Off NotConnected"),
+        (&both[..], vec![("a", 1, None), ("b", 3, None)], "Active "),
+        (
+            &[used("a", true), used("b", false)],
+            vec![("a", 1, None)],
+            "Degraded SomeEndpointsMissing",
+        ),
+        (
+            &[used("a", false)],
+            vec![("a", 1, None)],
+            "Off NoEndpointReady",
+        ),
+        (&[], vec![], "Off NoEndpoints"),
+    ] {
+        let status = told(None, endpoints, Some(heard(&links)));
+        let (state, holds, message) = shown(&status, SPECULATION_ACTIVE);
+        assert_eq!(state, expected);
+        assert_eq!(
+            holds.starts_with("True"),
+            !expected.starts_with("Off"),
+            "{expected}"
+        );
+        assert!(!message.is_empty());
+    }
+}
+
+#[test]
+fn without_drafts_nothing_is_amiss() {
+    let observed = Observed::default();
+    let status = deployment(
+        &object("Autoregressive", None),
+        &observed,
+        Timestamp::UNIX_EPOCH,
+    );
+    let (state, holds, _) = shown(&status, ENDPOINTS_COMPATIBLE);
+    assert_eq!(
+        (state.as_str(), holds.as_str()),
+        ("Off NotAskedFor", "True NotNeeded")
+    );
+}
