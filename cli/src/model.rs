@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf, str::FromStr, time::Duration};
 use foretoken_artifacts::{
     GenerationConfig, ModelUri, Tokenizer,
     hub::{HubError, HubOptions},
-    progress::Bar,
+    progress::{Bar, Progress},
 };
 use foretoken_engine::{
     model::{CpuOptions, CpuRunner, KvSize, KvType, LoadError, WeightType},
@@ -347,10 +347,13 @@ impl Simulated {
 
 /// The folder of a model, downloaded first if it lies on the hub.
 pub(crate) async fn resolve(uri: &str) -> anyhow::Result<PathBuf> {
+    resolve_telling(uri, &Bar::default()).await
+}
+
+/// The same, telling `progress` how far a download is.
+pub(crate) async fn resolve_telling(uri: &str, progress: &dyn Progress) -> anyhow::Result<PathBuf> {
     let parsed: ModelUri = uri.parse().map_err(|error| usage(format!("{error}")))?;
-    let folder = parsed
-        .resolve(&HubOptions::default(), &Bar::default())
-        .await;
+    let folder = parsed.resolve(&HubOptions::default(), progress).await;
     folder.map_err(|error| match error {
         HubError::NoFolder { .. } => usage(error.to_string()),
         error => error.into(),

@@ -14,12 +14,14 @@ use crate::{
 };
 
 /// What was written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Written {
     /// Objects that were made or changed.
     pub(crate) applied: usize,
     /// Objects that were deleted.
     pub(crate) pruned: usize,
+    /// What somebody else had changed, and where.
+    pub(crate) undone: Vec<String>,
 }
 
 /// Makes what was made for `owner` what is `wanted`.
@@ -32,8 +34,13 @@ pub(crate) async fn apply(
     let mut written = Written::default();
     for object in wanted {
         let live = world.made(object);
-        if live.as_deref().is_some_and(|live| is_current(live, object)) {
-            continue;
+        match live.as_deref().map(|live| compare(live, object)) {
+            Some(Compared::Same) => continue,
+            Some(Compared::Edited(field)) => {
+                let Object { kind, name, .. } = object;
+                written.undone.push(format!("{kind:?} {name} at {field}"));
+            }
+            Some(Compared::Older) | None => {}
         }
         if live.is_none() {
             check_name(client, owner, object).await?;
@@ -53,13 +60,23 @@ pub(crate) async fn apply(
     Ok(written)
 }
 
-/// Whether `live` is what is `wanted`: made from the same, and not edited by somebody since.
-fn is_current(live: &DynamicObject, wanted: &Object) -> bool {
+/// How an object that is there compares with what is wanted.
+enum Compared {
+    /// It is that.
+    Same,
+    /// It was made of something else.
+    Older,
+    /// It was that, and somebody has changed this field since.
+    Edited(String),
+}
+
+/// Compares `live` with what is `wanted`.
+fn compare(live: &DynamicObject, wanted: &Object) -> Compared {
     let digest = wanted
         .body
         .pointer("/metadata/annotations/foretoken.io~1applied");
     if applied(live) != digest.and_then(Value::as_str) {
-        return false;
+        return Compared::Older;
     }
     let metadata = serde_json::to_value(&live.metadata).unwrap_or_default();
     let mut fields = wanted.body.as_object().into_iter().flatten();
@@ -79,7 +96,7 @@ fn is_current(live: &DynamicObject, wanted: &Object) -> bool {
             "somebody else has changed it"
         );
     }
-    difference.is_none()
+    difference.map_or(Compared::Same, Compared::Edited)
 }
 
 /// The first field below `path` in which `live` does not have what is `wanted`; it may have more.

@@ -28,8 +28,9 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Object, Owner, apply,
     apply::Written,
+    build,
     failure::{Failure, Retry},
-    hearsay::Hearsay,
+    hearsay::{Hearsay, Whose},
     object::OPERATOR,
     settings::Settings,
     status::{self, Change, HasConditions, Refused, Workload},
@@ -223,29 +224,41 @@ impl Context {
     }
 
     /// Brings what was made for `owner` to what is wanted. Why it is not acted upon, and what failed.
-    async fn bring(
-        &self,
-        owner: &Owner,
-        wanted: Result<Vec<Object>, Refused>,
-    ) -> (Option<Refused>, Option<Failure>) {
+    async fn bring(&self, owner: &Owner, wanted: Result<Vec<Object>, Refused>) -> Brought {
         let wanted = match wanted {
             Ok(wanted) => wanted,
-            Err(refused) => return (Some(refused), None),
+            Err(refused) => {
+                return Brought {
+                    refused: Some(refused),
+                    ..Brought::default()
+                };
+            }
         };
         match apply::apply(&self.client, &self.world, owner, &wanted).await {
-            Ok(Written { applied, pruned }) => {
+            Ok(Written {
+                applied,
+                pruned,
+                undone,
+            }) => {
                 if applied + pruned > 0 {
                     let Owner {
                         namespace, name, ..
                     } = owner;
                     tracing::info!(namespace, name, applied, pruned, "brought to what it says");
                 }
-                (None, None)
+                Brought {
+                    undone,
+                    ..Brought::default()
+                }
             }
             Err(failure) => {
                 let blamed = failure.is_refusal();
                 let refused = blamed.then(|| refused(failure.reason(), &failure));
-                (refused, Some(failure))
+                Brought {
+                    refused,
+                    failure: Some(failure),
+                    undone: Vec::new(),
+                }
             }
         }
     }
@@ -257,6 +270,50 @@ impl Context {
             .made_called(crate::Made::Deployment, namespace, name)?;
         Some(Workload::read(&live.data, live.metadata.generation))
     }
+
+    /// The same of a component of `owner`, with what its pods say.
+    fn component(&self, owner: &Owner, component: &str) -> Option<Workload> {
+        let name = format!("{}-{component}", owner.name);
+        let mut workload = self.workload(&owner.namespace, &name)?;
+        let pods = self.world.pods_of(owner, component);
+        let trouble = status::of_pods(pods.iter().map(Arc::as_ref));
+        workload.trouble = trouble.or(workload.trouble);
+        let whose = match component {
+            build::TARGET => Whose::Deployment(owner.named()),
+            build::DRAFT => Whose::Endpoint(owner.named()),
+            _ => return Some(workload),
+        };
+        workload.fetching = self.hearsay.fetching(&whose);
+        Some(workload)
+    }
+
+    /// Tells people that what they changed was put back.
+    async fn announce_undone<K>(&self, object: &K, undone: Vec<String>)
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        let change = |what: String| Change {
+            is_warning: true,
+            reason: "EditUndone".to_owned(),
+            note: format!(
+                "{what} was changed by somebody else and is put back: edit this object, or its \
+                 template, instead"
+            ),
+        };
+        let changes = undone.into_iter().map(change).collect();
+        self.announce(object, changes).await;
+    }
+}
+
+/// What became of what is wanted.
+#[derive(Default)]
+struct Brought {
+    /// Why it is not acted upon.
+    refused: Option<Refused>,
+    /// What failed.
+    failure: Option<Failure>,
+    /// What somebody else had changed.
+    undone: Vec<String>,
 }
 
 /// The same for people.

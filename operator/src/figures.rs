@@ -6,9 +6,11 @@
 
 mod history;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
-use foretoken_service::report::{ConsumerReport, DraftReport, LinkState, Report, Rounds};
+use foretoken_service::report::{
+    ConsumerReport, DraftReport, FetchReport, LinkState, Report, Rounds,
+};
 
 pub use history::History;
 
@@ -55,6 +57,49 @@ pub struct EndpointFigures {
     pub tokenizer: Option<String>,
     /// What proposals came to of late, by all targets.
     pub rounds: Rounds,
+}
+
+/// How far the download of a model is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fetching {
+    /// Tens of percent.
+    pub percent: u64,
+    /// Bytes in all; 0: not known yet.
+    pub total: u64,
+}
+
+impl fmt::Display for Fetching {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { percent, total } = *self;
+        if total == 0 {
+            return f.write_str("the model is being downloaded");
+        }
+        let (amount, unit) = match total {
+            1_000_000_000.. => (total as f64 / 1e9, "GB"),
+            _ => (total as f64 / 1e6, "MB"),
+        };
+        write!(
+            f,
+            "the model is being downloaded: {percent} % of {amount:.1} {unit}"
+        )
+    }
+}
+
+/// How far the slowest of these pods is with its model, of those that download it.
+pub fn fetching<'a>(pods: impl IntoIterator<Item = &'a History>) -> Option<Fetching> {
+    let reports = pods
+        .into_iter()
+        .filter_map(|history| history.latest().fetch);
+    let shares = reports.map(|FetchReport { done, total }| Fetching {
+        percent: done
+            .saturating_mul(10)
+            .checked_div(total)
+            .unwrap_or(0)
+            .min(10)
+            * 10,
+        total,
+    });
+    shares.min_by_key(|fetching| fetching.percent)
 }
 
 /// Which endpoint a target means by a name of its own: `NAMESPACE/NAME`, and what tells replicas

@@ -6,7 +6,7 @@
 //! [`QUIET`].
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     net::IpAddr,
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -21,8 +21,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use crate::{
     build::{DRAFT, METRICS, TARGET},
-    figures::{self, DeploymentFigures, EndpointFigures, History, Named, News},
+    figures::{self, DeploymentFigures, EndpointFigures, Fetching, History, Named, News},
     object::{COMPONENT, OF_DEPLOYMENT, OF_ENDPOINT},
+    status::MODEL,
     world::{Bells, World},
 };
 
@@ -53,6 +54,7 @@ struct Known {
     pods: HashMap<String, Spoken>,
     deployments: HashMap<Named, Noted<DeploymentFigures>>,
     endpoints: HashMap<Named, Noted<EndpointFigures>>,
+    fetching: HashMap<Whose, Fetching>,
 }
 
 /// One pod.
@@ -71,9 +73,11 @@ struct Noted<F> {
 }
 
 /// Whose pod it is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Whose {
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Whose {
+    /// A target of this deployment.
     Deployment(Named),
+    /// A draft of this endpoint.
     Endpoint(Named),
 }
 
@@ -85,7 +89,7 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// A pod that serves as a target or a draft.
+    /// A pod that serves as a target or a draft, or downloads a model to do so.
     fn of(pod: &Pod) -> Option<Self> {
         let labels = pod.labels();
         let namespace = pod.namespace()?;
@@ -95,7 +99,7 @@ impl Candidate {
             DRAFT => Whose::Endpoint(named(OF_ENDPOINT)?),
             _ => return None,
         };
-        if !is_ready(pod) || pod.metadata.deletion_timestamp.is_some() {
+        if !(is_ready(pod) || is_fetching(pod)) || pod.metadata.deletion_timestamp.is_some() {
             return None;
         }
         let address = pod.status.as_ref()?.pod_ip.as_ref()?.parse().ok()?;
@@ -121,6 +125,18 @@ fn is_ready(pod: &Pod) -> bool {
         .and_then(|status| status.conditions.as_ref());
     let mut conditions = conditions.into_iter().flatten();
     conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// Whether the container that brings the model runs.
+fn is_fetching(pod: &Pod) -> bool {
+    let init = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.init_container_statuses.as_ref());
+    init.into_iter().flatten().any(|container| {
+        let state = container.state.as_ref();
+        container.name == MODEL && state.is_some_and(|state| state.running.is_some())
+    })
 }
 
 impl Hearsay {
@@ -175,6 +191,11 @@ impl Hearsay {
             .endpoints
             .get(named)
             .map(|noted| noted.now.clone())
+    }
+
+    /// How far downloads of a model are.
+    pub(crate) fn fetching(&self, whose: &Whose) -> Option<Fetching> {
+        self.lock().fetching.get(whose).copied()
     }
 
     async fn ask(&self, world: &World, bells: &Bells) {
@@ -242,8 +263,31 @@ impl Known {
         }
     }
 
+    /// How far downloads are, and the bells of whom that concerns.
+    fn conclude_downloads(&mut self, bells: &Bells) {
+        let mut by_owner: HashMap<&Whose, Vec<&History>> = HashMap::new();
+        for spoken in self.pods.values() {
+            let histories = by_owner.entry(&spoken.whose).or_default();
+            histories.extend(&spoken.history);
+        }
+        let fetching: HashMap<Whose, Fetching> = by_owner
+            .into_iter()
+            .filter_map(|(whose, pods)| Some((whose.clone(), figures::fetching(pods)?)))
+            .collect();
+        let before = std::mem::replace(&mut self.fetching, fetching);
+        let is_news = |whose: &&Whose| before.get(whose) != self.fetching.get(whose);
+        let concerned: HashSet<&Whose> = before.keys().chain(self.fetching.keys()).collect();
+        for whose in concerned.into_iter().filter(|whose| is_news(whose)) {
+            match whose {
+                Whose::Deployment((namespace, name)) => bells.deployment(name, namespace),
+                Whose::Endpoint((namespace, name)) => bells.endpoint(name, namespace),
+            }
+        }
+    }
+
     /// Figures of all, and the bells of those that have something to tell.
     fn conclude(&mut self, bells: &Bells) {
+        self.conclude_downloads(bells);
         let mut targets: BTreeMap<&Named, Vec<&History>> = BTreeMap::new();
         let mut drafts: BTreeMap<&Named, Vec<&History>> = BTreeMap::new();
         for spoken in self.pods.values() {

@@ -4,9 +4,13 @@ mod condition;
 mod deployment;
 mod endpoint;
 mod speculation;
+mod trouble;
 mod workload;
 
 pub use condition::{Change, Conditions, HasConditions, Refused, changes};
 pub use deployment::{Observed, deployment};
 pub use endpoint::{ObservedEndpoint, endpoint};
+pub use trouble::{Trouble, cause, of_pods};
 pub use workload::Workload;
+
+pub(crate) use trouble::MODEL;

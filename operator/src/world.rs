@@ -1,15 +1,24 @@
 //! What the cluster has, as the operator sees it: kept up to date by watches, so that nothing is
 //! asked for while nothing changes.
 
+mod lenient;
 mod owned;
 
-use std::{collections::BTreeMap, fmt::Debug, hash::Hash, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt::Debug,
+    hash::Hash,
+    sync::Arc,
+};
 
 use foretoken_crds::{
     AcceleratorProfile, SpecDecodeDeployment, SpeculationEndpoint,
     object::{Accelerator, name, namespace},
 };
-use futures::{StreamExt as _, channel::mpsc::UnboundedSender};
+use futures::{
+    StreamExt as _,
+    channel::mpsc::{self, UnboundedSender},
+};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::{
     Api, Client, Resource, ResourceExt as _,
@@ -24,8 +33,10 @@ use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
 use crate::{
-    object::{APPLIED, MANAGED_BY, Made, OF_DEPLOYMENT, OF_ENDPOINT, OPERATOR, Object, Owner},
-    resolve,
+    object::{
+        APPLIED, COMPONENT, MANAGED_BY, Made, OF_DEPLOYMENT, OF_ENDPOINT, OPERATOR, Object, Owner,
+    },
+    resolve, status,
 };
 use owned::{Owned, Sort};
 
@@ -96,29 +107,47 @@ impl World {
         }
         let owned = Arc::clone(&world.owned);
         let events = watcher::watcher(Api::all(client.clone()), ours).modify(lean);
-        tasks.spawn(follow(events, pods, move |object, gone| {
+        let rung = bells.clone();
+        let mut troubles = HashMap::new();
+        tasks.spawn(follow(events, pods, move |object: &Pod, gone| {
             owned.note(Sort::Pod, object, gone);
+            let trouble = status::of_pods([object]).filter(|_| !gone);
+            let uid = object.uid().unwrap_or_default();
+            let before = match trouble.clone() {
+                Some(trouble) => troubles.insert(uid, trouble),
+                None => troubles.remove(&uid),
+            };
+            if before != trouble {
+                ring_owner(&rung, object);
+            }
         }));
-        let all = |bells: &Bells| (world.clone(), bells.clone(), Config::default());
-        let (seen, rung, config) = all(bells);
-        let events = watcher::watcher(Api::all(client.clone()), config);
-        let mut generations = BTreeMap::new();
+        let (misread, mut complaints) = mpsc::unbounded();
+        let speaker = client.clone();
+        tasks.spawn(async move {
+            while let Some(misread) = complaints.next().await {
+                lenient::complain(&speaker, misread).await;
+            }
+        });
+        let all = |bells: &Bells| (world.clone(), bells.clone());
+        let (seen, rung) = all(bells);
+        let events = lenient::watch(client, misread.clone());
+        let mut known = BTreeMap::new();
         tasks.spawn(follow(events, deployments, move |object, gone| {
-            seen.touched_deployment(object, gone, &mut generations, &rung);
+            seen.touched_deployment(object, gone, &mut known, &rung);
         }));
-        let (seen, rung, config) = all(bells);
-        let events = watcher::watcher(Api::all(client.clone()), config);
+        let (seen, rung) = all(bells);
+        let events = lenient::watch(client, misread.clone());
         tasks.spawn(follow(events, endpoints, move |object, _| {
             seen.touched_endpoint(object, &rung);
         }));
-        let (seen, rung, config) = all(bells);
-        let events = watcher::watcher(Api::all(client.clone()), config);
+        let (seen, rung) = all(bells);
+        let events = lenient::watch(client, misread);
         tasks.spawn(follow(events, profiles, move |object, _| {
             seen.touched_profile(object, &rung);
         }));
-        let (seen, rung, config) = all(bells);
+        let (seen, rung) = all(bells);
         let names: Api<PartialObjectMeta<Namespace>> = Api::all(client.clone());
-        let events = watcher::watcher(names, config);
+        let events = watcher::watcher(names, Config::default());
         tasks.spawn(follow(events, namespaces, move |object, _| {
             let name = object.name_any();
             for found in seen.deployments.state() {
@@ -166,6 +195,38 @@ impl World {
             .collect()
     }
 
+    /// The pods of a component that were made for `owner`.
+    pub(crate) fn pods_of(&self, owner: &Owner, component: &str) -> Vec<Arc<Pod>> {
+        let names = self.owned.of(owner, Sort::Pod).into_iter();
+        let is_its = |pod: &Arc<Pod>| {
+            pod.labels()
+                .get(COMPONENT)
+                .is_some_and(|it| it == component)
+        };
+        names
+            .filter_map(|name| {
+                self.pods
+                    .get(&ObjectRef::new(&name).within(&owner.namespace))
+            })
+            .filter(is_its)
+            .collect()
+    }
+
+    /// Other deployments of its namespace that serve a model of the same name.
+    pub(crate) fn namesakes(&self, object: &SpecDecodeDeployment) -> Vec<String> {
+        let (own, place) = (name(&object.metadata), namespace(&object.metadata));
+        let is_namesake = |other: &SpecDecodeDeployment| {
+            namespace(&other.metadata) == place
+                && name(&other.metadata) != own
+                && other.served_name() == object.served_name()
+                && other.metadata.deletion_timestamp.is_none()
+        };
+        let found = self.deployments.state_filter(is_namesake);
+        let mut names: Vec<String> = found.iter().map(|other| other.name_any()).collect();
+        names.sort();
+        names
+    }
+
     /// The profile that is asked for, if it exists.
     pub(crate) fn profile(&self, asked: Option<&Accelerator>) -> Option<Arc<AcceleratorProfile>> {
         let name = asked?.profile.as_deref()?;
@@ -183,7 +244,7 @@ impl World {
         &self,
         object: &SpecDecodeDeployment,
         gone: bool,
-        generations: &mut BTreeMap<String, Option<i64>>,
+        known: &mut BTreeMap<String, (Option<i64>, String)>,
         bells: &Bells,
     ) {
         let (name, namespace) = (name(&object.metadata), namespace(&object.metadata));
@@ -191,11 +252,21 @@ impl World {
         let key = format!("{namespace}/{name}");
         let leaving = gone || object.metadata.deletion_timestamp.is_some();
         let generation = object.metadata.generation.filter(|_| !leaving);
-        if !gone && generations.insert(key.clone(), generation) == Some(generation) {
+        let now = (generation, object.served_name().to_owned());
+        let before = known.insert(key.clone(), now.clone());
+        if !gone && before.as_ref() == Some(&now) {
             return;
         }
         if gone {
-            generations.remove(&key);
+            known.remove(&key);
+        }
+        let before = before.map(|(_, served)| served);
+        for other in self.deployments.state() {
+            let served = other.served_name();
+            let is_namesake = served == now.1 || Some(served) == before.as_deref();
+            if is_namesake && foretoken_crds::object::namespace(&other.metadata) == namespace {
+                bells.deployment(&other.name_any(), namespace);
+            }
         }
         for endpoint in self.endpoints.state() {
             let held = !endpoint.finalizers().is_empty();
@@ -238,8 +309,8 @@ impl World {
 }
 
 /// What was made for somebody concerns whom it was made for.
-fn ring_owner(bells: &Bells, object: &DynamicObject) {
-    let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
+fn ring_owner(bells: &Bells, object: &impl kube::ResourceExt) {
+    let namespace = object.meta().namespace.as_deref().unwrap_or_default();
     if let Some(name) = object.labels().get(OF_DEPLOYMENT) {
         bells.deployment(name, namespace);
     }

@@ -29,6 +29,19 @@ pub struct Report {
     /// What it says as a draft.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub draft: Option<DraftReport>,
+    /// What it says as a download.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fetch: Option<FetchReport>,
+}
+
+/// How far the download of a model is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct FetchReport {
+    /// Bytes that are there.
+    pub done: u64,
+    /// Bytes in all; 0: not known yet.
+    pub total: u64,
 }
 
 /// The model of a service.
@@ -227,6 +240,11 @@ impl Board {
     /// Replaces what it says as a draft.
     pub fn show_draft(&self, draft: DraftReport) {
         self.lock().draft = Some(draft);
+    }
+
+    /// Replaces what it says as a download.
+    pub fn show_fetch(&self, fetch: FetchReport) {
+        self.lock().fetch = Some(fetch);
     }
 
     /// All of it, of a service that is `ready` or not.

@@ -3,7 +3,8 @@
 use foretoken_crds::object::ModelSource;
 use serde_json::{Value, json};
 
-use crate::{build::pod, settings::Settings};
+use super::METRICS;
+use crate::{build::pod, settings::Settings, status::MODEL};
 
 /// Where volumes with models are mounted.
 const VOLUME: &str = "/models";
@@ -72,8 +73,13 @@ impl ModelVolume {
 /// The container that downloads a model of the hub.
 fn download(model: &ModelSource, settings: &Settings) -> Value {
     let uri = foretoken_configuration::model_uri(model);
-    let args = json!(["fetch", uri, format!("--link={VOLUME}/model")]);
-    let mut container = pod::container("model", settings, &args);
+    let args = json!([
+        "fetch",
+        uri,
+        format!("--link={VOLUME}/model"),
+        format!("--observe=0.0.0.0:{METRICS}"),
+    ]);
+    let mut container = pod::container(MODEL, settings, &args);
     container["env"] = json!([
         {"name": "HF_HOME", "value": format!("{VOLUME}/hub")},
         {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {

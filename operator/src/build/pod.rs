@@ -220,6 +220,8 @@ pub(super) fn container(name: &str, settings: &Settings, args: &Value) -> Value 
         "name": name,
         "image": settings.image,
         "args": args,
+        // What it says last tells why it ended.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": {
             "allowPrivilegeEscalation": false,
             "readOnlyRootFilesystem": true,

@@ -10,7 +10,7 @@ use foretoken_crds::{
 use k8s_openapi::jiff::Timestamp;
 use kube::runtime::controller::Action;
 
-use super::{Context, refused};
+use super::{Brought, Context, refused};
 use crate::{
     accept,
     build::{self, DRAFT, Given, ROUTER, TARGET},
@@ -33,12 +33,18 @@ pub(super) async fn reconcile(
     let owner = Owner::new(Kind::SpecDecodeDeployment, &object.metadata);
     let resolved = context.resolve(&object);
     let wanted = context.wanted_of_deployment(&object, &resolved);
-    let (refused, failure) = context.bring(&owner, wanted).await;
+    let Brought {
+        refused,
+        failure,
+        undone,
+    } = context.bring(&owner, wanted).await;
+    context.announce_undone(object.as_ref(), undone).await;
     let used = resolved.found.iter().map(|found| context.used(found));
     let observed = Observed {
         endpoints: used.collect(),
-        target: context.workload(&owner.namespace, &format!("{}-{TARGET}", owner.name)),
-        router: context.workload(&owner.namespace, &format!("{}-{ROUTER}", owner.name)),
+        target: context.component(&owner, TARGET),
+        router: context.component(&owner, ROUTER),
+        namesakes: context.world.namesakes(&object),
         figures: context.hearsay.deployment(&owner.named()),
         selectors: [owner.selector_text(TARGET), owner.selector_text(ROUTER)],
         resolved,

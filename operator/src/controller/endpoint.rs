@@ -15,7 +15,7 @@ use kube::{
 };
 use serde_json::json;
 
-use super::{Context, refused};
+use super::{Brought, Context, refused};
 use crate::{
     accept,
     build::{self, DRAFT},
@@ -49,10 +49,15 @@ pub(super) async fn reconcile(
         .await?;
     let owner = Owner::new(Kind::SpeculationEndpoint, &object.metadata);
     let wanted = context.wanted_of_endpoint(&object);
-    let (refused, failure) = context.bring(&owner, wanted).await;
+    let Brought {
+        refused,
+        failure,
+        undone,
+    } = context.bring(&owner, wanted).await;
+    context.announce_undone(object.as_ref(), undone).await;
     let observed = ObservedEndpoint {
         refused,
-        draft: context.workload(&owner.namespace, &format!("{}-{DRAFT}", owner.name)),
+        draft: context.component(&owner, DRAFT),
         selector: owner.selector_text(DRAFT),
         figures: context.hearsay.endpoint(&owner.named()),
     };

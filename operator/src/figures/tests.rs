@@ -133,6 +133,26 @@ fn replicas_are_added_up_with_who_uses_them_and_what_targets_say() {
 }
 
 #[test]
+fn the_slowest_download_is_told_in_tens_of_percent() {
+    let pod = |done, total| {
+        let fetch = Some(FetchReport { done, total });
+        let report = Report {
+            fetch,
+            ..Report::default()
+        };
+        History::new(Duration::ZERO, report)
+    };
+    let told = fetching([&pod(89, 100), &pod(57, 100)]).expect("one");
+    assert_eq!((told.percent, told.total), (50, 100));
+    let unknown = fetching([&pod(0, 0)]).expect("one");
+    assert_eq!(unknown.to_string(), "the model is being downloaded");
+    assert_eq!(
+        fetching([&History::new(Duration::ZERO, Report::default())]),
+        None
+    );
+}
+
+#[test]
 fn a_process_that_was_started_again_has_no_slack_yet() {
     let history = spoke(draft(0, 100.0, 50.0, &[]), draft(0, 3.0, 1.0, &[]));
     let figures = endpoint([&history], Rounds::default()).expect("heard");

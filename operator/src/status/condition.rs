@@ -117,15 +117,25 @@ impl<'a> Conditions<'a> {
         }
         let is_underway = |(_, workload): &&(&str, &Workload)| !workload.is_settled();
         let underway = workloads.iter().filter(is_underway);
-        let names: Vec<String> = underway
+        let underway: Vec<_> = underway.collect();
+        if underway.is_empty() {
+            return self.set(PROGRESSING, false, "Complete", "what is asked for runs");
+        }
+        let names = underway.iter();
+        let names: Vec<String> = names
             .map(|(name, workload)| format!("{name} {}", workload.shown()))
             .collect();
-        if names.is_empty() {
-            self.set(PROGRESSING, false, "Complete", "what is asked for runs");
-        } else {
-            let message = format!("ready of wanted: {}", names.join(", "));
-            self.set(PROGRESSING, true, "RollingOut", message);
+        let mut message = format!("ready of wanted: {}", names.join(", "));
+        let mut reason = "RollingOut";
+        for (_, workload) in underway {
+            if let Some(trouble) = &workload.trouble {
+                reason = trouble.reason;
+                message = format!("{message}; {}", trouble.message);
+            } else if let Some(fetching) = &workload.fetching {
+                message = format!("{message}; {fetching}");
+            }
         }
+        self.set(PROGRESSING, true, reason, message);
     }
 
     /// All that were set.

@@ -4,7 +4,7 @@ use foretoken_crds::{
     SpecDecodeDeployment,
     status::{
         DeploymentStatus, UsedEndpoint,
-        condition::{ENDPOINTS_RESOLVED, READY, ROUTER_READY, TARGET_READY},
+        condition::{ACCEPTED, ENDPOINTS_RESOLVED, READY, ROUTER_READY, TARGET_READY},
     },
 };
 use k8s_openapi::jiff::Timestamp;
@@ -37,6 +37,8 @@ pub struct Observed {
     pub router: Option<Workload>,
     /// Selectors of the pods of both.
     pub selectors: [String; 2],
+    /// Other deployments of its namespace that serve a model of the same name.
+    pub namesakes: Vec<String>,
 }
 
 /// What is told about `object`.
@@ -51,7 +53,18 @@ pub fn deployment(
     let router = observed.router.clone().unwrap_or_default();
     let refused = observed.refused.as_ref();
     let mut conditions = Conditions::new(&before.conditions, now, generation);
-    conditions.accepted(refused);
+    match (refused, observed.namesakes.as_slice()) {
+        (None, [_, ..]) => {
+            let message = format!(
+                "{} of this namespace serves a model of the same name, {}, at another address: \
+                 give one of them another spec.model.servedName",
+                observed.namesakes.join(", "),
+                object.served_name()
+            );
+            conditions.set(ACCEPTED, true, "ServedNameShared", message);
+        }
+        _ => conditions.accepted(refused),
+    }
     endpoints_resolved(&mut conditions, object, &observed.resolved);
     let told = speculation::speculation(object, observed, before.speculation);
     speculation::endpoints_compatible(&mut conditions, object, &told.endpoints);
@@ -62,8 +75,13 @@ pub fn deployment(
     conditions.progressing(&[("target", &target), ("router", &router)], refused);
     match (target.ready, router.ready) {
         (0, _) => {
-            let message = "no target is ready: see TargetReady";
-            conditions.set(READY, false, "NoTargetReady", message);
+            let why = target.why_not_ready("target", targets);
+            conditions.set(
+                READY,
+                false,
+                "NoTargetReady",
+                format!("{why} (see TargetReady)"),
+            );
         }
         (_, 0) => {
             let message = "no router is ready: see RouterReady";
@@ -123,7 +141,11 @@ fn ready(
         conditions.set(kind, true, "PodsReady", message);
     } else {
         let message = workload.why_not_ready(component, selector);
-        conditions.set(kind, false, "NoPodReady", message);
+        let reason = workload
+            .trouble
+            .as_ref()
+            .map_or("NoPodReady", |it| it.reason);
+        conditions.set(kind, false, reason, message);
     }
 }
 

@@ -46,7 +46,11 @@ pub fn endpoint(
         conditions.set(READY, true, "DraftReady", message);
     } else {
         let message = draft.why_not_ready("draft", &observed.selector);
-        conditions.set(READY, false, "NoDraftReady", message);
+        let reason = draft
+            .trouble
+            .as_ref()
+            .map_or("NoDraftReady", |it| it.reason);
+        conditions.set(READY, false, reason, message);
     }
     let slots = object
         .spec

@@ -2,6 +2,9 @@
 
 use serde_json::Value;
 
+use super::trouble::Trouble;
+use crate::figures::Fetching;
+
 /// What a Deployment says of its pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Workload {
@@ -15,8 +18,10 @@ pub struct Workload {
     pub ready: u32,
     /// Whether the cluster has seen what is wanted now.
     pub is_seen: bool,
-    /// Why there are no more pods, if the cluster says.
-    pub trouble: Option<String>,
+    /// What keeps pods from being there or from serving, if that is known.
+    pub trouble: Option<Trouble>,
+    /// How far the model's download is, while it is.
+    pub fetching: Option<Fetching>,
 }
 
 impl Workload {
@@ -34,6 +39,7 @@ impl Workload {
             ready: count("/status/readyReplicas"),
             is_seen: observed.and_then(Value::as_i64) >= generation,
             trouble: trouble(object),
+            fetching: None,
         }
     }
 
@@ -46,16 +52,20 @@ impl Workload {
             ready,
             is_seen,
             trouble: _,
+            fetching: _,
         } = self;
         *is_seen && exist == wanted && updated == wanted && ready == wanted
     }
 
     /// Why no pod of this component is ready, as far as it is known, and where to look.
     pub(super) fn why_not_ready(&self, component: &str, selector: &str) -> String {
-        if let Some(trouble) = &self.trouble {
+        if let Some(Trouble { message, .. }) = &self.trouble {
             return format!(
-                "no {component} is ready: {trouble}; see `kubectl describe pods -l {selector}`"
+                "no {component} is ready: {message}; see `kubectl describe pods -l {selector}`"
             );
+        }
+        if let Some(fetching) = &self.fetching {
+            return format!("no {component} is ready: {fetching}");
         }
         match self {
             Self {
@@ -79,7 +89,7 @@ impl Workload {
 }
 
 /// What the Deployment's own conditions complain of.
-fn trouble(object: &Value) -> Option<String> {
+fn trouble(object: &Value) -> Option<Trouble> {
     let conditions = object.pointer("/status/conditions")?.as_array()?;
     let complains = |condition: &&Value| {
         let is = |status: &str| condition["status"] == status;
@@ -89,8 +99,19 @@ fn trouble(object: &Value) -> Option<String> {
             _ => false,
         }
     };
-    let message = conditions.iter().find(complains)?["message"].as_str()?;
-    Some(message.to_owned())
+    let condition = conditions.iter().find(complains)?;
+    let said = condition["message"].as_str()?;
+    Some(if condition["type"] == "ReplicaFailure" {
+        Trouble {
+            reason: "PodsNotCreated",
+            message: format!("{said}: raise the quota, or correct template"),
+        }
+    } else {
+        Trouble {
+            reason: "NotProgressing",
+            message: said.to_owned(),
+        }
+    })
 }
 
 #[cfg(test)]
@@ -119,8 +140,8 @@ mod tests {
         let fine = json!({"type": "Progressing", "status": "True", "message": "fine"});
         let object = json!({"status": {"conditions": [fine, failure]}});
         assert_eq!(
-            Workload::read(&object, None).trouble.as_deref(),
-            Some("quota")
+            Workload::read(&object, None).trouble.map(|it| it.reason),
+            Some("PodsNotCreated")
         );
     }
 }

@@ -256,6 +256,37 @@ impl Cluster {
         patched.unwrap();
     }
 
+    /// Changes the deployment `story` as soon as its definition allows that.
+    pub(crate) async fn patch_deployment_when_valid(&self, namespace: &str, change: &Value) {
+        let params = PatchParams::default();
+        let api = self.deployments(namespace);
+        wait_for("a newer definition", async || {
+            // The answer may be one that this release does not understand either.
+            let answer = api.patch("story", &params, &Patch::Merge(change)).await;
+            !matches!(answer, Err(kube::Error::Api(_)))
+        })
+        .await;
+    }
+
+    /// Waits until a condition of the deployment `story` has this reason; its message. The object
+    /// may be one that this release does not understand.
+    pub(crate) async fn message_unread(&self, namespace: &str, reason: &str) -> String {
+        let resource = ApiResource::erase::<SpecDecodeDeployment>(&());
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), namespace, &resource);
+        let until = Instant::now() + PATIENCE;
+        loop {
+            assert!(Instant::now() < until, "{namespace}/story: no {reason}");
+            let object = api.get("story").await.unwrap();
+            let conditions = object.data["status"]["conditions"].as_array();
+            let mut conditions = conditions.into_iter().flatten();
+            if let Some(found) = conditions.find(|condition| condition["reason"] == reason) {
+                return found["message"].as_str().unwrap_or_default().to_owned();
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
     /// Deletes a deployment.
     pub(crate) async fn delete_deployment(&self, namespace: &str, name: &str) {
         self.deployments(namespace)

@@ -9,6 +9,7 @@ mod cluster;
 mod control_plane;
 mod service;
 mod speaking;
+mod troubles;
 
 use std::time::Duration;
 
@@ -49,9 +50,12 @@ async fn a_cluster_becomes_what_its_objects_say_and_stays_so() {
 
     readiness_is_told(&cluster).await;
     speaking::what_services_say_is_told(&cluster).await;
+    troubles::each_has_its_reason_and_says_what_to_do(&cluster).await;
     only_what_changed_is_written(&cluster).await;
     edits_by_hand_are_undone(&cluster).await;
     a_policy_without_a_data_path_is_refused(&cluster).await;
+    troubles::an_object_of_a_newer_definition_is_told_so_and_holds_nobody_up(&cluster).await;
+    troubles::a_model_of_the_same_name_is_told(&cluster).await;
     a_grant_is_needed(&cluster).await;
     names_of_others_are_not_taken(&cluster).await;
     what_is_deleted_takes_its_objects_along(&cluster).await;
@@ -197,6 +201,7 @@ async fn edits_by_hand_are_undone(cluster: &Cluster) {
     cluster
         .exists(Made::ConfigMap, "tales", "story-registry")
         .await;
+    cluster.has_event("tales", "EditUndone").await;
 }
 
 async fn a_policy_without_a_data_path_is_refused(cluster: &Cluster) {

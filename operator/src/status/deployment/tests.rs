@@ -28,6 +28,7 @@ fn workload(ready: u32) -> Workload {
         ready,
         is_seen: true,
         trouble: None,
+        fetching: None,
     }
 }
 
@@ -50,6 +51,7 @@ fn observed() -> Observed {
         },
         endpoints: vec![used],
         figures: None,
+        namesakes: Vec::new(),
         target: Some(workload(2)),
         router: Some(workload(2)),
         selectors: ["t=1".into(), "r=1".into()],
@@ -157,6 +159,65 @@ fn without_a_ready_target_the_message_says_where_to_look() {
     assert!(
         message.contains("`kubectl describe pods -l t=1`"),
         "{message}"
+    );
+}
+
+#[test]
+fn a_model_of_the_same_name_beside_it_is_told_and_served_all_the_same() {
+    let observed = Observed {
+        namesakes: vec!["other".into()],
+        ..observed()
+    };
+    let (status, said) = told(&observed);
+    assert_eq!(said[0], "Accepted=True ServedNameShared");
+    assert!(
+        status.conditions[0]
+            .message
+            .contains("other of this namespace")
+    );
+}
+
+#[test]
+fn trouble_of_pods_is_the_reason_and_downloads_are_told() {
+    let trouble = crate::status::Trouble {
+        reason: "Unschedulable",
+        message: "pod p cannot be placed: no room: add nodes".into(),
+    };
+    let mut observed = Observed {
+        target: Some(Workload {
+            trouble: Some(trouble),
+            ..workload(0)
+        }),
+        ..observed()
+    };
+    let (status, said) = told(&observed);
+    for expected in [
+        "TargetReady=False Unschedulable",
+        "Progressing=True Unschedulable",
+        "Ready=False NoTargetReady",
+    ] {
+        assert!(
+            said.contains(&expected.to_owned()),
+            "{expected} in {said:?}"
+        );
+    }
+    let ready = status.conditions.last().expect("told");
+    assert!(ready.message.contains("add nodes"), "{}", ready.message);
+    observed.target = Some(Workload {
+        fetching: Some(crate::figures::Fetching {
+            percent: 30,
+            total: 6_200_000_000,
+        }),
+        ..workload(0)
+    });
+    let (status, _) = told(&observed);
+    let progressing = &status.conditions[status.conditions.len() - 2];
+    assert!(
+        progressing
+            .message
+            .contains("the model is being downloaded: 30 % of 6.2 GB"),
+        "{}",
+        progressing.message
     );
 }
 
