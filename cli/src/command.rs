@@ -38,7 +38,7 @@ enum Command {
     /// Run a speculation endpoint: a draft model that proposes tokens to targets
     Draft(Box<draft::Args>),
     /// Run a router: OpenAI's HTTP API in front of targets
-    Router(router::Args),
+    Router(Box<router::Args>),
     /// Run the operator: makes a Kubernetes cluster what its objects say
     Operator(operator::Args),
     /// Measure; the results go to bench/results of the source tree
@@ -66,7 +66,7 @@ impl Cli {
             Command::Up(args) => up::run(&args),
             Command::Router(args) => {
                 logging::init("info");
-                router::run(args)
+                router::run(*args)
             }
             Command::Check(args) => check::run(&args),
             Command::Crd(args) => crd::run(&args),

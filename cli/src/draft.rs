@@ -2,13 +2,15 @@
 
 use std::net::SocketAddr;
 
-use foretoken_draft::{BindError, DraftConfig, DraftService};
+use foretoken_draft::{AnnounceConfig, BindError, DraftConfig, DraftService};
 use foretoken_engine::runner::ModelRunner;
+use foretoken_protocol::Address;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     failure::usage,
     model::Dtype,
+    registry::RegistryArgs,
     report::Reporter,
     service::{self, Fields, Service},
 };
@@ -21,6 +23,17 @@ pub(crate) struct Args {
     /// Most sessions at once
     #[arg(long, value_name = "N")]
     max_sessions: Option<usize>,
+    #[command(flatten)]
+    registry: RegistryArgs,
+    /// Make itself known in the registry, which has to be etcd
+    #[arg(long)]
+    announce: bool,
+    /// Where targets dial it then [default: the first --listen]
+    #[arg(long, value_name = "ADDRESS", requires = "announce")]
+    announce_address: Option<Address>,
+    /// Its share of sessions relative to others' [default: 1]
+    #[arg(long, value_name = "N", requires = "announce")]
+    weight: Option<u32>,
 }
 
 /// Configuration file of a draft.
@@ -31,9 +44,23 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let Args {
         service,
         max_sessions,
+        registry,
+        announce,
+        announce_address,
+        weight,
     } = args;
     service::run::<DraftService>(service, |config| {
         config.max_sessions = max_sessions.unwrap_or(config.max_sessions);
+        config.registry = registry.over(config.registry.take())?;
+        if announce {
+            let default = AnnounceConfig::default();
+            config.announce = Some(AnnounceConfig {
+                address: announce_address,
+                weight: weight.unwrap_or(default.weight),
+                ..default
+            });
+        }
+        Ok(())
     })
 }
 

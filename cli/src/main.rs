@@ -16,6 +16,7 @@ mod generate;
 mod logging;
 mod model;
 mod operator;
+mod registry;
 mod report;
 mod router;
 mod service;

@@ -1,7 +1,5 @@
 //! `foretoken router`: `OpenAI`'s HTTP API in front of targets.
 
-use std::path::PathBuf;
-
 use anyhow::Context as _;
 use foretoken_protocol::Address;
 use foretoken_registry::TargetEntry;
@@ -11,6 +9,7 @@ use crate::{
     child::{self, ServiceArgs},
     failure::usage,
     model::resolve,
+    registry::RegistryArgs,
 };
 
 /// Arguments of `foretoken router`.
@@ -30,9 +29,8 @@ pub(crate) struct Args {
     /// Address of a target, http://HOST:PORT or unix:/PATH; repeatable
     #[arg(long, value_name = "ADDRESS", requires = "model")]
     target: Vec<Address>,
-    /// File that lists targets and is read again when it changes
-    #[arg(long, value_name = "FILE")]
-    registry: Option<PathBuf>,
+    #[command(flatten)]
+    registry: RegistryArgs,
 }
 
 /// Serves until told to stop.
@@ -64,7 +62,7 @@ impl Args {
         } = self;
         let mut config = service.read::<RouterConfig>()?;
         config.listen = listen.unwrap_or(config.listen);
-        config.registry = registry.or(config.registry);
+        config.registry = registry.over(config.registry)?;
         let Some(uri) = model else { return Ok(config) };
         let name = model_name.unwrap_or_else(|| "target".to_owned());
         config.targets = target

@@ -87,7 +87,7 @@ pub(crate) trait Service: Sized {
 /// say.
 pub(crate) fn run<S: Service>(
     args: EngineArgs,
-    adjust: impl FnOnce(&mut S::Config),
+    adjust: impl FnOnce(&mut S::Config) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let reporter = args.process.reporter();
     let stop = args.process.stop_token()?;
@@ -96,7 +96,7 @@ pub(crate) fn run<S: Service>(
         service: mut config,
     } = args.into_file::<S>()?;
     model.dtype.get_or_insert(S::DTYPE);
-    adjust(&mut config);
+    adjust(&mut config)?;
     let runtime = child::small_runtime()?;
     let Loaded {
         runner,

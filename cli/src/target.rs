@@ -3,14 +3,17 @@
 use std::net::SocketAddr;
 
 use foretoken_engine::runner::ModelRunner;
+use foretoken_protocol::Address;
 use foretoken_target::{
-    BindError, EndpointConfig, LookaheadConfig, PolicyName, TargetConfig, TargetService,
+    AnnounceConfig, BindError, EndpointConfig, LookaheadConfig, PolicyName, TargetConfig,
+    TargetService,
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     failure::usage,
     model::Dtype,
+    registry::RegistryArgs,
     report::Reporter,
     service::{self, Fields, Service},
 };
@@ -29,6 +32,15 @@ pub(crate) struct Args {
     /// Speculation endpoint as NAME=ADDRESS, or ADDRESS; repeatable, best first
     #[arg(long, value_name = "ENDPOINT", value_parser = parse_endpoint)]
     endpoint: Vec<EndpointConfig>,
+    #[command(flatten)]
+    registry: RegistryArgs,
+    /// Make itself known in the registry, which has to be etcd, as a target of the model that users
+    /// call so
+    #[arg(long, value_name = "MODEL")]
+    announce: Option<String>,
+    /// Where routers dial it then [default: the first --listen]
+    #[arg(long, value_name = "ADDRESS", requires = "announce")]
+    announce_address: Option<Address>,
     /// Show token ids to listeners of /rounds that ask for them: what users said and were answered
     #[arg(long)]
     observe_tokens: bool,
@@ -44,6 +56,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         policy,
         lookahead,
         endpoint,
+        registry,
+        announce,
+        announce_address,
         observe_tokens,
     } = args;
     service::run::<TargetService>(service, |config| {
@@ -53,6 +68,15 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         if !endpoint.is_empty() {
             config.endpoints = endpoint;
         }
+        config.registry = registry.over(config.registry.take())?;
+        if let Some(model) = announce {
+            config.announce = Some(AnnounceConfig {
+                model,
+                address: announce_address,
+                lease: AnnounceConfig::LEASE,
+            });
+        }
+        Ok(())
     })
 }
 

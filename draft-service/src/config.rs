@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use foretoken_protocol::Address;
+use foretoken_registry::RegistryConfig;
 use foretoken_service::config::{OutOfRange, at_least_one, seconds};
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +19,10 @@ pub struct DraftConfig {
     pub listen: Vec<Address>,
     /// Where `/metrics`, `/health` and `/ready` are served, `host:port`; none: nowhere. Default none.
     pub metrics_listen: Option<String>,
+    /// Where the endpoint makes itself known, if it does: etcd. Default none.
+    pub registry: Option<RegistryConfig>,
+    /// How it makes itself known there. Default not at all.
+    pub announce: Option<AnnounceConfig>,
     /// Digest of the tokenizer. A target with another one is refused; empty: not compared.
     pub tokenizer_digest: String,
     /// Most sessions at once; more are refused. Default 64.
@@ -51,6 +56,29 @@ pub struct DraftConfig {
     pub warm_up: bool,
 }
 
+/// How an endpoint makes itself known to targets. Its name is that of the instance.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AnnounceConfig {
+    /// Where targets dial it. Default: the first address of `listen`.
+    pub address: Option<Address>,
+    /// Share of sessions it should get relative to the others; 0: none. Default 1.
+    pub weight: u32,
+    /// How long it is missed before it is taken for dead. Default 10 s.
+    #[serde(rename = "lease_seconds", with = "seconds")]
+    pub lease: Duration,
+}
+
+impl Default for AnnounceConfig {
+    fn default() -> Self {
+        Self {
+            address: None,
+            weight: 1,
+            lease: Duration::from_secs(10),
+        }
+    }
+}
+
 /// What the deployments of one namespace may use together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -72,6 +100,8 @@ impl Default for DraftConfig {
             instance: "draft".into(),
             listen: vec![Address::loopback(0)],
             metrics_listen: None,
+            registry: None,
+            announce: None,
             tokenizer_digest: String::new(),
             max_sessions: 64,
             max_step_rows: 0,
@@ -97,6 +127,10 @@ impl DraftConfig {
             ("prefill_rows", self.prefill_rows),
             ("max_lookahead", self.max_lookahead as usize),
         ])?;
+        if self.announce.is_some() && !matches!(self.registry, Some(RegistryConfig::Etcd(_))) {
+            let allowed = "left out unless registry is etcd";
+            return Err(OutOfRange::new("announce", "given", allowed));
+        }
         for (index, quota) in self.quotas.iter().enumerate() {
             at_least_one(&[
                 ("quotas.max_slots", quota.max_slots.unwrap_or(1)),

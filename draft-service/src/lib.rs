@@ -20,6 +20,6 @@ mod service;
 mod warmup;
 mod worker;
 
-pub use config::{DraftConfig, QuotaConfig};
+pub use config::{AnnounceConfig, DraftConfig, QuotaConfig};
 pub use in_process::InProcess;
 pub use service::{BindError, DraftService, RunError};

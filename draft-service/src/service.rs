@@ -21,6 +21,7 @@ use foretoken_protocol::{
         Limits, LinkOptions, LinkServer, Mailbox, Postbox, Transport, TransportOptions, Welcome,
     },
 };
+use foretoken_registry::{AnnounceError, Announced, Announcement, EndpointEntry};
 use foretoken_service::{
     config::OutOfRange,
     observation::{self, Observation, Observed},
@@ -60,6 +61,9 @@ pub enum RunError {
     /// The observation port failed.
     #[error("serving metrics failed")]
     Metrics(#[source] io::Error),
+    /// The endpoint cannot be made known.
+    #[error("the endpoint cannot be announced")]
+    Announce(#[from] AnnounceError),
     /// A thread could not be started.
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
@@ -145,6 +149,8 @@ impl DraftService {
             feed,
             board,
         };
+        let announce = announcing(&config, listeners.first().map(Listener::address));
+        let mut announcement = None;
         let (engine, warm) = EngineThread::spawn(config, runner, shown, inbox)?;
         let open = async {
             // Nobody should be told to come before the model is warm.
@@ -155,6 +161,7 @@ impl DraftService {
             // A thread that has ended since is noticed below.
             let _ = engine.servers.send(servers);
             ready.store(true, Ordering::Relaxed);
+            announcement = announce()?;
             std::future::pending().await
         };
         let result = tokio::select! {
@@ -166,6 +173,9 @@ impl DraftService {
             }
         };
         ready.store(false, Ordering::Relaxed);
+        if let Some(announcement) = announcement {
+            announcement.withdraw().await;
+        }
         // A thread that has ended has nothing to drain.
         let _ = postbox.0.post(Message::Drain);
         engine.end().await;
@@ -180,6 +190,30 @@ struct Shown {
     metrics: Metrics,
     feed: Feed,
     board: Board,
+}
+
+/// Makes an endpoint that listens at `first` known, once it may be dialled; none if it is not to be.
+fn announcing(
+    config: &DraftConfig,
+    first: Option<&Address>,
+) -> impl FnOnce() -> Result<Option<Announcement>, AnnounceError> + use<> {
+    let announce = config.announce.clone().zip(config.registry.clone());
+    let address = announce
+        .as_ref()
+        .and_then(|(announce, _)| announce.address.clone());
+    let (name, address) = (config.instance.clone(), address.or_else(|| first.cloned()));
+    move || {
+        let (Some((announce, registry)), Some(address)) = (announce, address) else {
+            return Ok(None);
+        };
+        let entry = EndpointEntry {
+            name,
+            address,
+            weight: announce.weight,
+        };
+        let announced = registry.announce(Announced::Endpoint(entry), announce.lease);
+        announced.map(Some)
+    }
 }
 
 /// The running engine thread.

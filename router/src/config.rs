@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, net::IpAddr, path::PathBuf, time::Duration};
 
-use foretoken_registry::TargetEntry;
+use foretoken_registry::{RegistryConfig, TargetEntry};
 use serde::{Deserialize, Serialize};
 
 /// Everything a router needs. Every field but `models` has a default, so a file names only what
@@ -16,9 +16,9 @@ pub struct RouterConfig {
     pub models: Vec<ModelConfig>,
     /// Targets that never change.
     pub targets: Vec<TargetEntry>,
-    /// A file that lists targets and is read again when it changes; its targets come on top of
-    /// those of `targets`. Default none.
-    pub registry: Option<PathBuf>,
+    /// Where further targets are found, on top of those of `targets`: a file that is read again when
+    /// it changes, the Services of a cluster, or etcd. Default none.
+    pub registry: Option<RegistryConfig>,
     /// Keys of which requests must bring one (`Authorization: Bearer KEY`); empty: none is asked
     /// for. Default empty.
     pub api_keys: Vec<String>,

@@ -7,7 +7,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use foretoken_registry::{Directory, Registry, RegistryError, StaticRegistry};
+use foretoken_registry::{Directory, Interest, OpenError, Registry};
 use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::CancellationToken;
 
@@ -39,9 +39,9 @@ pub enum BindError {
     /// A model folder cannot be used.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The file of targets cannot be used.
+    /// The registry of targets cannot be used.
     #[error(transparent)]
-    Registry(#[from] RegistryError),
+    Registry(#[from] OpenError),
     /// The address cannot be listened on.
     #[error("cannot listen on {address}: {source}{}", hint(source))]
     Listen {
@@ -70,7 +70,7 @@ pub struct Router {
     listener: TcpListener,
     address: SocketAddr,
     shared: Arc<Shared>,
-    registry: Option<StaticRegistry>,
+    registry: Option<Box<dyn Registry>>,
 }
 
 impl Router {
@@ -85,11 +85,10 @@ impl Router {
             .iter()
             .map(|model| Model::load(model).map(Arc::new));
         let models = models.collect::<Result<Vec<_>, _>>()?;
-        let registry = config
-            .registry
-            .as_ref()
-            .map(StaticRegistry::open)
-            .transpose()?;
+        let registry = match &config.registry {
+            Some(registry) => Some(registry.open(Interest::Targets).await?),
+            None => None,
+        };
         let failed = |source| BindError::Listen {
             address: config.listen.clone(),
             source,
@@ -133,7 +132,7 @@ impl Router {
         } = self;
         let background = stop.child_token();
         shared.targets.update(&shared.config.targets, None);
-        let follow = registry.as_ref().map(Registry::watch);
+        let follow = registry.as_ref().map(|registry| registry.watch());
         let following = tokio::spawn(follow_directory(
             Arc::clone(&shared),
             follow,

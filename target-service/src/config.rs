@@ -2,9 +2,10 @@
 
 mod policy;
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use foretoken_protocol::Address;
+use foretoken_registry::RegistryConfig;
 use foretoken_service::config::{OutOfRange, at_least_one, seconds};
 use foretoken_speculation::{
     TokenId,
@@ -73,9 +74,11 @@ pub struct TargetConfig {
     pub prefix_cache: bool,
     /// Speculation endpoints, best first; a request may name its own order among them.
     pub endpoints: Vec<EndpointConfig>,
-    /// A file that lists targets and endpoints and is read again when it changes; its endpoints
-    /// come after those of `endpoints`. Default none.
-    pub registry: Option<PathBuf>,
+    /// Where further endpoints are found, after those of `endpoints`: a file that is read again when
+    /// it changes, the Services of a cluster, or etcd. Default none.
+    pub registry: Option<RegistryConfig>,
+    /// How the target makes itself known there, which has to be etcd then. Default not at all.
+    pub announce: Option<AnnounceConfig>,
     /// How long running requests may take to finish once the target is told to stop.
     /// Default 30 s.
     #[serde(rename = "grace_seconds", with = "seconds")]
@@ -113,6 +116,7 @@ impl Default for TargetConfig {
             prefix_cache: true,
             endpoints: Vec::new(),
             registry: None,
+            announce: None,
             grace: Duration::from_secs(30),
             spin: Duration::ZERO,
             warm_up: true,
@@ -128,6 +132,29 @@ pub struct EndpointConfig {
     pub name: String,
     /// `http://host:port` or `unix:/path`.
     pub address: Address,
+}
+
+/// How a target makes itself known to routers. Its name is that of the instance.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AnnounceConfig {
+    /// Name under which users ask for its model.
+    pub model: String,
+    /// Where routers dial it. Default: the first address of `listen`.
+    #[serde(default)]
+    pub address: Option<Address>,
+    /// How long it is missed before it is taken for dead. Default 10 s.
+    #[serde(rename = "lease_seconds", with = "seconds", default = "default_lease")]
+    pub lease: Duration,
+}
+
+fn default_lease() -> Duration {
+    AnnounceConfig::LEASE
+}
+
+impl AnnounceConfig {
+    /// How long it is missed before it is taken for dead, unless something else is configured.
+    pub const LEASE: Duration = Duration::from_secs(10);
 }
 
 /// Why a configuration cannot be served.
@@ -159,6 +186,10 @@ impl TargetConfig {
         {
             let allowed = format!("1 to {}", Proposer::MAX_SUPPORT);
             return Err(OutOfRange::new("verification.support", support, allowed).into());
+        }
+        if self.announce.is_some() && !matches!(self.registry, Some(RegistryConfig::Etcd(_))) {
+            let allowed = "left out unless registry is etcd";
+            return Err(OutOfRange::new("announce", "given", allowed).into());
         }
         let budget = self.ssd.budget;
         if budget > MAX_BRANCHES {

@@ -1,7 +1,7 @@
-//! Where the list of endpoints comes from: the configuration, and a registry file.
+//! Where the list of endpoints comes from: the configuration, and a registry.
 
 use foretoken_protocol::{Address, link::Postbox};
-use foretoken_registry::{Directory, Registry as _, RegistryError, StaticRegistry};
+use foretoken_registry::{Directory, Interest, OpenError, Registry};
 use tokio_util::sync::CancellationToken;
 
 use crate::{config::TargetConfig, inbox::Message};
@@ -9,22 +9,21 @@ use crate::{config::TargetConfig, inbox::Message};
 /// The list of endpoints, kept up to date.
 pub(crate) struct EndpointList {
     fixed: Vec<(String, Address)>,
-    registry: Option<StaticRegistry>,
+    registry: Option<Box<dyn Registry>>,
 }
 
 impl EndpointList {
-    /// Opens the registry file, if there is one.
-    pub(crate) fn watch(config: &TargetConfig) -> Result<Self, RegistryError> {
+    /// Opens the registry, if there is one.
+    pub(crate) async fn watch(config: &TargetConfig) -> Result<Self, OpenError> {
         let fixed = config
             .endpoints
             .iter()
             .map(|e| (e.name.clone(), e.address.clone()))
             .collect();
-        let registry = config
-            .registry
-            .as_ref()
-            .map(StaticRegistry::open)
-            .transpose()?;
+        let registry = match &config.registry {
+            Some(registry) => Some(registry.open(Interest::Endpoints).await?),
+            None => None,
+        };
         Ok(Self { fixed, registry })
     }
 

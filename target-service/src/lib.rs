@@ -29,8 +29,9 @@ mod warmup;
 mod worker;
 
 pub use config::{
-    ConfigError, DeliveryName, EndpointConfig, FallbackName, FanOutName, LookaheadConfig,
-    MAX_LOOKAHEAD, OnLossName, PolicyName, SsdConfig, TargetConfig, TreesName, VerificationConfig,
+    AnnounceConfig, ConfigError, DeliveryName, EndpointConfig, FallbackName, FanOutName,
+    LookaheadConfig, MAX_LOOKAHEAD, OnLossName, PolicyName, SsdConfig, TargetConfig, TreesName,
+    VerificationConfig,
 };
 pub use links::{LinkReport, LinkState, LinkWatch};
 pub use service::{BindError, RunError, TargetService};

@@ -23,7 +23,7 @@ use foretoken_protocol::{
     },
     link::{Mailbox, Postbox, Transport, TransportOptions},
 };
-use foretoken_registry::RegistryError;
+use foretoken_registry::{AnnounceError, Announced, OpenError, TargetEntry};
 use foretoken_service::{
     observation::{self, Observation, Observed},
     report::{Board, ModelReport},
@@ -71,9 +71,12 @@ pub enum RunError {
     /// A thread could not be started.
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
-    /// The registry file cannot be used.
-    #[error("the registry cannot be read")]
-    Registry(#[from] RegistryError),
+    /// The registry cannot be used.
+    #[error("the registry cannot be used")]
+    Registry(#[from] OpenError),
+    /// The target cannot be made known.
+    #[error("the target cannot be announced")]
+    Announce(#[from] AnnounceError),
     /// The engine thread ended by itself; its message is in the log.
     #[error("the engine stopped working")]
     Engine,
@@ -130,16 +133,39 @@ impl TargetService {
     /// returns. Needs a tokio runtime, on whose threads nothing heavy happens.
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), RunError> {
         let listeners = std::mem::take(&mut self.listeners);
-        let (mut serving, is_up) = Serving::start(self)?;
+        let endpoints = EndpointList::watch(&self.config).await?;
+        let first = listeners.first().map(Listener::address);
+        let announced = announced(&self.config, first);
+        let registry = self.config.registry.clone();
+        let (mut serving, is_up) = Serving::start(self, endpoints)?;
         // Nobody should be told to come before the model is warm.
         if is_up.await.is_err() {
             return Err(RunError::Engine);
         }
         serving.open(listeners);
+        let announcement = match registry.zip(announced) {
+            Some((registry, (who, lease))) => Some(registry.announce(who, lease)?),
+            None => None,
+        };
         let ended = serving.until(&stop).await;
+        if let Some(announcement) = announcement {
+            announcement.withdraw().await;
+        }
         serving.drain().await;
         ended
     }
+}
+
+/// What routers are told of a target that listens at `first`, and how long it is missed before it is
+/// taken for dead.
+fn announced(config: &TargetConfig, first: Option<&Address>) -> Option<(Announced, Duration)> {
+    let announce = config.announce.clone()?;
+    let entry = TargetEntry {
+        name: config.instance.clone(),
+        model: announce.model,
+        address: announce.address.or_else(|| first.cloned())?,
+    };
+    Some((Announced::Target(entry), announce.lease))
 }
 
 /// A target that serves.
@@ -159,7 +185,10 @@ struct Serving {
 impl Serving {
     /// Starts the engine thread and everything that does not serve requests. The receiver tells
     /// when the engine is warm.
-    fn start(service: TargetService) -> Result<(Self, oneshot::Receiver<()>), RunError> {
+    fn start(
+        service: TargetService,
+        endpoints: EndpointList,
+    ) -> Result<(Self, oneshot::Receiver<()>), RunError> {
         let TargetService {
             config,
             runner,
@@ -176,7 +205,6 @@ impl Serving {
         // The engine thread moves the links' bytes while it waits for messages.
         let (postbox, inbox) = transport.mailbox();
         let dialer = Dialer::new(transport, &config, &info, postbox.clone(), links);
-        let directory = EndpointList::watch(&config)?;
 
         let mut tasks = JoinSet::new();
         let end = CancellationToken::new();
@@ -192,7 +220,7 @@ impl Serving {
             let served = observation.serve(observed, end.clone());
             tasks.spawn(async { served.await.map_err(RunError::Metrics) });
         }
-        let following = directory.follow(postbox.clone(), end.clone());
+        let following = endpoints.follow(postbox.clone(), end.clone());
         tasks.spawn(async {
             following.await;
             Ok(())

@@ -87,14 +87,17 @@ const SERVICE: &[&str] = &[
     "foretoken-speculation",
 ];
 
+/// Who talks to the API server of a cluster.
+const KUBERNETES: &[&str] = &["foretoken-crds", "foretoken-operator", "foretoken-registry"];
+
 /// Third-party crates that only some of ours may name.
 const WRAPPED: [(&str, &[&str]); 6] = [
-    ("tonic", &["foretoken-protocol"]),
-    ("prost", &["foretoken-protocol"]),
+    ("tonic", &["foretoken-protocol", "foretoken-registry"]),
+    ("prost", &["foretoken-protocol", "foretoken-registry"]),
     ("axum", &["foretoken-router", "foretoken-service"]),
     ("memmap2", &["foretoken-engine"]),
-    ("kube", &["foretoken-crds", "foretoken-operator"]),
-    ("k8s-openapi", &["foretoken-crds", "foretoken-operator"]),
+    ("kube", KUBERNETES),
+    ("k8s-openapi", KUBERNETES),
 ];
 
 /// Features of `kube` that bring in a client, which types of objects do not need.

@@ -102,7 +102,7 @@ pub(super) fn render(
         let name = format!("target-{replica}");
         let listen = Address::Unix(state.socket(&name)?);
         let mut file = target_file(plan, &name, &listen, tuning);
-        file.service.registry = Some(registry.clone());
+        file.service.registry = Some(registry.clone().into());
         programs.push(program(state, &name, Role::Target, &file)?);
         let model = plan.served_name.clone();
         directory.targets.push(TargetEntry {
@@ -118,7 +118,7 @@ pub(super) fn render(
             name: plan.served_name.clone(),
             folder: plan.target.uri.clone().into(),
         }],
-        registry: Some(registry),
+        registry: Some(registry.into()),
         ..RouterConfig::default()
     };
     programs.push(program(state, "router", Role::Router, &router)?);

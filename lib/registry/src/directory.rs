@@ -69,6 +69,33 @@ fn one() -> u32 {
     1
 }
 
+/// Whom somebody wants to know of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Interest {
+    /// Everybody.
+    #[default]
+    All,
+    /// Targets, as routers do.
+    Targets,
+    /// Endpoints, as targets do.
+    Endpoints,
+}
+
+impl Interest {
+    /// What of `directory` is of interest.
+    pub(crate) fn of(self, mut directory: Directory) -> Directory {
+        if self == Self::Endpoints {
+            directory.targets.clear();
+            directory.pools.targets.clear();
+        }
+        if self == Self::Targets {
+            directory.endpoints.clear();
+            directory.pools.endpoints.clear();
+        }
+        directory
+    }
+}
+
 /// Why a directory contradicts itself.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DirectoryError {

@@ -1,7 +1,6 @@
 //! The static backend: a YAML or JSON file.
 
 use std::{
-    error::Error as _,
     fs, io,
     io::Write as _,
     path::{Path, PathBuf},
@@ -9,10 +8,14 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use tokio::{sync::watch, task::JoinHandle, time::Instant};
+use tokio::{
+    sync::watch,
+    task::JoinHandle,
+    time::{Instant, Interval, MissedTickBehavior},
+};
 
 use crate::{
-    Directory, DirectoryError, Health, Registry,
+    Directory, DirectoryError, Health, Interest, Registry,
     publication::{Publication, Publisher},
     resolution::Resolution,
 };
@@ -72,13 +75,16 @@ impl StaticRegistry {
     /// The first read has to succeed. What pools stand for comes a moment later, since names take
     /// time to resolve.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, RegistryError> {
-        let path = path.into();
-        let stamp = Stamp::of(&path);
-        let file = read_directory(&path)?;
-        let first = Resolution::default().expand(&file);
-        let source = path.display().to_string();
+        Self::open_for(path, Interest::All)
+    }
+
+    /// The same, without what is not of `interest`.
+    pub fn open_for(path: impl Into<PathBuf>, interest: Interest) -> Result<Self, RegistryError> {
+        let (file, listed) = File::open(path.into(), interest)?;
+        let first = Resolution::default().expand(&listed);
+        let source = file.path.display().to_string();
         let (publisher, publication) = Publisher::new(source, first, Health::Current);
-        let poll = tokio::spawn(poll(path, stamp, file, publisher));
+        let poll = tokio::spawn(poll(file, listed, publisher));
         Ok(Self { publication, poll })
     }
 }
@@ -121,40 +127,71 @@ impl Stamp {
     }
 }
 
-async fn poll(path: PathBuf, mut known: Option<Stamp>, mut file: Directory, publisher: Publisher) {
+/// A file that is read when it changes.
+#[derive(Debug)]
+pub(crate) struct File {
+    path: PathBuf,
+    interest: Interest,
+    known: Option<Stamp>,
+}
+
+impl File {
+    /// Opens `path` and reads what it says of who is of `interest`.
+    pub(crate) fn open(
+        path: PathBuf,
+        interest: Interest,
+    ) -> Result<(Self, Directory), RegistryError> {
+        let known = Stamp::of(&path);
+        let directory = interest.of(read_directory(&path)?);
+        let file = Self {
+            path,
+            interest,
+            known,
+        };
+        Ok((file, directory))
+    }
+
+    /// What it says, if it has changed since it was looked at last.
+    pub(crate) fn look(&mut self) -> Option<Result<Directory, RegistryError>> {
+        let stamp = Stamp::of(&self.path);
+        let is_new = stamp != self.known;
+        self.known = stamp;
+        is_new.then(|| read_directory(&self.path).map(|directory| self.interest.of(directory)))
+    }
+}
+
+async fn poll(mut file: File, mut listed: Directory, publisher: Publisher) {
     let mut resolution = Resolution::default();
     let mut resolved: Option<Instant> = None;
-    let mut timer = tokio::time::interval(POLL);
-    timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut timer = looks();
     loop {
         timer.tick().await;
-        let stamp = Stamp::of(&path);
-        let is_new = stamp != known;
-        if is_new {
-            known = stamp;
-            match read_directory(&path) {
-                Ok(directory) => {
-                    file = directory;
-                    publisher.current();
-                }
-                Err(error) => publisher.stale(in_full(&error)),
+        let look = file.look();
+        let is_new = look.is_some();
+        match look {
+            Some(Ok(directory)) => {
+                listed = directory;
+                publisher.current();
             }
+            Some(Err(error)) => publisher.stale(crate::in_full(&error)),
+            None => {}
         }
         let is_due = resolved.is_none_or(|at| at.elapsed() >= RESOLVE);
-        if !file.pools.is_empty() && (is_new || is_due) {
-            resolution.refresh(&file.pools).await;
+        if !listed.pools.is_empty() && (is_new || is_due) {
+            resolution.refresh(&listed.pools).await;
             resolved = Some(Instant::now());
         } else if !is_new {
             continue;
         }
-        publisher.publish(resolution.expand(&file));
+        publisher.publish(resolution.expand(&listed));
     }
 }
 
-/// What went wrong, with its causes.
-fn in_full(error: &RegistryError) -> String {
-    let causes = std::iter::successors(error.source(), |cause| (*cause).source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+/// When a file is looked at.
+pub(crate) fn looks() -> Interval {
+    let mut timer = tokio::time::interval(POLL);
+    timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    timer
 }
 
 fn read_directory(path: &Path) -> Result<Directory, RegistryError> {

@@ -46,58 +46,71 @@ impl Resolution {
 
     /// `directory` with one entry for each address that a pool's name stands for, and no pools.
     pub(crate) fn expand(&self, directory: &Directory) -> Directory {
-        let Directory {
-            targets,
-            endpoints,
-            pools,
-        } = directory;
-        let mut expanded = Directory {
-            targets: targets.clone(),
-            endpoints: endpoints.clone(),
-            pools: Pools::default(),
-        };
-        for pool in &pools.targets {
-            for (name, address) in self.each(&pool.name, &pool.address) {
-                expanded.targets.push(TargetEntry {
-                    name,
-                    address,
-                    ..pool.clone()
-                });
-            }
-        }
-        for pool in &pools.endpoints {
-            for (name, address) in self.each(&pool.name, &pool.address) {
-                expanded.endpoints.push(EndpointEntry {
-                    name,
-                    address,
-                    ..pool.clone()
-                });
-            }
-        }
-        expanded
-    }
-
-    /// Name and address of each that `address` stands for.
-    fn each(&self, name: &str, address: &Address) -> Vec<(String, Address)> {
-        let Address::Tcp { host, port } = address else {
-            // A socket is one.
-            return vec![(name.to_owned(), address.clone())];
-        };
-        let found = self.known.get(host).into_iter().flatten();
-        found
-            .map(|ip| {
-                let address = Address::Tcp {
-                    host: ip.to_string(),
-                    port: *port,
-                };
-                (format!("{name}@{ip}"), address)
-            })
-            .collect()
+        expand(directory, |host| {
+            self.known
+                .get(host)
+                .into_iter()
+                .flatten()
+                .copied()
+                .collect()
+        })
     }
 }
 
+/// `directory` with one entry for each of the addresses that `found` has for a pool's host, and no
+/// pools.
+pub(crate) fn expand(directory: &Directory, found: impl Fn(&str) -> BTreeSet<IpAddr>) -> Directory {
+    let Directory {
+        targets,
+        endpoints,
+        pools,
+    } = directory;
+    let mut expanded = Directory {
+        targets: targets.clone(),
+        endpoints: endpoints.clone(),
+        pools: Pools::default(),
+    };
+    for pool in &pools.targets {
+        for (name, address) in each(&pool.name, &pool.address, &found) {
+            expanded.targets.push(TargetEntry {
+                name,
+                address,
+                ..pool.clone()
+            });
+        }
+    }
+    for pool in &pools.endpoints {
+        for (name, address) in each(&pool.name, &pool.address, &found) {
+            expanded.endpoints.push(EndpointEntry {
+                name,
+                address,
+                ..pool.clone()
+            });
+        }
+    }
+    expanded
+}
+
+/// Name and address of each that `address` stands for.
+fn each(
+    name: &str,
+    address: &Address,
+    found: impl Fn(&str) -> BTreeSet<IpAddr>,
+) -> Vec<(String, Address)> {
+    let Address::Tcp { host, port } = address else {
+        // A socket is one.
+        return vec![(name.to_owned(), address.clone())];
+    };
+    let one = |ip: IpAddr| {
+        let host = ip.to_string();
+        let address = Address::Tcp { host, port: *port };
+        (format!("{name}@{ip}"), address)
+    };
+    found(host).into_iter().map(one).collect()
+}
+
 /// Names that have to be resolved.
-fn hosts(pools: &Pools) -> impl Iterator<Item = String> {
+pub(crate) fn hosts(pools: &Pools) -> impl Iterator<Item = String> {
     let targets = pools.targets.iter().map(|entry| &entry.address);
     let endpoints = pools.endpoints.iter().map(|entry| &entry.address);
     targets

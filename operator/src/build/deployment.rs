@@ -4,7 +4,7 @@ use foretoken_crds::{
     AcceleratorProfile, Kind, SpecDecodeDeployment, deployment::ExposureType,
     endpoint::EndpointSpec,
 };
-use foretoken_registry::{Directory, EndpointEntry, Pools, TargetEntry};
+use foretoken_registry::{Directory, EndpointEntry, Pools, RegistryConfig, TargetEntry};
 use foretoken_router::{ModelConfig, RouterConfig};
 use foretoken_target::TargetConfig;
 use serde_json::{Value, json};
@@ -133,7 +133,7 @@ impl Build<'_> {
         let config = TargetConfig {
             listen: vec![everywhere(GENERATE)],
             metrics_listen: Some(format!("0.0.0.0:{METRICS}")),
-            registry: Some(format!("{CONFIGURATIONS}/registry/{REGISTRY}").into()),
+            registry: Some(registry_file()),
             ..foretoken_configuration::target(self.deployment).unwrap_or_default()
         };
         let text = file(&json!({"service": told(&config)}));
@@ -187,7 +187,7 @@ impl Build<'_> {
                 name: self.deployment.served_name().to_owned(),
                 folder: model.folder.clone().into(),
             }],
-            registry: Some(format!("{CONFIGURATIONS}/registry/{REGISTRY}").into()),
+            registry: Some(registry_file()),
             ..RouterConfig::default()
         };
         let text = file(&told(&config));
@@ -228,6 +228,12 @@ impl Build<'_> {
             router.deployment(spec.replicas, &template, false),
         ])
     }
+}
+
+/// Where pods read who exists.
+fn registry_file() -> RegistryConfig {
+    let file = format!("{CONFIGURATIONS}/registry/{REGISTRY}");
+    RegistryConfig::Static(file.into())
 }
 
 /// Where clients inside the cluster reach the router of `deployment`.

@@ -307,7 +307,7 @@ async fn targets_come_and_go_with_the_registry_file() {
     let mut directory = foretoken_registry::Directory::default();
     foretoken_registry::write_directory(&path, &directory).unwrap();
     let mut config = config();
-    config.registry = Some(path.clone());
+    config.registry = Some(path.clone().into());
     let setup = start_with(config, Vec::new()).await;
     assert_eq!(setup.client().get("/ready").await.status, 503);
     directory

@@ -7,7 +7,7 @@ use std::{
 
 use tracing::{Level, subscriber::DefaultGuard};
 
-/// Lines logged on this thread while it lives, warnings and worse.
+/// Lines logged on this thread while it lives.
 pub(crate) struct Log {
     lines: Lines,
     _guard: DefaultGuard,
@@ -17,12 +17,17 @@ pub(crate) struct Log {
 struct Lines(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    /// Starts listening.
+    /// Starts listening to warnings and worse.
     pub(crate) fn listen() -> Self {
+        Self::listen_to(Level::WARN)
+    }
+
+    /// Starts listening to what is of that level or worse.
+    pub(crate) fn listen_to(level: Level) -> Self {
         let lines = Lines::default();
         let writer = lines.clone();
         let subscriber = tracing_subscriber::fmt()
-            .with_max_level(Level::WARN)
+            .with_max_level(level)
             .with_ansi(false)
             .with_writer(move || writer.clone())
             .finish();

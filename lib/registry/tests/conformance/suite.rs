@@ -96,7 +96,8 @@ fn sorted(directory: &Directory) -> Directory {
     directory
 }
 
-async fn becomes<T: Clone + Debug>(
+/// Waits until what is watched is `so`.
+pub(crate) async fn becomes<T: Clone + Debug>(
     watch: &mut watch::Receiver<T>,
     what: &str,
     so: impl Fn(&T) -> bool,
