@@ -7,15 +7,15 @@ use std::{
 };
 
 use anyhow::Context as _;
-use ratatui::{
-    DefaultTerminal,
-    crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers},
-};
+use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::DefaultTerminal;
 
 use super::{board::Board, screen, watch::News};
 
 /// Time between two pictures: rounds are too many to be seen one by one, but not their flow.
 const PICTURE: Duration = Duration::from_millis(100);
+/// Shortest wait for a key: with none at all, none is looked for.
+const GLANCE: Duration = Duration::from_millis(1);
 
 /// Shows `board` as `inbox` changes it. The terminal is as it was afterwards, whatever happens.
 pub(super) fn show(board: Board, inbox: &Receiver<News>) -> anyhow::Result<()> {
@@ -45,7 +45,8 @@ fn follow(
             let snapshot = board.snapshot();
             terminal.draw(|frame| screen::draw(frame, &snapshot))?;
         }
-        if event::poll(due.saturating_duration_since(Instant::now()))? {
+        let wait = due.saturating_duration_since(Instant::now());
+        if event::poll(wait.max(GLANCE))? {
             match event::read()? {
                 Event::Key(key) if ends(key) => return Ok(()),
                 // The next picture has the new size.
