@@ -197,7 +197,7 @@ impl Worker {
     pub(crate) fn run(mut self, inbox: &Mailbox<Message>) {
         let mut pause = Duration::ZERO;
         loop {
-            // The last, empty look also sends what the step before had to say.
+            // An empty look also sends what the step before had to say.
             if self.hear(inbox, pause) == Flow::End {
                 return;
             }
@@ -207,7 +207,13 @@ impl Worker {
                 return;
             }
             let until = match self.turn(Some(inbox)) {
-                Turn::Stepped => continue,
+                Turn::Stepped => {
+                    if self.feeding.looked {
+                        inbox.send();
+                        pause = LINK_PAUSE;
+                    }
+                    continue;
+                }
                 Turn::Idle(until) => until,
                 Turn::Ended => return,
             };
@@ -246,12 +252,13 @@ impl Worker {
         }
     }
 
-    /// Takes in what has come, from links too unless that was done within `pause`.
-    fn hear(&mut self, inbox: &Mailbox<Message>, pause: Duration) -> Flow {
+    /// Takes in what has come, from links too unless they were looked at within `pause`.
+    fn hear(&mut self, inbox: &Mailbox<Message>, mut pause: Duration) -> Flow {
         while let Some(message) = inbox.try_recv_after(pause) {
             if self.take(message) == Flow::End {
                 return Flow::End;
             }
+            pause = LINK_PAUSE;
         }
         Flow::On
     }

@@ -14,6 +14,7 @@
 //! anew. Messages of one session arrive in the order they were sent or not at all.
 
 mod codec;
+mod departures;
 mod dial;
 mod distribution;
 mod event;

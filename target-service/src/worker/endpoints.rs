@@ -149,12 +149,14 @@ impl Endpoints {
     }
 
     /// Sends what was queued, one frame an endpoint. Outcomes that ask for nothing wait for one
-    /// that does: while no lookahead pays, endpoints cost a frame every now and then.
-    pub(super) fn flush(&mut self) {
+    /// that does: while no lookahead pays, endpoints cost a frame every now and then. True if
+    /// anything leaves with the next look at the links.
+    pub(super) fn flush(&mut self) -> bool {
         let urgent = |message: &ToDraft| match message {
             ToDraft::Outcome(outcome) => outcome.lookahead > 0,
             ToDraft::Open(_) | ToDraft::Close { .. } => true,
         };
+        let mut any = false;
         for endpoint in &mut self.list {
             let outgoing = &endpoint.outgoing;
             if outgoing.is_empty() || (outgoing.len() < HELD && !outgoing.iter().any(urgent)) {
@@ -162,7 +164,9 @@ impl Endpoints {
             }
             let messages = std::mem::take(&mut endpoint.outgoing);
             endpoint.outlet.send(messages);
+            any = true;
         }
+        any
     }
 
     /// How many tokens the next windows of an endpoint should have.

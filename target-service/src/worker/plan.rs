@@ -63,6 +63,8 @@ pub(super) struct Feeding {
     pub(super) shares: Vec<Share>,
     /// How long the latest step took.
     pub(super) took: Duration,
+    /// Whether the links were looked at after the latest step.
+    pub(super) looked: bool,
     running: Vec<Running>,
     due: Vec<Due>,
 }
@@ -187,6 +189,7 @@ struct Survey {
 impl Worker {
     /// Runs a step if anything can and should run now.
     pub(super) fn step(&mut self, inbox: Option<&Mailbox<Message>>) -> Turn {
+        self.feeding.looked = false;
         let survey = self.survey();
         if let Some(until) = self.patience_for_others(&survey) {
             return Turn::Idle(Some(until));
@@ -196,7 +199,7 @@ impl Worker {
         let preempted = !plan.preempt.is_empty();
         self.build(&plan);
         // Bound while its prompt is computed, so that the endpoint does the same meanwhile.
-        self.endpoints.flush();
+        let opened = self.endpoints.flush();
         if self.feeding.shares.is_empty() {
             // What was preempted, or admitted with its prompt cached, can go on at once.
             let again = preempted || !plan.admit.is_empty();
@@ -205,6 +208,9 @@ impl Worker {
             } else {
                 Turn::Idle(survey.deadline)
             };
+        }
+        if opened && let Some(inbox) = inbox {
+            inbox.send();
         }
         let started = Instant::now();
         if let Err(error) = self.forward() {
@@ -223,6 +229,7 @@ impl Worker {
         if self.looks_up()
             && let Some(inbox) = inbox
         {
+            self.feeding.looked = true;
             if self.hear(inbox, Duration::ZERO) == Flow::End {
                 return Turn::Ended;
             }

@@ -47,7 +47,7 @@ impl Link {
         stop: CancellationToken,
         on_event: OnEvent,
     ) -> Self {
-        let queue = Arc::new(Queue::new(options.queue));
+        let queue = Arc::new(Queue::new(options.queue, driver.departures()));
         let link = Self {
             address: address.clone(),
             queue: Arc::clone(&queue),

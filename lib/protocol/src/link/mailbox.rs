@@ -23,8 +23,8 @@ pub struct Postbox<T> {
 /// What an engine's thread waits at. While it waits, that thread moves the links' bytes itself,
 /// which saves two wake-ups per message.
 ///
-/// Messages handed to links leave when the thread comes by here and finds nothing, or waits: take
-/// everything out before computing.
+/// Messages handed to links leave when the thread comes by here and finds nothing, waits, or calls
+/// [`Self::send`]: do one of these before computing.
 pub struct Mailbox<T> {
     post: Arc<Mutex<Post<T>>>,
     driver: Arc<Driver>,
@@ -115,6 +115,12 @@ impl<T> Mailbox<T> {
             self.driver.drive(turn());
             self.take()
         })
+    }
+
+    /// Sends what links have to send, for a thread that is about to compute (about 2 us). What has
+    /// arrived is found by the next look.
+    pub fn send(&self) {
+        self.driver.drive(yield_now());
     }
 
     /// The next item, or none if there is none within `patience`.

@@ -20,6 +20,7 @@ use futures::Stream;
 
 use super::{
     DraftFrame, Hello, LoadReport, SendError, TargetFrame, Welcome,
+    departures::Departures,
     frame::{FrameSize, MAX_MESSAGES, VERSION},
     message::Keyed,
 };
@@ -123,6 +124,7 @@ impl OutgoingFrame for DraftFrame {
 pub(super) struct Queue<F: OutgoingFrame> {
     state: Mutex<State<F>>,
     capacity: usize,
+    departures: Arc<Departures>,
 }
 
 struct State<F: OutgoingFrame> {
@@ -150,7 +152,8 @@ enum Phase {
 }
 
 impl<F: OutgoingFrame> Queue<F> {
-    pub(super) fn new(capacity: usize) -> Self {
+    /// `capacity`: messages that may wait. `departures` wakes its streams.
+    pub(super) fn new(capacity: usize, departures: Arc<Departures>) -> Self {
         let state = State {
             messages: VecDeque::new(),
             control: Control::default(),
@@ -164,6 +167,7 @@ impl<F: OutgoingFrame> Queue<F> {
         Self {
             state: Mutex::new(state),
             capacity,
+            departures,
         }
     }
 
@@ -196,7 +200,7 @@ impl<F: OutgoingFrame> Queue<F> {
         state.phase = Phase::Closed;
         state.messages.clear();
         state.control = Control::default();
-        wake(state);
+        self.wake(state);
     }
 
     /// Adds the messages of one step.
@@ -217,7 +221,7 @@ impl<F: OutgoingFrame> Queue<F> {
         if !fits {
             state.make_room(self.capacity, &mut lost);
         }
-        wake(state);
+        self.wake(state);
         if lost.is_empty() {
             return Ok(());
         }
@@ -231,21 +235,21 @@ impl<F: OutgoingFrame> Queue<F> {
         let mut state = self.lock();
         state.beats += 1;
         state.control.beat = Some(state.beats);
-        wake(state);
+        self.wake(state);
     }
 
     /// Lets the peer send `messages` more.
     pub(super) fn grant(&self, messages: u32) {
         let mut state = self.lock();
         state.control.credit += messages;
-        wake(state);
+        self.wake(state);
     }
 
     /// Tells the peer how busy this side is.
     pub(super) fn report(&self, load: LoadReport) {
         let mut state = self.lock();
         state.control.load = Some(load);
-        wake(state);
+        self.wake(state);
     }
 
     /// The peer lets this side send `messages` more.
@@ -253,22 +257,22 @@ impl<F: OutgoingFrame> Queue<F> {
         let mut state = self.lock();
         state.credit = state.credit.saturating_add(messages as usize);
         if !state.messages.is_empty() {
-            wake(state);
+            self.wake(state);
+        }
+    }
+
+    /// Wakes the stream, after the lock is free: otherwise the woken thread would run into it.
+    fn wake(&self, mut state: MutexGuard<'_, State<F>>) {
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            self.departures.wake(waker);
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, State<F>> {
         // Every critical section leaves the state whole, even if it ends by a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Wakes the stream, after the lock is free: otherwise the woken thread would run into it.
-fn wake<F: OutgoingFrame>(mut state: MutexGuard<'_, State<F>>) {
-    let waker = state.waker.take();
-    drop(state);
-    if let Some(waker) = waker {
-        waker.wake();
     }
 }
 

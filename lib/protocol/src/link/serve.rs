@@ -20,6 +20,7 @@ use tonic::{Request, Response, Status, Streaming, transport::Server};
 
 use super::{
     Hello, LinkId, LinkOptions, LoadReport, SendError, ServerEvent, Welcome,
+    departures::Departures,
     event::{Identity, mismatch},
     frame::{DraftFrame, TargetFrame, VERSION},
     pump::{Ended, Heard, pump},
@@ -58,6 +59,7 @@ struct Shared {
     options: LinkOptions,
     stop: CancellationToken,
     links: Mutex<Links>,
+    departures: Arc<Departures>,
     on_event: Mutex<OnEvent>,
 }
 
@@ -86,6 +88,7 @@ impl LinkServer {
             options,
             stop: stop.clone(),
             links: Mutex::default(),
+            departures: driver.departures(),
             on_event: Mutex::new(on_event),
         });
         driver.spawn(&stop, accept(incoming, Arc::clone(&shared)));
@@ -183,7 +186,10 @@ impl Speculation for Acceptor {
             return Err(Status::failed_precondition(reason));
         }
         let link = LinkId(NEXT_LINK.fetch_add(1, Ordering::Relaxed));
-        let queue = Arc::new(Queue::new(shared.options.queue));
+        let queue = Arc::new(Queue::new(
+            shared.options.queue,
+            Arc::clone(&shared.departures),
+        ));
         let replies = Replies(queue.connect(shared.welcome.clone()));
         tokio::spawn(run(Arc::clone(shared), link, hello, frames, queue));
         Ok(Response::new(replies))

@@ -25,6 +25,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     Hello, Link, LinkEvent, LinkOptions, LinkServer, Mailbox, Postbox, ServerEvent, Welcome,
+    departures::Departures,
 };
 use crate::{Address, Listener};
 
@@ -67,12 +68,11 @@ pub(super) struct Driver {
     begun: Instant,
     /// Mailboxes that exist: engines that promise to drive.
     mailboxes: AtomicUsize,
-    /// Engines that drive at this moment.
-    driving: AtomicUsize,
     /// When an engine last drove, in microseconds after `begun`.
     driven: AtomicU64,
     /// The first mailbox was made, or the transport stops.
     relieved: Notify,
+    departures: Arc<Departures>,
 }
 
 impl Transport {
@@ -84,9 +84,9 @@ impl Transport {
             links: TaskTracker::new(),
             begun: Instant::now(),
             mailboxes: AtomicUsize::new(0),
-            driving: AtomicUsize::new(0),
             driven: AtomicU64::new(0),
             relieved: Notify::new(),
+            departures: Arc::default(),
         });
         let own = Arc::clone(&driver);
         let thread = thread::Builder::new()
@@ -164,19 +164,18 @@ impl Drop for Transport {
 impl Driver {
     /// The transport's own thread.
     fn look_after(&self) {
-        let runtime = self.runtime();
         while !self.stop.is_cancelled() {
             if self.mailboxes.load(Ordering::Acquire) == 0 {
-                runtime.block_on(self.relieved.notified());
+                self.run(self.relieved.notified());
                 continue;
             }
             thread::park_timeout(PATIENCE);
-            if self.driving.load(Ordering::Acquire) == 0 && self.since_driven() > PATIENCE {
-                runtime.block_on(turn());
+            if !self.departures.is_running() && self.since_driven() > PATIENCE {
+                self.run(turn());
             }
         }
         self.links.close();
-        runtime.block_on(async {
+        self.run(async {
             // Whoever has not ended by then ends with the runtime.
             let _ = timeout(FAREWELL, self.links.wait()).await;
             turn().await;
@@ -213,13 +212,27 @@ impl Driver {
         }
     }
 
-    /// Runs `future`, and the links while it waits.
+    /// Who wakes the streams of links.
+    pub(super) fn departures(&self) -> Arc<Departures> {
+        Arc::clone(&self.departures)
+    }
+
+    /// Runs `future` for an engine, and the links while it waits.
     pub(super) fn drive<F: Future>(&self, future: F) -> F::Output {
-        self.driving.fetch_add(1, Ordering::AcqRel);
-        let output = self.runtime().block_on(future);
+        let output = self.run(future);
         let now = self.begun.elapsed().as_micros() as u64;
         self.driven.store(now, Ordering::Release);
-        self.driving.fetch_sub(1, Ordering::AcqRel);
+        output
+    }
+
+    /// Runs `future`, and the links while it waits.
+    fn run<F: Future>(&self, future: F) -> F::Output {
+        self.departures.begin();
+        let output = self.runtime().block_on(async {
+            self.departures.depart();
+            future.await
+        });
+        self.departures.end();
         output
     }
 

@@ -49,7 +49,7 @@ fn next(outgoing: &mut Outgoing<TargetFrame>) -> Option<TargetFrame> {
 
 /// A queue with an open connection that has introduced itself.
 fn opened(capacity: usize, max_frame: usize) -> (Arc<Queue<TargetFrame>>, Outgoing<TargetFrame>) {
-    let queue = Arc::new(Queue::new(capacity));
+    let queue = Arc::new(Queue::new(capacity, Arc::default()));
     let mut outgoing = queue.connect(Hello::default());
     let first = next(&mut outgoing).expect("introduces itself");
     assert_eq!(first.hello, Some((VERSION, Hello::default())));
@@ -72,7 +72,7 @@ fn everything_that_waits_goes_out_in_order_in_one_frame() {
 
 #[test]
 fn nothing_is_kept_while_the_link_is_down() {
-    let queue: Arc<Queue<TargetFrame>> = Arc::new(Queue::new(10));
+    let queue: Arc<Queue<TargetFrame>> = Arc::new(Queue::new(10, Arc::default()));
     assert_eq!(queue.push(vec![close(1)]), Err(SendError::Down));
     let mut outgoing = queue.connect(Hello::default());
     assert_eq!(
@@ -171,6 +171,8 @@ fn frames_keep_to_the_peers_limit_and_what_never_fits_is_reported() {
 #[test]
 fn a_push_wakes_the_stream() {
     let (queue, mut outgoing) = opened(10, 1 << 20);
+    // As whoever runs the links' runtime does.
+    queue.departures.begin();
     let sender = std::thread::spawn({
         let queue = Arc::clone(&queue);
         move || queue.push(vec![close(1)])
