@@ -3,13 +3,14 @@
 //! ```text
 //! SpeculationEndpoint ──> NAME-draft: ServiceAccount, ConfigMap, Service, NetworkPolicy, PodDisruptionBudget, Deployment
 //! SpecDecodeDeployment ─> NAME-target, NAME-router: the same of each
+//!                         NAME-router: Role, RoleBinding
 //!                         NAME-registry: ConfigMap with who exists
 //!                         NAME, NAME-2 ..: SpeculationEndpoints of its templates
 //! ```
 //!
-//! One pod is one replica. The registry names headless Services, so that whoever dials resolves the
-//! name and finds every pod that is ready; it is read again when it changes, and no pod restarts for
-//! it. All else that services are told is read when they start, so its digest is part of the pods.
+//! One pod is one replica. The registry names headless Services: targets resolve the names of
+//! endpoints, and routers ask the API server which targets are ready behind theirs; it is read again
+//! when it changes, and no pod restarts for it. All else that services are told is read when they start, so its digest is part of the pods.
 
 mod deployment;
 mod endpoint;
@@ -38,6 +39,9 @@ const HTTP: u16 = 8000;
 const FILE: &str = "service.json";
 /// File that says who exists.
 const REGISTRY: &str = "registry.json";
+
+/// Group of the API that says who may do what.
+const RBAC: &str = "rbac.authorization.k8s.io";
 
 /// Component of targets.
 pub const TARGET: &str = "target";
@@ -112,6 +116,29 @@ impl Component<'_> {
     fn service_account(&self) -> Object {
         let content = json!({"automountServiceAccountToken": false});
         self.object(Made::ServiceAccount, &content)
+    }
+
+    /// What whoever finds others by the cluster may ask it: who is ready behind the Services of its own
+    /// namespace, and nothing else.
+    fn discovery(&self) -> [Object; 2] {
+        let name = self.name();
+        let rules = json!({"rules": [{
+            "apiGroups": ["discovery.k8s.io"],
+            "resources": ["endpointslices"],
+            "verbs": ["get", "list", "watch"],
+        }]});
+        let binding = json!({
+            "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": name},
+            "subjects": [{
+                "kind": "ServiceAccount",
+                "name": name,
+                "namespace": self.owner.namespace,
+            }],
+        });
+        [
+            self.object(Made::Role, &rules),
+            self.object(Made::RoleBinding, &binding),
+        ]
     }
 
     fn config_map(&self, text: &str) -> Object {

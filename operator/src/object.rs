@@ -9,6 +9,7 @@ use k8s_openapi::{
         core::v1::{ConfigMap, Service, ServiceAccount},
         networking::v1::NetworkPolicy,
         policy::v1::PodDisruptionBudget,
+        rbac::v1::{Role, RoleBinding},
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
@@ -35,6 +36,10 @@ pub const CONFIGURATION: &str = "foretoken.io/configuration";
 pub enum Made {
     /// Whom pods are.
     ServiceAccount,
+    /// What they may ask the API server.
+    Role,
+    /// That they may.
+    RoleBinding,
     /// What services are told.
     ConfigMap,
     /// Where services are found.
@@ -51,8 +56,10 @@ pub enum Made {
 
 impl Made {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::ServiceAccount,
+        Self::Role,
+        Self::RoleBinding,
         Self::ConfigMap,
         Self::Service,
         Self::NetworkPolicy,
@@ -65,6 +72,8 @@ impl Made {
     pub fn resource(self) -> ApiResource {
         match self {
             Self::ServiceAccount => ApiResource::erase::<ServiceAccount>(&()),
+            Self::Role => ApiResource::erase::<Role>(&()),
+            Self::RoleBinding => ApiResource::erase::<RoleBinding>(&()),
             Self::ConfigMap => ApiResource::erase::<ConfigMap>(&()),
             Self::Service => ApiResource::erase::<Service>(&()),
             Self::NetworkPolicy => ApiResource::erase::<NetworkPolicy>(&()),

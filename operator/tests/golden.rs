@@ -16,6 +16,7 @@ use k8s_openapi::{
         core::v1::{ConfigMap, Service, ServiceAccount},
         networking::v1::NetworkPolicy,
         policy::v1::PodDisruptionBudget,
+        rbac::v1::{Role, RoleBinding},
     },
     serde::{Serialize, de::DeserializeOwned},
 };
@@ -98,6 +99,8 @@ fn is_sound(object: &Object) {
     let body = &object.body;
     match object.kind {
         Made::ServiceAccount => same::<ServiceAccount>(body),
+        Made::Role => same::<Role>(body),
+        Made::RoleBinding => same::<RoleBinding>(body),
         Made::ConfigMap => same::<ConfigMap>(body),
         Made::Service => same::<Service>(body),
         Made::NetworkPolicy => same::<NetworkPolicy>(body),

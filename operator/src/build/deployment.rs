@@ -1,5 +1,7 @@
 //! The objects of a `SpecDecodeDeployment`.
 
+use std::path::PathBuf;
+
 use foretoken_crds::{
     AcceleratorProfile, Kind, SpecDecodeDeployment, deployment::ExposureType,
     endpoint::EndpointSpec,
@@ -133,7 +135,7 @@ impl Build<'_> {
         let config = TargetConfig {
             listen: vec![everywhere(GENERATE)],
             metrics_listen: Some(format!("0.0.0.0:{METRICS}")),
-            registry: Some(registry_file()),
+            registry: Some(RegistryConfig::Static(registry_file())),
             ..foretoken_configuration::target(self.deployment).unwrap_or_default()
         };
         let text = file(&json!({"service": told(&config)}));
@@ -161,6 +163,7 @@ impl Build<'_> {
             ],
             digest: digest(&Value::from(text.as_str())),
             drain: config.grace,
+            discovers: false,
             patch: spec.template.as_ref(),
         };
         let routers = json!([{
@@ -187,7 +190,8 @@ impl Build<'_> {
                 name: self.deployment.served_name().to_owned(),
                 folder: model.folder.clone().into(),
             }],
-            registry: Some(registry_file()),
+            // Whoever is told late of a pod that goes sends it requests in vain.
+            registry: Some(RegistryConfig::Kubernetes(registry_file())),
             ..RouterConfig::default()
         };
         let text = file(&told(&config));
@@ -204,6 +208,7 @@ impl Build<'_> {
             ],
             digest: digest(&Value::from(text.as_str())),
             drain: config.grace,
+            discovers: true,
             patch: None,
         };
         let exposure = spec.exposure.unwrap_or_default();
@@ -218,8 +223,11 @@ impl Build<'_> {
             "ports": service_ports(&[("http", HTTP)]),
         }});
         let template = pod.template(self.settings)?;
+        let [role, binding] = router.discovery();
         Ok(vec![
             router.service_account(),
+            role,
+            binding,
             router.config_map(&text),
             router.object(Made::Service, &service),
             // Whom it serves is for its API keys to say.
@@ -231,9 +239,8 @@ impl Build<'_> {
 }
 
 /// Where pods read who exists.
-fn registry_file() -> RegistryConfig {
-    let file = format!("{CONFIGURATIONS}/registry/{REGISTRY}");
-    RegistryConfig::Static(file.into())
+fn registry_file() -> PathBuf {
+    format!("{CONFIGURATIONS}/registry/{REGISTRY}").into()
 }
 
 /// Where clients inside the cluster reach the router of `deployment`.

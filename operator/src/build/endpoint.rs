@@ -60,6 +60,7 @@ pub fn endpoint(
         config_maps: vec![(draft.name(), "service")],
         digest: digest(&Value::from(text.as_str())),
         drain: config.grace,
+        discovers: false,
         patch: spec.template.as_ref(),
     };
     let template = pod.template(settings)?;

@@ -24,6 +24,10 @@ const AFTER_DRAIN: Duration = Duration::from_secs(30);
 const HEARD: Duration = Duration::from_secs(5);
 /// How long a model may take to load, in seconds.
 const LOADING: u32 = 3600;
+/// Volume with the token of a pod that has one.
+const TOKEN: &str = "discovery";
+/// Where clients of the API server look for it.
+const TOKEN_FOLDER: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Where configurations are mounted.
 pub(super) const CONFIGURATIONS: &str = "/etc/foretoken";
 
@@ -47,6 +51,8 @@ pub(super) struct Pod<'a> {
     pub(super) digest: String,
     /// How long the service may take to drain.
     pub(super) drain: Duration,
+    /// Whether it asks the API server who is ready, and so needs to say who it is.
+    pub(super) discovers: bool,
     /// What the user adds.
     pub(super) patch: Option<&'a PodPatch>,
 }
@@ -154,7 +160,9 @@ impl Pod<'_> {
         let mounts = self.config_maps.iter().map(|(_, folder)| {
             json!({"name": folder, "mountPath": format!("{CONFIGURATIONS}/{folder}"), "readOnly": true})
         });
-        container["volumeMounts"] = mounts.chain(self.model.mount()).collect();
+        let token = json!({"name": TOKEN, "mountPath": TOKEN_FOLDER, "readOnly": true});
+        let token = self.discovers.then_some(token);
+        container["volumeMounts"] = mounts.chain(self.model.mount()).chain(token).collect();
         let probed = self.ports.first().map_or("", |(name, _)| name);
         let get = |path: &str| json!({"path": path, "port": probed});
         // A router whose targets are still loading is alive.
@@ -180,6 +188,7 @@ impl Pod<'_> {
         let maps = self.config_maps.iter();
         maps.map(|(name, folder)| json!({"name": folder, "configMap": {"name": name}}))
             .chain(self.model.volume.clone())
+            .chain(self.discovers.then(token))
             .collect()
     }
 
@@ -212,6 +221,17 @@ impl Pod<'_> {
             spec["runtimeClassName"] = class.as_str().into();
         }
     }
+}
+
+/// What a pod shows the API server: a token of its service account, for the one container that mounts
+/// it.
+fn token() -> Value {
+    let namespace = json!({"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}});
+    json!({"name": TOKEN, "projected": {"sources": [
+        {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        {"downwardAPI": {"items": [namespace]}},
+    ]}})
 }
 
 /// A container of our image that may do nothing but what it is for.

@@ -84,6 +84,11 @@ fn made() -> Vec<(Made, &'static str, String)> {
     for (namespace, component) in names {
         all.extend(OF_EACH.map(|kind| (kind, namespace, format!("story-{component}"))));
     }
+    for place in ["chat", "tales"] {
+        all.extend(
+            [Made::Role, Made::RoleBinding].map(|kind| (kind, place, "story-router".into())),
+        );
+    }
     all.extend(
         ["chat", "tales"].map(|place| (Made::ConfigMap, place, "story-registry".to_owned())),
     );
