@@ -98,10 +98,15 @@ impl Router {
         let created = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |d| d.as_secs());
+        let tokenizers = models.iter().map(|model: &Arc<Model>| {
+            let digest = model.tokenizer.digest().to_owned();
+            (model.name.clone(), digest)
+        });
+        let tokenizers = tokenizers.collect();
         let shared = Shared {
             config,
             models,
-            targets: Targets::new(),
+            targets: Targets::new(tokenizers),
             metrics: Metrics::new(),
             created,
         };

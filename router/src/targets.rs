@@ -51,6 +51,8 @@ struct State {
     ready: bool,
     /// As of the last probe that was answered.
     info: Option<Arc<TargetInfo>>,
+    /// Somebody else answers at its address.
+    stranger: bool,
     /// Full until then: it said so.
     busy_until: Option<Instant>,
     /// When it was lost last.
@@ -147,6 +149,8 @@ pub(crate) enum NoTarget {
 /// All targets.
 pub(crate) struct Targets {
     table: Mutex<BTreeMap<String, Arc<Target>>>,
+    /// Digest of the tokenizer of each model.
+    tokenizers: BTreeMap<String, String>,
     affinity: Mutex<Affinity>,
     /// Wakes the prober before its time.
     probe_now: Notify,
@@ -156,9 +160,11 @@ pub(crate) struct Targets {
 }
 
 impl Targets {
-    pub(crate) fn new() -> Self {
+    /// None yet, of models whose tokenizers have these digests.
+    pub(crate) fn new(tokenizers: BTreeMap<String, String>) -> Self {
         Self {
             table: Mutex::default(),
+            tokenizers,
             affinity: Mutex::new(Affinity::new()),
             probe_now: Notify::new(),
             changed: watch::Sender::new(0),
@@ -217,7 +223,22 @@ impl Targets {
         let answer = tokio::time::timeout(PROBE_TIMEOUT, target.client.info()).await;
         let mut state = target.state();
         let was = state.ready;
-        if let Ok(Ok(info)) = answer {
+        let answer = answer.ok().and_then(Result::ok);
+        // Addresses are used again: somebody else may answer there now.
+        let stranger = answer
+            .as_ref()
+            .filter(|info| self.is_stranger(target, info));
+        if let Some(info) = stranger
+            && !state.stranger
+        {
+            tracing::warn!(
+                target = target.entry.name, address = %target.entry.address, instance = info.instance,
+                "who answers has another tokenizer than the model: it is no target of it"
+            );
+        }
+        state.stranger = stranger.is_some();
+        let answer = answer.filter(|_| !state.stranger);
+        if let Some(info) = answer {
             state.ready = true;
             state.info = Some(Arc::new(info));
             self.ever_ready.store(true, Ordering::Relaxed);
@@ -237,6 +258,14 @@ impl Targets {
         }
         drop(state);
         self.changed.send_modify(|count| *count += 1);
+    }
+
+    /// Whether who answers for `target` cannot be a target of its model. One that says nothing of its
+    /// tokenizer is believed.
+    fn is_stranger(&self, target: &Target, info: &TargetInfo) -> bool {
+        let known = self.tokenizers.get(&target.entry.model);
+        let said = &info.tokenizer_digest;
+        known.is_some_and(|known| !said.is_empty() && known != said)
     }
 
     /// Chooses a target of the prompt's model: the one that has most of its prefix, unless it

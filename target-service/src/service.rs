@@ -365,6 +365,7 @@ impl GenerateService for Front {
             instance: self.config.instance.clone(),
             model_digest: self.info.model_digest.clone(),
             path: self.info.path.clone(),
+            tokenizer_digest: self.config.tokenizer_digest.clone(),
             vocab_size: self.info.vocab_size as u32,
             max_positions: self.info.max_positions as u32,
             policy: self.config.default_policy().name().into(),

@@ -185,6 +185,9 @@ pub struct TargetInfo {
     pub model_digest: String,
     /// Arithmetic path; logits are bit-equal between equal digests and paths.
     pub path: String,
+    /// Digest of its tokenizer, by which a router knows that its tokens mean the same there; empty:
+    /// it has none.
+    pub tokenizer_digest: String,
     /// Entries of the vocabulary.
     pub vocab_size: u32,
     /// Longest sequence, prompt and output together.

@@ -59,6 +59,7 @@ impl GenerateService for Target {
             instance: "target-0".into(),
             model_digest: "digest".into(),
             path: "portable".into(),
+            tokenizer_digest: "t0ken".into(),
             vocab_size: 12,
             max_positions: 512,
             policy: "Speculative".into(),

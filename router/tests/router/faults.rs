@@ -299,6 +299,37 @@ async fn prompts_with_one_beginning_go_to_one_target() {
 }
 
 #[tokio::test]
+async fn who_took_over_an_address_and_has_another_tokenizer_is_passed_over() {
+    let stop = CancellationToken::new();
+    let ours = Target::start("t", Script::says(" ours"), stop.clone());
+    let mut script = Script::says(" theirs");
+    let stranger = {
+        script.tokenizer_digest = "another".into();
+        Target::start("somebody", script, stop.clone())
+    };
+    let mut config = config();
+    config.targets = vec![
+        crate::entry("t", ours.address.clone()),
+        crate::entry("u", stranger.address.clone()),
+    ];
+    let setup = start_with(config, Vec::new()).await;
+    while setup.client().get("/ready").await.status != 200 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    for round in 0..8 {
+        let body = json!({"prompt": format!("{round} x")});
+        let answer = setup.client().post("/v1/completions", &body).await;
+        assert_eq!(answer.json()["choices"][0]["text"], " ours");
+    }
+    // The address of a target that served is somebody else's now.
+    ours.change(|script| script.tokenizer_digest = "another".into());
+    while setup.client().get("/ready").await.status != 503 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    stop.cancel();
+}
+
+#[tokio::test]
 async fn targets_come_and_go_with_the_registry_file() {
     let stop = CancellationToken::new();
     let target = Target::start("late", Script::says(" ok"), stop.clone());

@@ -50,6 +50,7 @@ pub(crate) struct Script {
     /// Refuses every request.
     pub(crate) refuses: Option<String>,
     pub(crate) digest: String,
+    pub(crate) tokenizer_digest: String,
     /// Waits for its client from this many unread bytes on.
     pub(crate) most_unread: usize,
     pub(crate) max_positions: u32,
@@ -68,6 +69,7 @@ impl Script {
             busy: false,
             refuses: None,
             digest: "d1e5".into(),
+            tokenizer_digest: tokenizer().digest().to_owned(),
             most_unread: usize::MAX,
             max_positions: 1024,
         }
@@ -290,6 +292,7 @@ impl GenerateService for Served {
             instance: self.0.name.clone(),
             model_digest: script.digest,
             path: "test/scripted".into(),
+            tokenizer_digest: script.tokenizer_digest,
             vocab_size: 4096,
             max_positions: script.max_positions,
             policy: "Speculative".into(),
