@@ -1,9 +1,10 @@
 //! What `target`, `draft` and `router` have in common: where their configuration comes from and
 //! how they run.
 
-use std::{fs, future::Future, path::PathBuf};
+use std::{env, fs, future::Future, path::PathBuf};
 
 use anyhow::Context as _;
+use foretoken_telemetry::{Exporting, Settings, Tracer};
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
@@ -63,6 +64,12 @@ where
         signals.abort();
         result.map_err(anyhow::Error::from)
     })
+}
+
+/// Begins to send traces, if the environment says where to; on a runtime.
+pub(crate) fn traces(service: &str, instance: &str) -> (Tracer, Exporting) {
+    let settings = Settings::from_environment(service, instance, |name| env::var(name).ok());
+    Tracer::start(settings.as_ref())
 }
 
 /// Runtime for a service that has threads of its own for the work.

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use foretoken_draft::{AnnounceConfig, BindError, DraftConfig, DraftService};
 use foretoken_engine::runner::ModelRunner;
 use foretoken_protocol::Address;
+use foretoken_telemetry::Tracer;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -67,6 +68,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 impl Service for DraftService {
     type Config = DraftConfig;
 
+    const NAME: &str = "draft";
     const DTYPE: Dtype = Dtype::OF_DRAFTS;
 
     fn fields(config: &mut DraftConfig) -> Fields<'_> {
@@ -85,6 +87,10 @@ impl Service for DraftService {
             BindError::Config(problem) => usage(problem.to_string()),
             BindError::Listen(_) | BindError::Metrics(_) => error.into(),
         })
+    }
+
+    fn traced_by(self, tracer: Tracer) -> Self {
+        self.traced_by(tracer)
     }
 
     fn addresses(&self) -> Vec<String> {

@@ -46,8 +46,16 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             BindError::Model(_) | BindError::Registry(_) | BindError::Listen { .. } => error.into(),
         })?;
     let address = router.address().to_string();
+    let _context = runtime.enter();
+    let (tracer, exporting) = child::traces("router", &address);
+    let router = router.traced_by(tracer);
     reporter.ready(vec![format!("http://{address}")], Some(address));
-    child::run(&runtime, &stop, router.run(stop.clone()))
+    let served = async {
+        let served = router.run(stop.clone()).await;
+        exporting.finish().await;
+        served
+    };
+    child::run(&runtime, &stop, served)
 }
 
 impl Args {

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use foretoken_engine::runner::ModelRunner;
 use foretoken_protocol::Address;
+use foretoken_telemetry::Tracer;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio_util::sync::CancellationToken;
 
@@ -64,6 +65,9 @@ pub(crate) trait Service: Sized {
     /// What it is told.
     type Config: Default + DeserializeOwned;
 
+    /// What it is, as traces call it.
+    const NAME: &str;
+
     /// How weights are kept unless somebody says otherwise.
     const DTYPE: Dtype;
 
@@ -72,6 +76,9 @@ pub(crate) trait Service: Sized {
 
     /// Binds its sockets. A configuration that cannot be served is a usage error.
     fn bind(config: Self::Config, runner: Box<dyn ModelRunner>) -> anyhow::Result<Self>;
+
+    /// The same, with somebody to record what is done for requests.
+    fn traced_by(self, tracer: Tracer) -> Self;
 
     /// Where it listens.
     fn addresses(&self) -> Vec<String>;
@@ -112,10 +119,16 @@ pub(crate) fn run<S: Service>(
         *known = eos;
     }
     let _context = runtime.enter();
-    let service = S::bind(config, runner)?;
+    let (tracer, exporting) = child::traces(S::NAME, fields.instance);
+    let service = S::bind(config, runner)?.traced_by(tracer);
     let metrics = service.metrics_address().map(|address| address.to_string());
     reporter.ready(service.addresses(), metrics);
-    child::run(&runtime, &stop, service.run(reporter, stop.clone()))
+    let served = async {
+        let served = service.run(reporter, stop.clone()).await;
+        exporting.finish().await;
+        served
+    };
+    child::run(&runtime, &stop, served)
 }
 
 impl EngineArgs {

@@ -8,6 +8,7 @@ use foretoken_target::{
     AnnounceConfig, BindError, EndpointConfig, LookaheadConfig, PolicyName, TargetConfig,
     TargetService,
 };
+use foretoken_telemetry::Tracer;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -83,6 +84,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 impl Service for TargetService {
     type Config = TargetConfig;
 
+    const NAME: &str = "target";
     const DTYPE: Dtype = Dtype::Bf16;
 
     fn fields(config: &mut TargetConfig) -> Fields<'_> {
@@ -101,6 +103,10 @@ impl Service for TargetService {
             BindError::Config(problem) => usage(problem.to_string()),
             BindError::Listen(_) | BindError::Metrics(_) => error.into(),
         })
+    }
+
+    fn traced_by(self, tracer: Tracer) -> Self {
+        self.traced_by(tracer)
     }
 
     fn addresses(&self) -> Vec<String> {

@@ -16,6 +16,7 @@ pub mod config;
 mod in_process;
 mod inbox;
 mod metrics;
+mod recording;
 mod service;
 mod warmup;
 mod worker;

@@ -28,6 +28,7 @@ use foretoken_service::{
     report::{Board, ModelReport},
     rounds::Feed,
 };
+use foretoken_telemetry::Tracer;
 use tokio::{sync::oneshot, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -78,6 +79,7 @@ pub struct DraftService {
     runner: Box<dyn ModelRunner>,
     listeners: Vec<Listener>,
     observation: Option<Observation>,
+    tracer: Tracer,
 }
 
 impl DraftService {
@@ -99,7 +101,15 @@ impl DraftService {
             runner,
             listeners,
             observation,
+            tracer: Tracer::default(),
         })
+    }
+
+    /// The same, with somebody to record what is done for requests.
+    #[must_use]
+    pub fn traced_by(mut self, tracer: Tracer) -> Self {
+        self.tracer = tracer;
+        self
     }
 
     /// Where it listens, in the order of the configuration, with real ports.
@@ -121,8 +131,10 @@ impl DraftService {
             runner,
             listeners,
             observation,
+            tracer,
         } = self;
-        let (metrics, registry) = Metrics::new(&config.instance, runner.info());
+        let (metrics, mut registry) = Metrics::new(&config.instance, runner.info());
+        tracer.register(&mut registry);
         let transport =
             Transport::start(TransportOptions { spin: config.spin }).map_err(RunError::Thread)?;
         // The engine thread moves the links' bytes while it waits for messages.
@@ -148,6 +160,7 @@ impl DraftService {
             metrics,
             feed,
             board,
+            tracer,
         };
         let announce = announcing(&config, listeners.first().map(Listener::address));
         let mut announcement = None;
@@ -190,6 +203,7 @@ struct Shown {
     metrics: Metrics,
     feed: Feed,
     board: Board,
+    tracer: Tracer,
 }
 
 /// Makes an endpoint that listens at `first` known, once it may be dialled; none if it is not to be.
@@ -252,9 +266,11 @@ impl EngineThread {
                         metrics,
                         feed,
                         board,
+                        tracer,
                     } = shown;
                     let worker = Worker::new(engine, servers, &config, metrics);
-                    worker.telling(feed).showing(board).run(&inbox);
+                    let worker = worker.telling(feed).showing(board);
+                    worker.traced_by(tracer).run(&inbox);
                 }
             })
             .map_err(RunError::Thread)?;

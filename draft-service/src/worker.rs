@@ -32,6 +32,7 @@ use foretoken_speculation::{
     policy::draft::Planners,
     sampling::Scratch,
 };
+use foretoken_telemetry::Tracer;
 
 use crate::{
     config::DraftConfig,
@@ -114,6 +115,7 @@ pub(crate) struct Worker<O> {
     reuse: Reuse,
     metrics: Metrics,
     feed: Feed,
+    tracer: Tracer,
     board: Board,
     began: Instant,
     /// Time in steps so far.
@@ -177,6 +179,7 @@ impl<O: Outlet> Worker<O> {
             reuse,
             metrics,
             feed: Feed::new("draft", "", false),
+            tracer: Tracer::default(),
             board: Board::default(),
             began: Instant::now(),
             busy: Duration::ZERO,
@@ -209,6 +212,13 @@ impl<O: Outlet> Worker<O> {
     #[must_use]
     pub(crate) fn showing(mut self, board: Board) -> Self {
         self.board = board;
+        self
+    }
+
+    /// The same with somebody to record what it does for requests.
+    #[must_use]
+    pub(crate) fn traced_by(mut self, tracer: Tracer) -> Self {
+        self.tracer = tracer;
         self
     }
 

@@ -10,12 +10,15 @@
 //!
 //! Dropping a [`Generation`] cancels it at the target.
 
+mod trace;
+
 use std::{sync::Arc, time::Duration};
 
 use foretoken_protocol::generate::{
     EmittedToken, FinishReason, GenerateError, GenerateEvent, GenerateRequest, GenerateStream,
     GenerationStats, Round, TargetInfo, TokenLogprobs,
 };
+use foretoken_telemetry::{Span, SpanKind, Trace};
 use futures::StreamExt;
 use tokio::time::Instant;
 
@@ -48,6 +51,9 @@ pub(crate) struct Generation {
     request: GenerateRequest,
     /// The place and the stream; none while between targets.
     current: Option<(Lease, GenerateStream)>,
+    /// The request's trace, and what is recorded of what the latest target was asked.
+    trace: Trace,
+    call: Option<Span>,
     /// What the first target was; a replay must match.
     identity: Option<Identity>,
     /// Name of the target lost last.
@@ -114,6 +120,7 @@ impl Generation {
         shared: Arc<Shared>,
         job: Arc<Job>,
         request: GenerateRequest,
+        trace: Trace,
         arrived: Instant,
     ) -> Self {
         let metrics = shared.metrics.of_model(&job.model.name);
@@ -124,6 +131,8 @@ impl Generation {
             metrics,
             request,
             current: None,
+            trace,
+            call: None,
             identity: None,
             avoid: None,
             losses: 0,
@@ -229,6 +238,9 @@ impl Generation {
         self.tally.accepted = accepted;
         self.current = None;
         self.over = true;
+        if let Some(call) = self.call.take() {
+            trace::end(&call, reason, &self.tally);
+        }
         self.metrics
             .latency
             .observe(self.arrived.elapsed().as_secs_f64());
@@ -258,6 +270,13 @@ impl Generation {
             Ok(lease) => lease,
             Err(why) => return self.wait(why).await,
         };
+        let now = Instant::now().into_std();
+        let call = self.trace.begin("generate", SpanKind::Client, now);
+        self.request.trace = call.context();
+        self.call = call.into_span();
+        if let Some(call) = &self.call {
+            trace::begin(call, &lease.target().entry.name, self.losses);
+        }
         match lease.target().client.generate(self.request.clone()).await {
             Ok(stream) => {
                 if let Some(info) = lease.target().info() {
@@ -308,6 +327,9 @@ impl Generation {
         if tally.first.is_none() {
             let took = now - self.arrived;
             tally.first = Some(took);
+            if let Some(call) = &self.call {
+                call.event("first token", now.into_std());
+            }
             self.metrics.first_token.observe(took.as_secs_f64());
         }
     }
@@ -338,6 +360,9 @@ impl Generation {
 
     /// Whether to go on after an error.
     fn after(&mut self, error: GenerateError) -> Result<(), ApiError> {
+        if let Some(call) = self.call.take() {
+            call.fail(error.to_string());
+        }
         match error {
             GenerateError::Invalid(message) => Err(ApiError::invalid(message)),
             GenerateError::Busy { .. } => Ok(()),

@@ -3,7 +3,7 @@
 mod completions;
 mod pages;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use axum::{
     Router,
@@ -14,6 +14,8 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{MethodRouter, get, post},
 };
+use foretoken_speculation::TraceContext;
+use foretoken_telemetry::{SpanKind, Trace, attribute};
 use serde_json::{Map, Value};
 
 use crate::{
@@ -26,6 +28,8 @@ use crate::{
 
 /// The header that names a request, in and out.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The header that names the trace of a request (W3C Trace Context).
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// Bodies from this size on are not worked on between two chunks of a stream.
 const LARGE_BODY: usize = 16 << 10;
 /// Longest id taken over from a client.
@@ -63,6 +67,8 @@ pub(crate) fn app(shared: Arc<Shared>) -> Router {
 async fn around(State(shared): State<Arc<Shared>>, mut request: Request, next: Next) -> Response {
     let path = known_path(request.uri().path());
     let id = request_id(request.headers());
+    let trace = begin_trace(&shared, path, &request);
+    request.extensions_mut().insert(trace.clone());
     request.extensions_mut().insert(RequestId(id.clone()));
     let mut response = if needs_key(path) && !has_key(&shared.config.api_keys, request.headers()) {
         ApiError::unauthorized().into_response()
@@ -72,14 +78,36 @@ async fn around(State(shared): State<Arc<Shared>>, mut request: Request, next: N
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
-    shared.metrics.responded(path, response.status().as_u16());
-    tracing::debug!(
-        request = id,
-        path,
-        status = response.status().as_u16(),
-        "answered"
-    );
+    let status = response.status();
+    if let Some(span) = trace.span() {
+        span.set("http.response.status_code", i64::from(status.as_u16()));
+        span.set(attribute::REQUEST, id.clone());
+        if status.is_server_error() {
+            span.fail(status.to_string());
+        }
+    }
+    shared.metrics.responded(path, status.as_u16());
+    tracing::debug!(request = id, path, status = status.as_u16(), "answered");
     response
+}
+
+/// Begins the trace of a request that asks for tokens, or goes on with its caller's.
+fn begin_trace(shared: &Shared, path: &'static str, request: &Request) -> Trace {
+    let name = match (request.method(), path) {
+        (&Method::POST, "/v1/chat/completions") => "POST /v1/chat/completions",
+        (&Method::POST, "/v1/completions") => "POST /v1/completions",
+        _ => return Trace::default(),
+    };
+    let caller = request.headers().get(TRACEPARENT);
+    let caller = caller.and_then(|value| TraceContext::parse(value.to_str().ok()?));
+    let trace = shared
+        .tracer
+        .begin(name, SpanKind::Server, caller, Instant::now());
+    if let Some(span) = trace.span() {
+        span.set("http.request.method", "POST");
+        span.set("http.route", path);
+    }
+    trace
 }
 
 /// The path as a label: a fixed set, whatever clients ask for.

@@ -3,6 +3,7 @@
 //! Names that vLLM's users know are kept where the meaning is the same (`vllm:...`, label
 //! `model_name`); what only a router in front of speculating targets has is `foretoken_...`.
 
+use foretoken_telemetry::Tracer;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{
@@ -194,6 +195,11 @@ impl Metrics {
             "Targets that are listed",
             self.targets_listed.clone(),
         );
+    }
+
+    /// Shows what becomes of what `tracer` records.
+    pub(crate) fn show(&mut self, tracer: &Tracer) {
+        tracer.register(&mut self.registry);
     }
 
     /// Handles of one model's metrics.

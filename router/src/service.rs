@@ -8,6 +8,7 @@ use std::{
 };
 
 use foretoken_registry::{Directory, Interest, OpenError, Registry};
+use foretoken_telemetry::Tracer;
 use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::CancellationToken;
 
@@ -26,6 +27,7 @@ pub(crate) struct Shared {
     pub(crate) models: Vec<Arc<Model>>,
     pub(crate) targets: Targets,
     pub(crate) metrics: Metrics,
+    pub(crate) tracer: Tracer,
     /// When the router started, seconds since 1970.
     pub(crate) created: u64,
 }
@@ -69,7 +71,7 @@ pub struct RunError(#[from] io::Error);
 pub struct Router {
     listener: TcpListener,
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Shared,
     registry: Option<Box<dyn Registry>>,
 }
 
@@ -108,14 +110,23 @@ impl Router {
             models,
             targets: Targets::new(tokenizers),
             metrics: Metrics::new(),
+            tracer: Tracer::default(),
             created,
         };
         Ok(Self {
             listener,
             address,
-            shared: Arc::new(shared),
+            shared,
             registry,
         })
+    }
+
+    /// The same, with somebody to record what is done for requests.
+    #[must_use]
+    pub fn traced_by(mut self, tracer: Tracer) -> Self {
+        self.shared.metrics.show(&tracer);
+        self.shared.tracer = tracer;
+        self
     }
 
     /// Where it listens; the port is real even if port 0 was asked for.
@@ -135,6 +146,7 @@ impl Router {
             shared,
             registry,
         } = self;
+        let shared = Arc::new(shared);
         let background = stop.child_token();
         shared.targets.update(&shared.config.targets, None);
         let follow = registry.as_ref().map(|registry| registry.watch());

@@ -9,12 +9,16 @@ use foretoken_protocol::{
 };
 use foretoken_speculation::policy::Policy;
 
+use crate::recording::Recording;
+
 /// A request that passed its checks, with its way back.
 pub(crate) struct Arrival {
     pub(crate) request: GenerateRequest,
     pub(crate) policy: Policy,
     pub(crate) events: EventSender,
     pub(crate) at: Instant,
+    /// What is recorded of it, if anything is.
+    pub(crate) recording: Option<Recording>,
 }
 
 /// What the engine thread is told.

@@ -23,6 +23,7 @@ mod gather;
 mod inbox;
 mod links;
 mod metrics;
+mod recording;
 mod request;
 mod service;
 mod warmup;

@@ -26,6 +26,7 @@ use foretoken_speculation::{
 pub(crate) use self::meter::{Meter, Turnaround};
 use crate::{
     inbox::{Arrival, LinkKey},
+    recording::Recording,
     worker::{Cohort, Regime},
 };
 
@@ -65,6 +66,8 @@ pub(crate) struct Request {
     /// Tokens the sequence may come to have.
     pub(crate) limit: usize,
     pub(crate) arrived: Instant,
+    /// What is recorded of it, if anything is.
+    pub(crate) recording: Option<Recording>,
     pub(crate) prompt_len: usize,
     /// Names whose requests it may share anything with.
     pub(crate) salt: Salt,
@@ -120,6 +123,7 @@ impl Request {
             policy,
             events,
             at,
+            recording,
         } = arrival;
         let sampling = request.sampling.clone();
         let regime = Regime::of(&sampling);
@@ -172,6 +176,7 @@ impl Request {
             endpoints: request.endpoints,
             limit,
             arrived: at,
+            recording,
             prompt_len,
             salt,
             proposer: Proposer::new(setting.longest.min(REMEMBERED), request.cache_prompt),
@@ -201,8 +206,11 @@ impl Request {
     }
 
     /// Notes how much of the prompt came from the cache; the first time counts.
-    pub(crate) fn opened(&mut self, seq: SeqId, cached: usize) {
+    pub(crate) fn opened(&mut self, seq: SeqId, cached: usize, now: Instant) {
         self.seq = Some(seq);
+        if let Some(recording) = &mut self.recording {
+            recording.admitted(self.prompt_len, cached, now);
+        }
         let cached = cached.min(self.prompt_len) as u32;
         self.cached.get_or_insert(cached);
     }
@@ -328,33 +336,34 @@ impl Request {
         let stats = self.session.stats();
         let ahead = stats.ahead;
         let first = self.first_token.unwrap_or(now);
-        self.outbox.push(GenerateEvent::Finished {
-            reason,
-            stats: GenerationStats {
-                // The first pass belongs to the prompt.
-                rounds: stats.rounds.saturating_sub(1),
-                drafted: stats.drafted,
-                accepted: stats.accepted,
-                hits: ahead.hits,
-                misses: ahead.misses,
-                late: stats.missed,
-                bytes: self.meter.all_bytes(),
-                ahead: AheadStats {
-                    first_hits: ahead.first_hits,
-                    first_misses: ahead.first_misses,
-                    alone: ahead.alone,
-                    local: ahead.local,
-                    remote: ahead.remote,
-                    received: ahead.received,
-                    used: ahead.used.into(),
-                },
-                saguaro_c: self.saguaro.map(|saguaro| saguaro.c() as f32),
-                cached_tokens: self.cached.unwrap_or(0),
-                policy: self.policy.name().into(),
-                prefill: first.saturating_duration_since(self.arrived),
-                decode: now.saturating_duration_since(first),
+        let stats = GenerationStats {
+            // The first pass belongs to the prompt.
+            rounds: stats.rounds.saturating_sub(1),
+            drafted: stats.drafted,
+            accepted: stats.accepted,
+            hits: ahead.hits,
+            misses: ahead.misses,
+            late: stats.missed,
+            bytes: self.meter.all_bytes(),
+            ahead: AheadStats {
+                first_hits: ahead.first_hits,
+                first_misses: ahead.first_misses,
+                alone: ahead.alone,
+                local: ahead.local,
+                remote: ahead.remote,
+                received: ahead.received,
+                used: ahead.used.into(),
             },
-        });
+            saguaro_c: self.saguaro.map(|saguaro| saguaro.c() as f32),
+            cached_tokens: self.cached.unwrap_or(0),
+            policy: self.policy.name().into(),
+            prefill: first.saturating_duration_since(self.arrived),
+            decode: now.saturating_duration_since(first),
+        };
+        if let Some(recording) = self.recording.take() {
+            recording.finished(reason, &stats, self.emitted, now);
+        }
+        self.outbox.push(GenerateEvent::Finished { reason, stats });
     }
 
     /// Notes the time of the first token; says how long it took, once.

@@ -30,6 +30,7 @@ use foretoken_service::{
     rounds::Feed,
 };
 use foretoken_speculation::control::StepCost;
+use foretoken_telemetry::{SpanKind, Tracer};
 use tokio::{sync::oneshot, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -41,6 +42,7 @@ use crate::{
     inbox::{Arrival, Message},
     links::{LinkBoard, LinkWatch},
     metrics::Metrics,
+    recording::Recording,
     warmup,
     worker::{Gauges, Worker},
 };
@@ -89,6 +91,7 @@ pub struct TargetService {
     listeners: Vec<Listener>,
     observation: Option<Observation>,
     links: LinkBoard,
+    tracer: Tracer,
 }
 
 impl TargetService {
@@ -111,7 +114,15 @@ impl TargetService {
             listeners,
             observation,
             links: LinkBoard::default(),
+            tracer: Tracer::default(),
         })
+    }
+
+    /// The same, with somebody to record what is done for requests.
+    #[must_use]
+    pub fn traced_by(mut self, tracer: Tracer) -> Self {
+        self.tracer = tracer;
+        self
     }
 
     /// Where it listens, in the order of the configuration, with real ports.
@@ -195,9 +206,11 @@ impl Serving {
             listeners: _,
             observation,
             links,
+            tracer,
         } = service;
         let info = runner.info().clone();
-        let (metrics, registry) = Metrics::new(&config.instance, &info);
+        let (metrics, mut registry) = Metrics::new(&config.instance, &info);
+        tracer.register(&mut registry);
         let gauges = Arc::new(Gauges::default());
         let ready = Arc::new(AtomicBool::new(false));
         let options = TransportOptions { spin: config.spin };
@@ -231,6 +244,7 @@ impl Serving {
             info,
             gauges,
             inbox: postbox.clone(),
+            tracer,
         });
         let (started, is_up) = oneshot::channel();
         let engine = EngineThread {
@@ -338,10 +352,15 @@ struct Front {
     info: RunnerInfo,
     gauges: Arc<Gauges>,
     inbox: Postbox<Message>,
+    tracer: Tracer,
 }
 
 impl GenerateService for Front {
-    fn generate(&self, request: GenerateRequest, events: EventSender) -> Result<(), GenerateError> {
+    fn generate(
+        &self,
+        mut request: GenerateRequest,
+        events: EventSender,
+    ) -> Result<(), GenerateError> {
         let busy = || GenerateError::Busy {
             instance: self.config.instance.clone(),
         };
@@ -349,11 +368,18 @@ impl GenerateService for Front {
             return Err(busy());
         }
         let policy = check::request(&request, &self.config, &self.info)?;
+        let at = Instant::now();
+        let trace = self
+            .tracer
+            .begin("generate", SpanKind::Server, request.trace, at);
+        request.trace = trace.context();
+        let recording = trace.into_span().map(|span| Recording::new(span, at));
         let arrival = Box::new(Arrival {
             request,
             policy,
             events,
-            at: Instant::now(),
+            at,
+            recording,
         });
         self.inbox
             .post(Message::Generate(arrival))

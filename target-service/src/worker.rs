@@ -294,6 +294,9 @@ impl Worker {
             self.metrics.cancelled.inc();
             self.metrics.finished("abort").inc();
             if let Some(mut request) = self.requests.remove(&id) {
+                if let Some(recording) = request.recording.take() {
+                    recording.failed("the client went away");
+                }
                 let effects = request.session.handle(self.clock(), Input::Cancelled);
                 self.endpoints.post(request.link, effects.messages);
                 self.release(&mut request);
@@ -323,6 +326,9 @@ impl Worker {
         let effects = request.session.handle(self.clock(), Input::Cancelled);
         self.endpoints.post(request.link, effects.messages);
         self.release(&mut request);
+        if let Some(recording) = request.recording.take() {
+            recording.failed(cause);
+        }
         let instance = self.config.instance.clone();
         request.events.fail(GenerateError::Lost {
             instance,

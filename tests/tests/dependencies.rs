@@ -7,12 +7,13 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 
 /// The allowed edges between our own crates, dependencies of tests and examples left aside.
 /// `foretoken-tests` may know everything and nothing may know it.
-const ALLOWED: [(&str, &[&str]); 14] = [
+const ALLOWED: [(&str, &[&str]); 15] = [
     ("foretoken-speculation", &[]),
     ("foretoken-artifacts", &["foretoken-speculation"]),
     ("foretoken-engine", &["foretoken-speculation"]),
     ("foretoken-protocol", &["foretoken-speculation"]),
     ("foretoken-service", &[]),
+    ("foretoken-telemetry", &["foretoken-speculation"]),
     ("foretoken-registry", &["foretoken-protocol"]),
     ("foretoken-crds", &["foretoken-speculation"]),
     (
@@ -44,6 +45,7 @@ const ALLOWED: [(&str, &[&str]); 14] = [
             "foretoken-protocol",
             "foretoken-registry",
             "foretoken-speculation",
+            "foretoken-telemetry",
         ],
     ),
     ("foretoken-target", SERVICE),
@@ -64,6 +66,7 @@ const ALLOWED: [(&str, &[&str]); 14] = [
             "foretoken-service",
             "foretoken-speculation",
             "foretoken-target",
+            "foretoken-telemetry",
         ],
     ),
     (
@@ -85,13 +88,16 @@ const SERVICE: &[&str] = &[
     "foretoken-protocol",
     "foretoken-registry",
     "foretoken-speculation",
+    "foretoken-telemetry",
 ];
 
 /// Who talks to the API server of a cluster.
 const KUBERNETES: &[&str] = &["foretoken-crds", "foretoken-operator", "foretoken-registry"];
 
 /// Third-party crates that only some of ours may name.
-const WRAPPED: [(&str, &[&str]); 6] = [
+const WRAPPED: [(&str, &[&str]); 8] = [
+    ("opentelemetry", &["foretoken-telemetry"]),
+    ("opentelemetry_sdk", &["foretoken-telemetry"]),
     ("tonic", &["foretoken-protocol", "foretoken-registry"]),
     ("prost", &["foretoken-protocol", "foretoken-registry"]),
     ("axum", &["foretoken-router", "foretoken-service"]),

@@ -19,7 +19,7 @@ use super::{
     tenants::{Holdings, TenantId},
     timing::{Timing, Verification},
 };
-use crate::config::QuotaConfig;
+use crate::{config::QuotaConfig, recording::Recording};
 
 /// A session that holds a slot.
 pub(super) struct Session {
@@ -44,6 +44,8 @@ pub(super) struct Session {
     heard: Instant,
     /// Whether its prompt is in the KV: before that, even work that nobody waits for is done.
     pub(super) primed: bool,
+    /// What is recorded of it, if anything is.
+    pub(super) recording: Option<Recording>,
 }
 
 impl Session {
@@ -132,6 +134,9 @@ impl<O: Outlet> Worker<O> {
         let Some(index) = self.find(link, id) else {
             return;
         };
+        if let Some(recording) = &self.sessions[index].recording {
+            recording.gives_up(reason);
+        }
         if let Some(answer) = self.sessions[index].draft.evict(reason) {
             self.count(&answer);
             self.answer(link, answer);
@@ -172,6 +177,9 @@ impl<O: Outlet> Worker<O> {
     fn remove(&mut self, index: usize) {
         let mut session = self.sessions.swap_remove(index);
         self.metrics.note(&session.take_stats());
+        if let Some(recording) = session.recording.take() {
+            recording.ended(&session.draft.stats(), self.now);
+        }
         session.forks.close(&mut self.engine);
         if let Err(error) = self.engine.close(session.seq) {
             tracing::error!(%error, "a session had no sequence");
@@ -227,6 +235,7 @@ impl<O: Outlet> Worker<O> {
             opened,
             heard,
             primed: false,
+            recording: Recording::new(&self.tracer, open, cached, self.now),
         });
         ToTarget::Opened {
             session: open.session,

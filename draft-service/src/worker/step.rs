@@ -331,7 +331,12 @@ impl<O: Outlet> Worker<O> {
                     complete,
                     window,
                 } => {
-                    session.primed |= complete;
+                    if complete && !session.primed {
+                        session.primed = true;
+                        if let Some(recording) = &session.recording {
+                            recording.primed(Instant::now());
+                        }
+                    }
                     if window && !rows.is_empty() {
                         self.metrics.drafted.inc();
                     }

@@ -12,6 +12,7 @@ use axum::{
     http::{HeaderValue, header},
     response::{IntoResponse, Response},
 };
+use foretoken_telemetry::{Trace, attribute};
 use futures::{
     StreamExt, TryStreamExt,
     future::try_join_all,
@@ -33,23 +34,25 @@ use crate::{
 pub(super) async fn chat(
     State(shared): State<Arc<Shared>>,
     Extension(id): Extension<RequestId>,
+    Extension(trace): Extension<Trace>,
     body: Body,
 ) -> Result<Response, ApiError> {
-    answer(shared, id, Shape::Chat, body).await
+    answer(shared, (id, trace), Shape::Chat, body).await
 }
 
 /// `POST /v1/completions`.
 pub(super) async fn completion(
     State(shared): State<Arc<Shared>>,
     Extension(id): Extension<RequestId>,
+    Extension(trace): Extension<Trace>,
     body: Body,
 ) -> Result<Response, ApiError> {
-    answer(shared, id, Shape::Completion, body).await
+    answer(shared, (id, trace), Shape::Completion, body).await
 }
 
 async fn answer(
     shared: Arc<Shared>,
-    RequestId(id): RequestId,
+    (RequestId(id), trace): (RequestId, Trace),
     shape: Shape,
     body: Body,
 ) -> Result<Response, ApiError> {
@@ -66,11 +69,15 @@ async fn answer(
         }
     });
     let job = Arc::new(job.await?);
+    if let Some(span) = trace.span() {
+        span.add("prepare", arrived.into_std(), Instant::now().into_std(), []);
+        span.set(attribute::MODEL, job.model.name.clone());
+    }
     let created = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |d| d.as_secs());
     let mut envelope = Envelope::new(shape, &id, created);
-    let generations = start(&shared, &job, &id, arrived).await?;
+    let generations = start(&shared, &job, (&id, &trace), arrived).await?;
     envelope.fingerprint = generations
         .iter()
         .find_map(|g| g.tally().fingerprint.clone());
@@ -99,7 +106,7 @@ async fn answer(
 async fn start(
     shared: &Arc<Shared>,
     job: &Arc<Job>,
-    id: &str,
+    (id, trace): (&str, &Trace),
     arrived: Instant,
 ) -> Result<Vec<Generation>, ApiError> {
     let started = (0..job.choices()).map(|index| {
@@ -110,7 +117,13 @@ async fn start(
             format!("{id}-{index}")
         };
         let request = job.generate_request(&id, index);
-        let mut generation = Generation::new(Arc::clone(shared), Arc::clone(job), request, arrived);
+        let mut generation = Generation::new(
+            Arc::clone(shared),
+            Arc::clone(job),
+            request,
+            trace.clone(),
+            arrived,
+        );
         async move { generation.start().await.map(|()| generation) }
     });
     try_join_all(started).await

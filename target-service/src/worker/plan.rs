@@ -359,7 +359,7 @@ impl Worker {
             self.metrics.prefix_queries.inc_by(count as u64);
             self.metrics.prefix_hits.inc_by(cached as u64);
         }
-        request.opened(seq, cached);
+        request.opened(seq, cached, self.now);
         if request.link.is_none() {
             self.bind(&mut request);
         }

@@ -1,11 +1,13 @@
-//! Rounds for whoever listens to them.
+//! Rounds for whoever listens to them, and for traces.
+
+use std::time::Instant;
 
 use foretoken_protocol::generate::FinishReason;
 use foretoken_service::rounds::{Line, Round};
 use foretoken_speculation::policy::target::Source;
 
-use super::{Worker, verdict::Verdict};
-use crate::metrics::source_name;
+use super::{Worker, plan::Feeding, verdict::Verdict};
+use crate::{metrics::source_name, recording::Told, request::Request};
 
 impl Worker {
     /// Tells the rounds of a step. Outcomes have left by then: nobody waits for this.
@@ -49,5 +51,30 @@ impl Worker {
                 tokens: verdict.tokens.take(),
             }));
         }
+    }
+}
+
+impl Request {
+    /// Records a round, if the request is recorded. To be called before metrics learn of it.
+    pub(super) fn record(&mut self, verdict: &Verdict, feeding: &Feeding, now: Instant) {
+        let Some(recording) = &mut self.recording else {
+            return;
+        };
+        let stats = self.session.stats();
+        let hit = verdict.lookup.filter(|lookup| lookup.expected);
+        let told = Told {
+            round: stats.rounds.saturating_sub(1),
+            source: verdict
+                .round
+                .map_or("none", |round| source_name(round.source)),
+            next_is_hit: hit.map(|lookup| matches!(lookup.source, Source::Ahead { .. })),
+            drafted: verdict.drafted,
+            accepted: verdict.decided.accepted,
+            emitted: verdict.emitted,
+            is_late: stats.missed > self.meter.counted.missed,
+            rows: feeding.rows(),
+            verification: feeding.took.as_micros() as u64,
+        };
+        recording.decided(&told, now);
     }
 }

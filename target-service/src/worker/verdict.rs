@@ -1,5 +1,7 @@
 //! From logits to verdicts: what is accepted, what is decided, who is told.
 
+mod lesson;
+
 use std::time::Duration;
 
 use foretoken_engine::{
@@ -17,6 +19,7 @@ use foretoken_speculation::{
     verify::{self, Drawn, Verification},
 };
 
+use self::lesson::Lesson;
 use super::{
     Endpoints, Worker,
     cohort::Cohort,
@@ -26,7 +29,7 @@ use super::{
 };
 use crate::{
     config::TreesName,
-    metrics::{Metrics, Pass as Counted},
+    metrics::Pass as Counted,
     request::{Decided, Passed, Request, Turnaround},
 };
 
@@ -46,7 +49,7 @@ pub(super) struct Verdict {
     pub(super) emitted: usize,
     /// What was emitted, if somebody reads along.
     pub(super) tokens: Option<Vec<u32>>,
-    lookup: Option<Lookup>,
+    pub(super) lookup: Option<Lookup>,
     /// How the window was lowered, if it was drawn.
     pub(super) drawn: Option<Saguaro>,
     /// The round that ended with it.
@@ -171,6 +174,7 @@ impl Worker {
         let Some(request) = self.requests.get_mut(&verdict.request) else {
             return;
         };
+        request.record(verdict, &self.feeding, self.now);
         self.metrics.note_pass(&Counted {
             drafted: verdict.drafted,
             accepted: verdict.decided.accepted,
@@ -208,6 +212,11 @@ impl Worker {
         let Some(mut request) = self.requests.remove(&id) else {
             return;
         };
+        if let (Some(recording), Some(link)) = (&request.recording, request.link)
+            && let Some(endpoint) = self.endpoints.find(link)
+        {
+            recording.bound(&endpoint.name);
+        }
         request.finish(reason, self.now);
         request.flush();
         self.count_finished(&request, reason);
@@ -333,77 +342,6 @@ impl Suggestions {
         let found = by_cohort.find(|suggestion| cohort == Some(suggestion.cohort));
         let found = found.filter(|found| found.only.is_none_or(|only| only == request.id));
         found.map_or(0, |found| found.lookahead)
-    }
-}
-
-/// What there is to be learned from a verdict.
-struct Lesson {
-    /// Tokens of the window that were tried one after the other, and how many were emitted.
-    proposed: u32,
-    accepted: u32,
-    /// Whether they were drawn, and came with what they were drawn from.
-    drawn: bool,
-    /// Rows of the step.
-    rows: u32,
-    /// The round that ended with it.
-    round: Option<Turnaround>,
-    /// Where this host's proposals for the next window came from.
-    offered: Origin,
-}
-
-impl Lesson {
-    fn teach(
-        self,
-        request: &mut Request,
-        effects: &Effects,
-        endpoints: &mut Endpoints,
-        metrics: &Metrics,
-    ) {
-        let Self {
-            proposed,
-            accepted,
-            drawn,
-            rows,
-            round,
-            offered,
-        } = self;
-        let own = request.own.take();
-        request.own = (effects.local > 0).then_some(offered);
-        let bound = request.link.map(|link| request.cohort(link));
-        match (own, bound) {
-            (Some(origin), _) => metrics.note_local(origin, proposed, accepted),
-            (None, Some(cohort)) => endpoints.observe_round(cohort, proposed, accepted),
-            (None, None) => {}
-        }
-        if let (Some(lookup), Some(cohort)) = (effects.lookup, bound)
-            && lookup.expected
-        {
-            let hit = matches!(lookup.source, Source::Ahead { .. });
-            endpoints.observe_lookup(cohort.link, hit);
-        }
-        let Some(round) = round else { return };
-        if let Some(cohort) = endpoints.serves(request) {
-            // A window of this host's that came in the place of one waited for says nothing about
-            // waiting.
-            if own.is_none() || cohort.drafting == Drafting::Ahead {
-                endpoints.observe_turn(cohort, round.sought, rows, round.took);
-            }
-            if round.ahead {
-                let found = if own.is_none() { proposed } else { 0 };
-                endpoints.observe_coverage(cohort, round.sought, found);
-            }
-        }
-        if let (Some(lookup), Some(cohort)) = (effects.lookup, bound)
-            && lookup.expected
-            && !lookup.first
-        {
-            let hit = matches!(lookup.source, Source::Ahead { .. });
-            endpoints.observe_source(cohort, round.source, hit);
-            // The rest of a window that was not verified whole was no guess.
-            if drawn && !matches!(lookup.source, Source::Ahead { place: None }) {
-                endpoints.observe_guess(cohort, accepted == proposed, hit);
-            }
-        }
     }
 }
 

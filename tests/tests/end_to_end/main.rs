@@ -12,4 +12,5 @@ mod losslessness;
 mod mirror;
 mod terminal;
 mod top;
+mod traces;
 mod usage;

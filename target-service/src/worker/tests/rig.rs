@@ -239,6 +239,7 @@ impl Rig {
                     policy,
                     events,
                     at: Instant::now(),
+                    recording: None,
                 };
                 self.worker.take(Message::Generate(Box::new(arrival)));
             }

@@ -1,0 +1,84 @@
+//! What is learned from a verdict, about endpoints and this host's own proposals.
+
+use foretoken_speculation::{
+    control::Drafting,
+    local::Origin,
+    policy::target::{Effects, Source},
+};
+
+use super::Endpoints;
+use crate::{
+    metrics::Metrics,
+    request::{Request, Turnaround},
+};
+
+/// What there is to be learned from a verdict.
+pub(super) struct Lesson {
+    /// Tokens of the window that were tried one after the other, and how many were emitted.
+    pub(super) proposed: u32,
+    pub(super) accepted: u32,
+    /// Whether they were drawn, and came with what they were drawn from.
+    pub(super) drawn: bool,
+    /// Rows of the step.
+    pub(super) rows: u32,
+    /// The round that ended with it.
+    pub(super) round: Option<Turnaround>,
+    /// Where this host's proposals for the next window came from.
+    pub(super) offered: Origin,
+}
+
+impl Lesson {
+    pub(super) fn teach(
+        self,
+        request: &mut Request,
+        effects: &Effects,
+        endpoints: &mut Endpoints,
+        metrics: &Metrics,
+    ) {
+        let Self {
+            proposed,
+            accepted,
+            drawn,
+            rows,
+            round,
+            offered,
+        } = self;
+        let own = request.own.take();
+        request.own = (effects.local > 0).then_some(offered);
+        let bound = request.link.map(|link| request.cohort(link));
+        match (own, bound) {
+            (Some(origin), _) => metrics.note_local(origin, proposed, accepted),
+            (None, Some(cohort)) => endpoints.observe_round(cohort, proposed, accepted),
+            (None, None) => {}
+        }
+        if let (Some(lookup), Some(cohort)) = (effects.lookup, bound)
+            && lookup.expected
+        {
+            let hit = matches!(lookup.source, Source::Ahead { .. });
+            endpoints.observe_lookup(cohort.link, hit);
+        }
+        let Some(round) = round else { return };
+        if let Some(cohort) = endpoints.serves(request) {
+            // A window of this host's that came in the place of one waited for says nothing about
+            // waiting.
+            if own.is_none() || cohort.drafting == Drafting::Ahead {
+                endpoints.observe_turn(cohort, round.sought, rows, round.took);
+            }
+            if round.ahead {
+                let found = if own.is_none() { proposed } else { 0 };
+                endpoints.observe_coverage(cohort, round.sought, found);
+            }
+        }
+        if let (Some(lookup), Some(cohort)) = (effects.lookup, bound)
+            && lookup.expected
+            && !lookup.first
+        {
+            let hit = matches!(lookup.source, Source::Ahead { .. });
+            endpoints.observe_source(cohort, round.source, hit);
+            // The rest of a window that was not verified whole was no guess.
+            if drawn && !matches!(lookup.source, Source::Ahead { place: None }) {
+                endpoints.observe_guess(cohort, accepted == proposed, hit);
+            }
+        }
+    }
+}
