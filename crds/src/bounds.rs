@@ -38,8 +38,16 @@ pub(crate) const QUALIFIED: &str =
 /// An RFC 1123 subdomain.
 pub(crate) const DOMAIN: &str = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$";
 
+/// Address of a collector.
+pub(crate) const COLLECTOR: &str = r"^http://[-a-zA-Z0-9_.]+(:[0-9]{1,5})?/?$";
+
 /// Each pattern of the schema, what it is called, and what it asks for.
-pub(crate) const WORDS: [(&str, &str, &str); 5] = [
+pub(crate) const WORDS: [(&str, &str, &str); 6] = [
+    (
+        COLLECTOR,
+        "address of a collector",
+        "http://HOST:PORT, where OTLP is spoken over gRPC (usually port 4317)",
+    ),
     (
         LABEL,
         "label",

@@ -15,6 +15,7 @@ use crate::{
     object::{self, Accelerator, DataType, ModelSource, PodPatch, Scaling, Selector},
     policy::PolicySpec,
     status::DeploymentStatus,
+    telemetry::TelemetrySpec,
 };
 
 impl SpecDecodeDeployment {
@@ -98,6 +99,9 @@ pub struct DeploymentSpec {
     /// Who speaks HTTP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub router: Option<RouterSpec>,
+    /// What its router and targets record of requests; absent: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub telemetry: Option<TelemetrySpec>,
 }
 
 /// Replicas of the target.

@@ -13,6 +13,7 @@ use crate::{
     deployment::one,
     object::{self, Accelerator, DataType, ModelSource, PodPatch, Scaling, Selector},
     status::EndpointStatus,
+    telemetry::TelemetrySpec,
 };
 
 impl SpeculationEndpoint {
@@ -128,6 +129,9 @@ pub struct EndpointSpec {
     /// What is added to its pods in a cluster; the container is called `draft`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<PodPatch>,
+    /// What its drafts record of requests that their targets record; absent: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub telemetry: Option<TelemetrySpec>,
 }
 
 fn int8() -> DataType {

@@ -32,6 +32,7 @@ pub mod profile;
 pub mod reference;
 pub mod served;
 pub mod status;
+pub mod telemetry;
 
 mod bounds;
 mod metadata;

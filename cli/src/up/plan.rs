@@ -30,6 +30,8 @@ pub(super) struct Plan {
     pub(super) on_loss: OnLoss,
     /// What targets are told that does not depend on where they run.
     pub(super) service: TargetConfig,
+    /// Where its router and targets send traces: variables of their environment.
+    pub(super) traces: Vec<(&'static str, String)>,
     /// Where drafts come from, best first.
     pub(super) drafts: Vec<Draft>,
 }
@@ -56,6 +58,8 @@ pub(super) struct Draft {
     pub(super) weight: u32,
     /// What drafts are told that does not depend on where they run.
     pub(super) service: DraftConfig,
+    /// Where they send traces: variables of their environment.
+    pub(super) traces: Vec<(&'static str, String)>,
 }
 
 impl Plan {
@@ -85,6 +89,7 @@ impl Plan {
             policy: Policy::Autoregressive,
             on_loss: OnLoss::default(),
             service: foretoken_configuration::target(object).unwrap_or_default(),
+            traces: foretoken_configuration::traces(spec.telemetry.as_ref()),
             drafts: Vec::new(),
         };
         let Some(speculation) = &spec.speculation else {
@@ -177,6 +182,7 @@ fn draft(name: String, spec: &EndpointSpec, weight: u32, folder: &Path) -> Draft
         },
         weight,
         service: foretoken_configuration::draft(spec),
+        traces: foretoken_configuration::traces(spec.telemetry.as_ref()),
     }
 }
 
@@ -225,6 +231,7 @@ spec:
   replicas: 3
   slotsPerReplica: 8
   quotas: [{{namespace: chat, maxSlots: 4, weight: 3}}]
+  telemetry: {{otlp: {{endpoint: \"http://c:4317\"}}}}
 {rest}"
         );
         Manifest::parse(&text).unwrap()
@@ -268,8 +275,14 @@ spec:
                 }],
                 ..DraftConfig::default()
             },
+            traces: vec![
+                ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4317".to_owned()),
+                ("OTEL_TRACES_SAMPLER", "parentbased_traceidratio".to_owned()),
+                ("OTEL_TRACES_SAMPLER_ARG", "0.1".to_owned()),
+            ],
         };
         assert_eq!(plan.drafts, [tiny]);
+        assert_eq!(plan.traces, [], "the deployment says nothing of traces");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! One supervised process: started, listened to, started again when it dies.
 
 use std::{
+    env,
     path::PathBuf,
     process::{ExitStatus, Stdio},
     time::{Duration, Instant},
@@ -164,8 +165,11 @@ async fn stopped(orders: &mut watch::Receiver<Order>) {
 }
 
 fn start(executable: &PathBuf, program: &Program) -> std::io::Result<Child> {
+    let is_new = |(name, _): &&(&str, String)| env::var_os(name).is_none();
+    let environment = program.environment.iter().filter(is_new);
     Command::new(executable)
         .args(&program.arguments)
+        .envs(environment.map(|(name, value)| (name, value)))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -38,6 +38,8 @@ pub(super) struct Program {
     pub(super) name: String,
     /// Arguments of this executable.
     pub(super) arguments: Vec<String>,
+    /// Variables that its environment gets, unless they are there.
+    pub(super) environment: Vec<(&'static str, String)>,
     /// What it is.
     pub(super) role: Role,
 }
@@ -89,7 +91,7 @@ pub(super) fn render(
                 address: listen.clone(),
                 weight,
             };
-            programs.push(program(state, &name, role, &file)?);
+            programs.push(program(state, &name, (role, &pool.traces), &file)?);
             directory.endpoints.push(EndpointEntry {
                 name,
                 address: listen,
@@ -103,7 +105,7 @@ pub(super) fn render(
         let listen = Address::Unix(state.socket(&name)?);
         let mut file = target_file(plan, &name, &listen, tuning);
         file.service.registry = Some(registry.clone().into());
-        programs.push(program(state, &name, Role::Target, &file)?);
+        programs.push(program(state, &name, (Role::Target, &plan.traces), &file)?);
         let model = plan.served_name.clone();
         directory.targets.push(TargetEntry {
             name,
@@ -121,7 +123,12 @@ pub(super) fn render(
         registry: Some(registry.into()),
         ..RouterConfig::default()
     };
-    programs.push(program(state, "router", Role::Router, &router)?);
+    programs.push(program(
+        state,
+        "router",
+        (Role::Router, &plan.traces),
+        &router,
+    )?);
     Ok(programs)
 }
 
@@ -178,7 +185,7 @@ fn model(replicas: &Replicas, threads: Option<usize>) -> ModelConfig {
 fn program(
     state: &StateFolder,
     name: &str,
-    role: Role,
+    (role, environment): (Role, &[(&'static str, String)]),
     config: &impl Serialize,
 ) -> anyhow::Result<Program> {
     let path = state.file(&format!("{name}.json"));
@@ -196,6 +203,7 @@ fn program(
             path,
             "--child".to_owned(),
         ],
+        environment: environment.to_vec(),
         role,
     })
 }

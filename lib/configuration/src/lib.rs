@@ -9,6 +9,7 @@ use foretoken_crds::{
     deployment::{OnLoss, SpeculationSpec, Trees, Verification},
     endpoint::{EndpointSpec, Quota},
     object::{self, DataType, ModelSource},
+    telemetry::{Otlp, TelemetrySpec},
 };
 use foretoken_draft::{DraftConfig, QuotaConfig};
 use foretoken_speculation::policy::Policy;
@@ -62,6 +63,23 @@ pub fn target(object: &SpecDecodeDeployment) -> Option<TargetConfig> {
         Trees::Never => TreesName::Off,
     };
     Some(config)
+}
+
+/// Variables of a service's environment that say where traces go, and which; none without
+/// `telemetry`.
+pub fn traces(telemetry: Option<&TelemetrySpec>) -> Vec<(&'static str, String)> {
+    let Some(TelemetrySpec {
+        otlp: Otlp { endpoint },
+        sampling_ratio,
+    }) = telemetry
+    else {
+        return Vec::new();
+    };
+    vec![
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.clone()),
+        ("OTEL_TRACES_SAMPLER", "parentbased_traceidratio".to_owned()),
+        ("OTEL_TRACES_SAMPLER_ARG", sampling_ratio.to_string()),
+    ]
 }
 
 /// What `spec` tells its drafts: how many sessions, and whose; all else has its default.

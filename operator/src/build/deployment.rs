@@ -92,6 +92,10 @@ impl Build<'_> {
         }
     }
 
+    fn traces(&self) -> Vec<(&'static str, String)> {
+        foretoken_configuration::traces(self.deployment.spec.telemetry.as_ref())
+    }
+
     fn registry_name(&self) -> String {
         format!("{}-registry", self.owner.name)
     }
@@ -164,6 +168,7 @@ impl Build<'_> {
             digest: digest(&Value::from(text.as_str())),
             drain: config.grace,
             discovers: false,
+            traces: self.traces(),
             patch: spec.template.as_ref(),
         };
         let routers = json!([{
@@ -209,6 +214,7 @@ impl Build<'_> {
             digest: digest(&Value::from(text.as_str())),
             drain: config.grace,
             discovers: true,
+            traces: self.traces(),
             patch: None,
         };
         let exposure = spec.exposure.unwrap_or_default();

@@ -61,6 +61,7 @@ pub fn endpoint(
         digest: digest(&Value::from(text.as_str())),
         drain: config.grace,
         discovers: false,
+        traces: foretoken_configuration::traces(spec.telemetry.as_ref()),
         patch: spec.template.as_ref(),
     };
     let template = pod.template(settings)?;

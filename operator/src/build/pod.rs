@@ -53,6 +53,8 @@ pub(super) struct Pod<'a> {
     pub(super) drain: Duration,
     /// Whether it asks the API server who is ready, and so needs to say who it is.
     pub(super) discovers: bool,
+    /// Where it sends traces: variables of its environment.
+    pub(super) traces: Vec<(&'static str, String)>,
     /// What the user adds.
     pub(super) patch: Option<&'a PodPatch>,
 }
@@ -155,8 +157,7 @@ impl Pod<'_> {
             .iter()
             .map(|(name, port)| json!({"name": name, "containerPort": port, "protocol": "TCP"}));
         container["ports"] = ports.collect();
-        let pod_name = json!({"fieldRef": {"fieldPath": "metadata.name"}});
-        container["env"] = json!([{"name": "POD_NAME", "valueFrom": pod_name}]);
+        container["env"] = self.environment();
         let mounts = self.config_maps.iter().map(|(_, folder)| {
             json!({"name": folder, "mountPath": format!("{CONFIGURATIONS}/{folder}"), "readOnly": true})
         });
@@ -182,6 +183,33 @@ impl Pod<'_> {
         });
         container["lifecycle"] = json!({"preStop": {"sleep": {"seconds": HEARD.as_secs()}}});
         container
+    }
+
+    fn environment(&self) -> Value {
+        let of_pod = |(name, field): (&str, &str)| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": field}}});
+        let name = of_pod(("POD_NAME", "metadata.name"));
+        if self.traces.is_empty() {
+            return json!([name]);
+        }
+        let rest = [
+            ("POD_NAMESPACE", "metadata.namespace"),
+            ("POD_UID", "metadata.uid"),
+            ("NODE_NAME", "spec.nodeName"),
+        ];
+        let (owner, component) = (&self.owner.name, self.component);
+        let resource = format!(
+            "service.instance.id=$(POD_NAME),k8s.namespace.name=$(POD_NAMESPACE),\
+             k8s.pod.name=$(POD_NAME),k8s.pod.uid=$(POD_UID),k8s.node.name=$(NODE_NAME),\
+             k8s.deployment.name={owner}-{component},k8s.container.name={component}"
+        );
+        let resource = ("OTEL_RESOURCE_ATTRIBUTES", &resource);
+        let traces = self.traces.iter().map(|(name, value)| (*name, value));
+        let traces = traces.chain([resource]);
+        [name]
+            .into_iter()
+            .chain(rest.map(of_pod))
+            .chain(traces.map(|(name, value)| json!({"name": name, "value": value})))
+            .collect()
     }
 
     fn volumes(&self) -> Value {

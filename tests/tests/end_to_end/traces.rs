@@ -144,13 +144,13 @@ fn a_request_is_one_trace_through_all_services_that_says_what_usage_says() {
 #[test]
 fn callers_decide_what_is_recorded_and_a_collector_that_dies_costs_nobody_anything() {
     let receiver = Receiver::start();
-    let up = Up::serving(
-        &manifest(1),
-        &[
-            ("OTEL_EXPORTER_OTLP_ENDPOINT", &receiver.url()),
-            ("OTEL_BSP_SCHEDULE_DELAY", "20"),
-        ],
+    // Named by the objects this time.
+    let telemetry = format!(
+        "spec:\n  telemetry: {{otlp: {{endpoint: \"{}\"}}, samplingRatio: 1}}\n  model",
+        receiver.url()
     );
+    let text = manifest(1).replace("spec:\n  model", &telemetry);
+    let up = Up::serving(&text, &[("OTEL_BSP_SCHEDULE_DELAY", "20")]);
     let first = run(complete(&up, Some(&format!("00-{TRACE}-{CALLER}-00"))));
     let mine = run(complete(&up, None));
     let text = |answer: &Value| answer["choices"][0]["text"].clone();
