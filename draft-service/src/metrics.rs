@@ -20,6 +20,7 @@ pub(crate) struct Metrics {
     pub(crate) prefix_queries: Counter,
     pub(crate) prefix_hits: Counter,
     pub(crate) sessions: Gauge,
+    pub(crate) slots: Gauge,
     pub(crate) links: Gauge,
     pub(crate) targets_refused: Counter,
     pub(crate) drafted: Counter,
@@ -95,6 +96,7 @@ impl Metrics {
             prefix_queries: to.counter("vllm:prefix_cache_queries", "Tokens of opened sessions"),
             prefix_hits: to.counter("vllm:prefix_cache_hits", "Of these, found in the cache"),
             sessions: to.gauge("foretoken_sessions", "Sessions that hold a slot"),
+            slots: to.gauge("foretoken_slots", "Sessions that it serves at most"),
             links: to.gauge("foretoken_links", "Targets connected"),
             targets_refused: to.counter(
                 "foretoken_targets_refused",

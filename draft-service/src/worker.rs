@@ -375,6 +375,7 @@ impl<O: Outlet> Worker<O> {
             self.reported = Some(load);
             self.outlet.report(load);
         }
+        self.metrics.slots.set(self.limits.sessions as i64);
         self.metrics.sessions.set(self.sessions.len() as i64);
         let used = self.engine.usage().referenced as f64;
         self.metrics

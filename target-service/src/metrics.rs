@@ -40,7 +40,13 @@ pub(crate) struct Metrics {
     pub(crate) tree_nodes: Counter,
     finished: Labelled,
     pub(crate) first_token: Histogram,
+    pub(crate) queue_time: Histogram,
+    pub(crate) prefill_time: Histogram,
+    pub(crate) decode_time: Histogram,
+    inter_token: Histogram,
     pub(crate) per_token: Histogram,
+    pub(crate) prompt_sizes: Histogram,
+    pub(crate) output_sizes: Histogram,
     pub(crate) latency: Histogram,
     pub(crate) step_seconds: Histogram,
     pub(crate) step_rows: Histogram,
@@ -113,7 +119,13 @@ impl Metrics {
             tree_nodes: to.counter("foretoken_tree_nodes", "Tokens verified in trees"),
             finished: to.labelled("vllm:request_success", "Requests finished"),
             first_token: to.long_times("vllm:time_to_first_token_seconds", "Seconds from arrival to the first token"),
+            queue_time: to.long_times("vllm:request_queue_time_seconds", "Seconds from arrival to a place in the batch"),
+            prefill_time: to.long_times("vllm:request_prefill_time_seconds", "Seconds from a place in the batch to the first token"),
+            decode_time: to.long_times("vllm:request_decode_time_seconds", "Seconds from the first token to the last"),
+            inter_token: to.short_times("vllm:inter_token_latency_seconds", "Seconds between tokens, mean of a round"),
             per_token: to.short_times("vllm:time_per_output_token_seconds", "Seconds a token, mean over a request's tokens after the first"),
+            prompt_sizes: to.tokens("vllm:request_prompt_tokens", "Prompt tokens of a finished request"),
+            output_sizes: to.tokens("vllm:request_generation_tokens", "Tokens emitted for a finished request"),
             latency: to.long_times("vllm:e2e_request_latency_seconds", "Seconds from arrival to the last token"),
             step_seconds: to.short_times("foretoken_step_seconds", "Seconds of engine steps"),
             step_rows: to.rows("foretoken_step_rows", "Token rows of engine steps"),
@@ -175,6 +187,10 @@ impl Metrics {
         }
         if let Some(round) = pass.round {
             let label = [("source", source_name(round.source))];
+            if pass.emitted > 0 {
+                let each = round.took.as_secs_f64() / pass.emitted as f64;
+                self.inter_token.observe(each);
+            }
             let extra = round.took.saturating_sub(pass.verification);
             let (all, rest) = (&self.round_seconds, &self.round_extra_seconds);
             all.get_or_create_owned(&label)

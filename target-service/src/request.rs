@@ -84,6 +84,8 @@ pub(crate) struct Request {
     /// Log-probabilities of the prompt so far, if they are wanted.
     prompt_logprobs: Option<Vec<TokenLogprobs>>,
     cached: Option<u32>,
+    /// When it first had a place.
+    admitted: Option<Instant>,
     pub(crate) meter: Meter,
     /// When the first token was emitted.
     first_token: Option<Instant>,
@@ -187,6 +189,7 @@ impl Request {
             top_logprobs: request.logprobs.map(|top| top as usize),
             prompt_logprobs: request.prompt_logprobs.then(Vec::new),
             cached: None,
+            admitted: None,
             meter: Meter::default(),
             first_token: None,
             outbox: Vec::new(),
@@ -205,14 +208,20 @@ impl Request {
         (tokens.len() >= self.limit).then_some(FinishReason::Length)
     }
 
-    /// Notes how much of the prompt came from the cache; the first time counts.
-    pub(crate) fn opened(&mut self, seq: SeqId, cached: usize, now: Instant) {
+    /// Notes how much of the prompt came from the cache; the first time counts. Says how long it
+    /// waited, that time.
+    pub(crate) fn opened(&mut self, seq: SeqId, cached: usize, now: Instant) -> Option<Duration> {
         self.seq = Some(seq);
         if let Some(recording) = &mut self.recording {
             recording.admitted(self.prompt_len, cached, now);
         }
         let cached = cached.min(self.prompt_len) as u32;
         self.cached.get_or_insert(cached);
+        if self.admitted.is_some() {
+            return None;
+        }
+        self.admitted = Some(now);
+        Some(now.saturating_duration_since(self.arrived))
     }
 
     /// Those it is speculated on alike with, if it has the endpoint of `link`.
@@ -373,6 +382,18 @@ impl Request {
         }
         self.first_token = Some(now);
         Some(now.saturating_duration_since(self.arrived))
+    }
+
+    /// From its place in the batch to its first token, and from that to now; once it has one.
+    pub(crate) fn times(&self, now: Instant) -> Option<(Duration, Duration)> {
+        let (admitted, first) = (self.admitted?, self.first_token?);
+        let prefill = first.saturating_duration_since(admitted);
+        Some((prefill, now.saturating_duration_since(first)))
+    }
+
+    /// Tokens emitted here so far.
+    pub(crate) fn emitted(&self) -> u32 {
+        self.emitted
     }
 
     /// Mean time of the tokens after the first.

@@ -115,6 +115,11 @@ impl Meters {
         self.histogram(name, help, (1.0, 2.0, 12))
     }
 
+    /// Tokens of requests: from 1 to 131,072.
+    pub fn tokens(&mut self, name: &str, help: &str) -> Histogram {
+        self.histogram(name, help, (1.0, 2.0, 18))
+    }
+
     /// Ranks, from 1: the first ones one by one, up to 32.
     pub fn ranks(&mut self, name: &str, help: &str) -> Histogram {
         self.add(name, help, Histogram::new(RANKS))

@@ -70,6 +70,17 @@ impl Worker {
         self.metrics.finished(name).inc();
         let latency = self.now.saturating_duration_since(request.arrived);
         self.metrics.latency.observe(latency.as_secs_f64());
+        if let Some((prefill, decode)) = request.times(self.now) {
+            self.metrics.prefill_time.observe(prefill.as_secs_f64());
+            self.metrics.decode_time.observe(decode.as_secs_f64());
+        }
+        let sizes = [
+            (&self.metrics.prompt_sizes, request.prompt_len as f64),
+            (&self.metrics.output_sizes, request.emitted().into()),
+        ];
+        for (histogram, tokens) in sizes {
+            histogram.observe(tokens);
+        }
         if let Some(each) = request.time_per_token(self.now) {
             self.metrics.per_token.observe(each.as_secs_f64());
         }

@@ -359,7 +359,9 @@ impl Worker {
             self.metrics.prefix_queries.inc_by(count as u64);
             self.metrics.prefix_hits.inc_by(cached as u64);
         }
-        request.opened(seq, cached, self.now);
+        if let Some(waited) = request.opened(seq, cached, self.now) {
+            self.metrics.queue_time.observe(waited.as_secs_f64());
+        }
         if request.link.is_none() {
             self.bind(&mut request);
         }

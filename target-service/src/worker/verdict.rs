@@ -12,8 +12,7 @@ use foretoken_protocol::generate::FinishReason;
 use foretoken_speculation::{
     Proposals, TokenId,
     control::{Drafting, Limit, Load},
-    local::Origin,
-    policy::target::{Effects, Input, Lookup, Source, Verified},
+    policy::target::{Input, Lookup, Verified},
     saguaro::Saguaro,
     sampling::Scratch,
     verify::{self, Drawn, Verification},

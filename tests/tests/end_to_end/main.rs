@@ -9,6 +9,7 @@ mod endpoints;
 mod faults;
 mod fixture;
 mod losslessness;
+mod metrics;
 mod mirror;
 mod terminal;
 mod top;
