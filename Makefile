@@ -15,14 +15,14 @@ THREADS ?= 1
 
 .NOTPARALLEL:
 .PHONY: up test format lint doc rust-build rust-test client-test script-test fuzz bench plots bench-peers \
-	image cluster cluster-down cluster-test api-test api
+	image cluster cluster-down cluster-test api-test telemetry-test api
 
 up:
 	cargo build --release --locked -p foretoken
 	exec $(CARGO_TARGET_DIR)/release/foretoken up -f $(MODEL) --port $(PORT)
 
 # Ends with the closing lines of the Rust tests.
-test: format lint doc script-test api-test client-test rust-test
+test: format lint doc script-test api-test telemetry-test client-test rust-test
 
 format:
 	cargo fmt --all --check
@@ -100,6 +100,10 @@ cluster-down:
 # An API server alone, without root: its verdicts on objects of our kinds are those of `foretoken check`.
 api-test: rust-build
 	FORETOKEN_EXECUTABLE=$(abspath $(CARGO_TARGET_DIR))/debug/foretoken python3 tests/cluster test-api
+
+# Traces sent to the OpenTelemetry collector, and alert rules as Prometheus reads them.
+telemetry-test: rust-build
+	FORETOKEN_EXECUTABLE=$(abspath $(CARGO_TARGET_DIR))/debug/foretoken python3 tests/cluster test-telemetry
 
 # Starts the cluster if need be; with KUBECONFIG and FORETOKEN_TEST_CLUSTER=existing, on that one.
 cluster-test: rust-build api-test

@@ -1,7 +1,7 @@
 //! Where services send what they record of requests.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::bounds::{COLLECTOR, MAX_TEXT};
 
@@ -13,7 +13,7 @@ pub struct TelemetrySpec {
     pub otlp: Otlp,
     /// Share of the requests that are recorded, 0 to 1. A caller who says whether its trace is
     /// recorded (`traceparent`) is followed whatever the share.
-    #[serde(default = "tenth")]
+    #[serde(default = "tenth", serialize_with = "plainly")]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub sampling_ratio: f64,
 }
@@ -25,6 +25,17 @@ pub struct Otlp {
     /// Its address, `http://HOST:PORT`; the port is usually 4317.
     #[schemars(length(min = 1, max = MAX_TEXT), regex(pattern = COLLECTOR))]
     pub endpoint: String,
+}
+
+/// A whole number without a fraction, as the API server keeps it: what is applied is then what is
+/// found again.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn plainly<S: Serializer>(ratio: &f64, to: S) -> Result<S::Ok, S::Error> {
+    if ratio.fract() == 0.0 {
+        to.serialize_u64(*ratio as u64)
+    } else {
+        to.serialize_f64(*ratio)
+    }
 }
 
 fn tenth() -> f64 {

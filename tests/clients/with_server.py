@@ -36,10 +36,10 @@ def wait_until_ready(server, state):
 
 
 @contextlib.contextmanager
-def server(executable):
+def server(executable, manifest=ROOT / "examples/laptop.yaml"):
     """Runs `foretoken up` and yields its address; the server has to end well."""
     with tempfile.TemporaryDirectory() as folder:
-        arguments = ["-f", str(ROOT / "examples/laptop.yaml"), "--port", "0", "--state-dir", folder]
+        arguments = ["-f", str(manifest), "--port", "0", "--state-dir", folder]
         process = subprocess.Popen(
             [executable, "up", *arguments],
             stdout=subprocess.DEVNULL,

@@ -87,6 +87,8 @@ LWS = Module(
     folders=["charts/lws"],
     folders_of="sigs.k8s.io/lws",
 )
+# What takes traces in, and what reads rules, as their users have them.
+TELEMETRY = Module("telemetry", packages={"collector": "./collector", "rules": "./rules"})
 KWOK = Module(
     "kwok",
     packages={"kwok": "sigs.k8s.io/kwok/cmd/kwok"},

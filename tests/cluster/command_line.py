@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 import unittest
 from pathlib import Path
@@ -36,6 +37,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
     serve = commands.add_parser("serve", help="start it if need be, install the chart and apply examples/shared-endpoint.yaml")
     serve.add_argument("--images", type=Path, required=True, metavar="FOLDER", help="where `make image` put them")
     commands.add_parser("test-api", help="see that an API server judges objects of our kinds as `foretoken check` does, and takes the chart")
+    commands.add_parser("test-telemetry", help="see that a collector gets traces, and that Prometheus reads the rules")
     commands.add_parser("down", help="end the cluster and remove all that it made")
     commands.add_parser("status", help="which programs run, and their memory")
     commands.add_parser("check", help="whether this machine can run the cluster; changes nothing")
@@ -84,6 +86,8 @@ def run(wanted: argparse.Namespace) -> int:
         return unless_impossible(lambda: test(named(wanted.names)))
     elif wanted.command == "test-api":
         return unless_impossible(lambda: api.run(API_TESTS, [build.HELM]))
+    elif wanted.command == "test-telemetry":
+        return unless_impossible(test_telemetry)
     elif wanted.command == "api":
         return api.run(wanted.rest)
     elif wanted.command == "check":
@@ -147,6 +151,13 @@ def test(names: list[str]) -> int:
             return 1
     suite = unittest.defaultTestLoader.loadTestsFromName("on_cluster")
     return 0 if unittest.TextTestRunner(verbosity=2).run(suite).wasSuccessful() else 1
+
+
+def test_telemetry() -> int:
+    """Runs the tests of traces and rules; they need no cluster."""
+    programs = api.built([build.TELEMETRY])[build.TELEMETRY.name]
+    variables = os.environ | {"FORETOKEN_TELEMETRY_PROGRAMS": str(programs)}
+    return subprocess.run([sys.executable, str(layout.HERE / "on_collector.py")], env=variables, check=False).returncode
 
 
 def status() -> None:

@@ -28,6 +28,7 @@ EVERYTHING = {
     "resources": {"requests": {"cpu": 1}, "limits": {"memory": "1Gi"}},
     "definitions": {"install": True},
     "profiles": {"cpu": {"device": "cpu"}, "gpu": {"device": "cuda", "resource": "nvidia.com/gpu"}},
+    "monitoring": {name: {"install": True, "labels": {"a": "b"}} for name in ("podMonitor", "rules", "dashboard")},
     "serviceAccount": {"annotations": {"a": "b"}},
     "pod": {
         "labels": {"a": "true"},
@@ -45,6 +46,7 @@ WRONG = {
     "image.digest=sha256:0": "digest",
     "replicas=-1": "replicas",
     "profiles.gpu.device=tpu": "device",
+    "monitoring.rules.install=maybe": "install",
     "pod.hostNetwork=true": "additional properties 'hostNetwork'",
 }
 
@@ -106,6 +108,17 @@ class OnChart(unittest.TestCase):
     def test_it_has_no_fault_that_helm_knows_of(self) -> None:
         for values in (None, EVERYTHING):
             helm("lint", "--strict", str(CHART), values=values)
+
+    def test_monitoring_is_rendered_where_its_kinds_are_known(self) -> None:
+        apis = [f"--api-versions=monitoring.coreos.com/v1/{kind}" for kind in ("PodMonitor", "PrometheusRule")]
+        known = helm("template", RELEASE, str(CHART), *apis, values=EVERYTHING)
+        for kind in ("PodMonitor", "PrometheusRule"):
+            self.assertIn(f"kind: {kind}\n", known)
+            self.assertNotIn(f"kind: {kind}\n", helm("template", RELEASE, str(CHART), values=EVERYTHING))
+        # Grafana's and Prometheus' own braces are not Helm's.
+        self.assertIn("{{ $labels.namespace }}", known)
+        dashboard = re.search(r"^  foretoken.json: (.+)$", known, re.M).group(1)
+        self.assertEqual(json.loads(json.loads(dashboard))["uid"], "foretoken")
 
     def test_its_version_is_that_of_the_workspace(self) -> None:
         version = re.search(r'^version = "(.+)"', (layout.REPOSITORY / "Cargo.toml").read_text(), re.M).group(1)

@@ -4,10 +4,11 @@
 use std::{collections::BTreeMap, fs, path::Path};
 
 use regex::Regex;
+use serde_json::Value;
 
 fn read(path: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
-    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    fs::read_to_string(path).unwrap()
 }
 
 /// Where metrics are made.
@@ -30,7 +31,8 @@ fn made() -> BTreeMap<String, &'static str> {
     made
 }
 
-/// Names of metrics in the first columns of the tables of `docs/metrics.md`.
+/// Names of metrics in the first columns of the tables of `docs/metrics.md`, with what their rows say
+/// of their kinds.
 fn documented() -> BTreeMap<String, String> {
     let name = Regex::new("`((?:vllm:|foretoken_)[a-z0-9_]+)`").unwrap();
     let text = read("docs/metrics.md");
@@ -38,12 +40,16 @@ fn documented() -> BTreeMap<String, String> {
         let mut cells = line.strip_prefix("| ")?.split(" | ");
         Some((cells.next()?, cells.next()?))
     });
-    first
-        .flat_map(|(names, kind)| {
-            let names = name.captures_iter(names);
-            names.map(|found| (found[1].to_owned(), kind.to_owned()))
-        })
-        .collect()
+    let mut documented = BTreeMap::<String, String>::new();
+    for (names, kinds) in first {
+        for found in name.captures_iter(names) {
+            documented
+                .entry(found[1].to_owned())
+                .or_default()
+                .push_str(kinds);
+        }
+    }
+    documented
 }
 
 #[test]
@@ -60,4 +66,106 @@ fn the_tables_name_every_metric_and_none_that_is_not_there() {
         .filter(|name| !made.contains_key(*name))
         .collect();
     assert!(gone.is_empty(), "only in docs/metrics.md: {gone:#?}");
+}
+
+/// What an expression may add to the name of a metric of this kind.
+fn suffixes(kinds: &str) -> Vec<&'static str> {
+    let mut allowed = Vec::new();
+    for (kind, suffixes) in [
+        ("gauge", &[""][..]),
+        ("counter", &["_total"]),
+        ("histogram", &["_bucket", "_sum", "_count"]),
+    ] {
+        if kinds.contains(kind) {
+            allowed.extend(suffixes);
+        }
+    }
+    allowed
+}
+
+/// Names in an expression that are no metric with what its kind has.
+fn unknown(expression: &str) -> Vec<String> {
+    let name = Regex::new("(?:vllm:|foretoken_)[a-z0-9_:]+").unwrap();
+    let documented = documented();
+    // A name has several rows: of the router, of targets, of drafts.
+    let is_known = |name: &str| {
+        documented.iter().any(|(known, kinds)| {
+            let rest = name.strip_prefix(known.as_str());
+            rest.is_some_and(|rest| suffixes(kinds).contains(&rest))
+        })
+    };
+    let names = name.find_iter(expression).map(|found| found.as_str());
+    names
+        .filter(|name| !is_known(name))
+        .map(ToOwned::to_owned)
+        .collect()
+}
+
+#[test]
+fn the_search_for_unknown_names_knows_kinds() {
+    let good = "rate(vllm:generation_tokens_total[1m]) / vllm:kv_cache_usage_perc";
+    assert_eq!(unknown(good), [""; 0]);
+    let bad = "vllm:generation_tokens + foretoken_step_seconds + foretoken_nothing_total";
+    let names = [
+        "vllm:generation_tokens",
+        "foretoken_step_seconds",
+        "foretoken_nothing_total",
+    ];
+    assert_eq!(unknown(bad), names);
+}
+
+#[test]
+fn every_query_of_the_dashboard_asks_for_metrics_that_exist() {
+    let text = read("charts/foretoken/monitoring/dashboard.json");
+    let dashboard: Value = serde_json::from_str(&text).unwrap();
+    let mut queries = 0;
+    for panel in dashboard["panels"].as_array().unwrap() {
+        let Some(targets) = panel["targets"].as_array() else {
+            assert_eq!(panel["type"], "row");
+            continue;
+        };
+        for target in targets {
+            queries += 1;
+            let expression = target["expr"].as_str().unwrap();
+            assert_eq!(unknown(expression), [""; 0], "{}", panel["title"]);
+        }
+    }
+    assert!(queries > 30, "{queries}");
+    let variables = dashboard["templating"]["list"].to_string();
+    assert_eq!(unknown(&variables), [""; 0]);
+}
+
+#[test]
+fn every_alert_asks_for_metrics_that_exist_and_says_what_to_do() {
+    let text = read("charts/foretoken/monitoring/rules.yaml");
+    let rules: Value = serde_saphyr::from_str(&text).unwrap();
+    let runbook = read("docs/alerts.md");
+    let groups = rules["groups"].as_array().unwrap().iter();
+    let rules: Vec<&Value> = groups
+        .flat_map(|group| group["rules"].as_array().unwrap())
+        .collect();
+    for rule in &rules {
+        let name = rule["alert"].as_str().unwrap();
+        let expression = rule["expr"].as_str().unwrap();
+        assert_eq!(unknown(expression), [""; 0], "{name}");
+        assert!(
+            ["critical", "warning", "info"].contains(&rule["labels"]["severity"].as_str().unwrap())
+        );
+        for field in ["summary", "description"] {
+            assert!(rule["annotations"][field].is_string(), "{name}: {field}");
+        }
+        let anchor = format!("docs/alerts.md#{}", name.to_lowercase());
+        let url = rule["annotations"]["runbook_url"].as_str().unwrap();
+        assert!(url.ends_with(&anchor), "{url}");
+        assert!(runbook.contains(&format!("\n## {name}\n")), "{name}");
+    }
+    let headings = runbook
+        .lines()
+        .filter(|line| line.starts_with("## "))
+        .count();
+    assert_eq!(
+        headings,
+        rules.len(),
+        "each alert has its heading, and no other"
+    );
 }

@@ -118,6 +118,7 @@ mod tests {
         let program = |name: String, role| Program {
             name,
             arguments: Vec::new(),
+            environment: Vec::new(),
             role,
         };
         let draft = |port| Role::Draft {

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A request that is not recorded has no [`Span`], and a service that has none does nothing: no
-//! clock is read, nothing allocated, no lock taken. A span that is recorded costs a few microseconds
-//! on the thread that ends it. The queue is bounded: what does not fit, or cannot be sent, is
+//! clock is read, nothing allocated, no lock taken. A span that is recorded is made and put into a
+//! queue by the thread that ends it, and sent by a task. The queue is bounded: what does not fit, or cannot be sent, is
 //! dropped and counted, and never waited for.
 //!
 //! Spans are begun and ended explicitly, with times that services have read anyway. An engine

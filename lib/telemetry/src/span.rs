@@ -167,6 +167,7 @@ impl Trace {
     }
 
     /// Begins a part of what this service does for it.
+    #[must_use]
     pub fn begin(&self, name: &'static str, kind: SpanKind, at: Instant) -> Self {
         match &self.span {
             None => self.clone(),

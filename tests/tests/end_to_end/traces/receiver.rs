@@ -39,10 +39,13 @@ pub(super) struct Seen {
 impl Seen {
     /// An attribute that is a number.
     pub(super) fn number(&self, name: &str) -> i64 {
-        match self.attributes.get(name) {
-            Some(Value::IntValue(number)) => *number,
-            other => panic!("{name} of {} is {other:?}", self.name),
-        }
+        let value = self.attributes.get(name);
+        let number = match value {
+            Some(Value::IntValue(number)) => Some(*number),
+            _ => None,
+        };
+        assert!(number.is_some(), "{name} of {} is {value:?}", self.name);
+        number.unwrap()
     }
 
     /// An attribute that is true or false, if it is there.
@@ -94,7 +97,8 @@ fn attributes(list: Vec<KeyValue>) -> BTreeMap<String, Value> {
 }
 
 fn seen(resource: &BTreeMap<String, String>, span: Span) -> Seen {
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let digits = |text: String, byte: &u8| text + &format!("{byte:02x}");
+    let hex = |bytes: &[u8]| bytes.iter().fold(String::new(), digits);
     Seen {
         service: resource["service.name"].clone(),
         resource: resource.clone(),
