@@ -1,9 +1,13 @@
 //! Brings what the cluster has to what is wanted: writes what differs, deletes what is not wanted
 //! any more, and nothing else.
 
+use futures::future::{BoxFuture, join_all};
 use kube::{
     Api, Client, ResourceExt as _,
-    api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions, ValidationDirective},
+    api::{
+        DeleteParams, DynamicObject, GetParams, Patch, PatchParams, Preconditions,
+        ValidationDirective,
+    },
 };
 use serde_json::Value;
 
@@ -12,6 +16,9 @@ use crate::{
     object::{Made, OPERATOR, Object, Owner},
     world::{World, applied},
 };
+
+/// Most objects of one owner that are written at once.
+const AT_ONCE: usize = 6;
 
 /// What was written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,21 +39,25 @@ pub(crate) async fn apply(
     wanted: &[Object],
 ) -> Result<Written, Failure> {
     let mut written = Written::default();
-    for object in wanted {
-        let live = world.made(object);
-        match live.as_deref().map(|live| compare(live, object)) {
-            Some(Compared::Same) => continue,
-            Some(Compared::Edited(field)) => {
-                let Object { kind, name, .. } = object;
-                written.undone.push(format!("{kind:?} {name} at {field}"));
+    // Pods come last: what they need is there then.
+    let (pods, others): (Vec<&Object>, Vec<&Object>) = wanted
+        .iter()
+        .partition(|object| object.kind == Made::Deployment);
+    for objects in others.chunks(AT_ONCE).chain(pods.chunks(AT_ONCE)) {
+        let mut all: Vec<BoxFuture<'_, Result<Brought, Failure>>> = Vec::new();
+        for object in objects {
+            all.push(Box::pin(bring(client, world, owner, object)));
+        }
+        for brought in join_all(all).await {
+            match brought? {
+                Brought::Current => {}
+                Brought::Written => written.applied += 1,
+                Brought::Undone(what) => {
+                    written.applied += 1;
+                    written.undone.push(what);
+                }
             }
-            Some(Compared::Older) | None => {}
         }
-        if live.is_none() {
-            check_name(client, owner, object).await?;
-        }
-        write(client, object).await?;
-        written.applied += 1;
     }
     for kind in Made::ALL {
         for live in world.made_for(kind, owner) {
@@ -58,6 +69,39 @@ pub(crate) async fn apply(
         }
     }
     Ok(written)
+}
+
+/// What became of one object.
+enum Brought {
+    Current,
+    Written,
+    Undone(String),
+}
+
+/// Brings one object to what is wanted.
+async fn bring(
+    client: &Client,
+    world: &World,
+    owner: &Owner,
+    object: &Object,
+) -> Result<Brought, Failure> {
+    let Some(live) = world.made(object) else {
+        check_name(client, owner, object).await?;
+        write(client, object).await?;
+        return Ok(Brought::Written);
+    };
+    match compare(&live, object) {
+        Compared::Same => Ok(Brought::Current),
+        Compared::Older => {
+            write(client, object).await?;
+            Ok(Brought::Written)
+        }
+        Compared::Edited(field) => {
+            write(client, object).await?;
+            let Object { kind, name, .. } = object;
+            Ok(Brought::Undone(format!("{kind:?} {name} at {field}")))
+        }
+    }
 }
 
 /// How an object that is there compares with what is wanted.
@@ -139,20 +183,27 @@ async fn check_name(client: &Client, owner: &Owner, object: &Object) -> Result<(
         name,
         ..
     } = object;
-    let found = api(client, *kind, namespace).get_opt(name).await;
+    // What the API server has in its cache will do: between question and answer anything may come.
+    let found = api(client, *kind, namespace)
+        .get_with(name, &GetParams::any())
+        .await;
+    let found = match found {
+        Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(()),
+        found => found,
+    };
     let found = found.map_err(|source| Failure::Api {
         what: format!("look for {kind:?} {namespace}/{name}"),
         source,
     })?;
     let is_its = |found: &DynamicObject| found.labels().get(owner.label()) == Some(&owner.name);
-    match found {
-        Some(found) if !is_its(&found) => Err(Failure::NameTaken {
-            kind: *kind,
-            namespace: namespace.clone(),
-            name: name.clone(),
-        }),
-        Some(_) | None => Ok(()),
+    if is_its(&found) {
+        return Ok(());
     }
+    Err(Failure::NameTaken {
+        kind: *kind,
+        namespace: namespace.clone(),
+        name: name.clone(),
+    })
 }
 
 async fn write(client: &Client, object: &Object) -> Result<(), Failure> {

@@ -6,8 +6,13 @@ mod endpoint;
 mod told;
 
 use std::{
-    collections::HashMap, fmt::Display, future::Future, sync::Arc, sync::Mutex, sync::PoisonError,
-    time::Duration,
+    collections::HashMap,
+    fmt::Display,
+    future::Future,
+    sync::Arc,
+    sync::Mutex,
+    sync::PoisonError,
+    time::{Duration, Instant},
 };
 
 use futures::{StreamExt as _, channel::mpsc, future::BoxFuture, stream};
@@ -52,6 +57,8 @@ pub(crate) struct Context {
     recorder: Recorder,
     /// Failures in a row, by object.
     failures: Mutex<HashMap<String, u32>>,
+    /// Since when endpoints are known to leave, by uid.
+    leaving: Mutex<HashMap<String, Instant>>,
     deployments: Told<foretoken_crds::status::DeploymentStatus>,
     endpoints: Told<foretoken_crds::status::EndpointStatus>,
 }
@@ -85,6 +92,7 @@ pub(crate) async fn run(client: Client, settings: Settings, stop: CancellationTo
         client,
         settings,
         failures: Mutex::default(),
+        leaving: Mutex::default(),
         deployments: Told::default(),
         endpoints: Told::default(),
         world: world.clone(),

@@ -4,7 +4,10 @@
 //! their targets at once, and its pods go [`DRAIN`] later, when all of them have heard: a time, not
 //! an answer, so that nothing can keep it for ever.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, PoisonError},
+    time::{Duration, Instant},
+};
 
 use foretoken_crds::{Kind, SpeculationEndpoint};
 use k8s_openapi::jiff::Timestamp;
@@ -35,8 +38,7 @@ pub(super) async fn reconcile(
     context: Arc<Context>,
 ) -> Result<Action, Failure> {
     if let Some(deleted) = &object.metadata.deletion_timestamp {
-        let gone_for = Timestamp::now().duration_since(deleted.0);
-        let left = DRAIN.saturating_sub(gone_for.try_into().unwrap_or_default());
+        let left = left(deleted.0, Timestamp::now(), context.leaving_for(&object));
         if left.is_zero() || !context.is_named(&object) {
             context.endpoints.forget(object.as_ref());
             context.hold(&object, false).await?;
@@ -70,7 +72,26 @@ pub(super) async fn reconcile(
     context.ended(object.as_ref(), failure)
 }
 
+/// How long an endpoint stays that was `deleted` by the API server's clock, it being `now` by this
+/// process's, and that this process has known to leave `for` so long. Clocks may differ by hours:
+/// what this process has seen itself bounds it.
+fn left(deleted: Timestamp, now: Timestamp, known_for: Duration) -> Duration {
+    let gone_for = Duration::try_from(now.duration_since(deleted)).unwrap_or_default();
+    DRAIN.saturating_sub(gone_for.max(known_for))
+}
+
 impl Context {
+    /// How long this process has known that an endpoint leaves.
+    fn leaving_for(&self, object: &SpeculationEndpoint) -> Duration {
+        let now = Instant::now();
+        let mut leaving = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
+        leaving.retain(|_, since| now - *since < 40 * DRAIN);
+        let since = leaving
+            .entry(object.uid().unwrap_or_default())
+            .or_insert(now);
+        now - *since
+    }
+
     fn wanted_of_endpoint(&self, object: &SpeculationEndpoint) -> Result<Vec<Object>, Refused> {
         let profile = self.world.profile(object.spec.accelerator.as_ref());
         accept::endpoint(object, profile.as_deref())
@@ -117,5 +138,27 @@ impl Context {
                 source,
             }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_000_000 + second).expect("a time")
+    }
+
+    #[test]
+    fn a_drain_ends_after_its_time_whatever_clocks_say() {
+        let seconds = Duration::from_secs;
+        assert_eq!(left(at(0), at(0), seconds(0)), DRAIN);
+        assert_eq!(left(at(0), at(30), seconds(30)), seconds(60));
+        assert_eq!(left(at(0), at(90), seconds(0)), Duration::ZERO);
+        // The API server's clock is an hour ahead.
+        assert_eq!(left(at(3600), at(0), seconds(89)), seconds(1));
+        assert_eq!(left(at(3600), at(0), seconds(90)), Duration::ZERO);
+        // An operator that was away finds that the time is over.
+        assert_eq!(left(at(0), at(7200), seconds(0)), Duration::ZERO);
     }
 }

@@ -287,6 +287,31 @@ impl Cluster {
         }
     }
 
+    /// What `kubectl scale` does with the object `story`.
+    pub(crate) async fn scale(&self, plural: &str, namespace: &str, replicas: u32) {
+        let change = json!({"spec": {"replicas": replicas}});
+        let params = PatchParams::default();
+        let patch = Patch::Merge(&change);
+        let scaled = if plural == "specdecodedeployments" {
+            let api = self.deployments(namespace);
+            api.patch_scale("story", &params, &patch).await
+        } else {
+            let api = self.endpoints(namespace);
+            api.patch_scale("story", &params, &patch).await
+        };
+        scaled.unwrap();
+    }
+
+    /// Changes the endpoint `story`.
+    pub(crate) async fn patch_endpoint(&self, namespace: &str, change: &Value) {
+        let params = PatchParams::default();
+        let patched = self
+            .endpoints(namespace)
+            .patch("story", &params, &Patch::Merge(change))
+            .await;
+        patched.unwrap();
+    }
+
     /// Deletes a deployment.
     pub(crate) async fn delete_deployment(&self, namespace: &str, name: &str) {
         self.deployments(namespace)
