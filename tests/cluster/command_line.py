@@ -143,14 +143,20 @@ def unless_impossible(run_tests: Callable[[], int]) -> int:
 
 
 def test(names: list[str]) -> int:
-    """Runs the tests of the cluster."""
+    """Runs the tests of the cluster, and ends it if it was started for them and they pass."""
+    is_ours = os.environ.get("FORETOKEN_TEST_CLUSTER") != "existing" and cluster.node() is None
     if os.environ.get("FORETOKEN_TEST_CLUSTER") != "existing":
-        cluster.up(names)
+        cluster.up(names if "helm" in names else ["helm", *names])
         go = machine.go()
         if go is not None and not build.test(build.KUBERNETES, go):
             return 1
-    suite = unittest.defaultTestLoader.loadTestsFromName("on_cluster")
-    return 0 if unittest.TextTestRunner(verbosity=2).run(suite).wasSuccessful() else 1
+    suite = unittest.defaultTestLoader.loadTestsFromNames(["on_cluster", "on_service"])
+    passed = unittest.TextTestRunner(verbosity=2).run(suite).wasSuccessful()
+    if is_ours and passed:
+        cluster.down()
+    elif is_ours:
+        print(f"the cluster still runs, to be looked at; logs are in {STATE.logs}, `make cluster-down` ends it", file=sys.stderr)
+    return 0 if passed else 1
 
 
 def test_telemetry() -> int:

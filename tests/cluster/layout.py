@@ -92,6 +92,11 @@ class State:
         return self.credentials / "admin.kubeconfig"
 
     @property
+    def audit(self) -> Path:
+        """What accounts of pods asked the API server, as lines of JSON."""
+        return self.logs / "audit.log"
+
+    @property
     def data(self) -> Path:
         """What the node sees as /var/lib."""
         return self.folder / "lib"

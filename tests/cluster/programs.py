@@ -63,7 +63,8 @@ def api_server(state: State, port: int = API_PORT, store: int = 2379, more: list
             f"--service-account-key-file={credentials}/service-accounts.key",
             f"--service-account-signing-key-file={credentials}/service-accounts.key",
             "--authorization-mode=Node,RBAC",
-            "--enable-admission-plugins=NodeRestriction",
+            # As some distributions do: whoever makes owners wait for what they own needs a right to.
+            "--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement",
             "--allow-privileged=true",
             *(more or []),
         ],
@@ -83,6 +84,9 @@ def programs(state: State) -> list[Program]:
             more=[
                 "--bind-address=0.0.0.0",
                 f"--advertise-address={NODE_ADDRESS}",
+                # What accounts of pods really ask for.
+                f"--audit-policy-file={configuration}/audit.json",
+                f"--audit-log-path={state.audit}",
                 f"--kubelet-certificate-authority={credentials}/ca.crt",
                 f"--kubelet-client-certificate={credentials}/kubelet-client.crt",
                 f"--kubelet-client-key={credentials}/kubelet-client.key",
@@ -165,6 +169,7 @@ def files(state: State, runc: str, cni: list[str], snapshotter: str) -> dict[Pat
         folder / "cni" / "10-pods.conflist": _json(_pod_network(state)),
         folder / "kubelet.json": _json(_kubelet(state)),
         folder / "kube-proxy.json": _json(_kube_proxy(state)),
+        folder / "audit.json": _json(_audit()),
         # Nobody beyond the cluster is asked for names.
         folder / "resolv.conf": "",
     }
@@ -252,6 +257,18 @@ def _kubelet(state: State) -> dict:
         # There is no registry to pull an image from again, and a full disk is not the tests' subject.
         "imageGCHighThresholdPercent": 100,
         "evictionHard": {"memory.available": "64Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+    }
+
+
+def _audit() -> dict:
+    accounts = {"level": "Metadata", "userGroups": ["system:serviceaccounts"]}
+    # The cluster's own are many, and nobody's subject.
+    own = {"level": "None", "userGroups": ["system:serviceaccounts:kube-system"]}
+    return {
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived"],
+        "rules": [own, accounts, {"level": "None"}],
     }
 
 

@@ -1,0 +1,383 @@
+"""What users of foretoken see on a real cluster, while all goes well and while things fail: part of `make cluster-test`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import subprocess
+import tempfile
+import time
+import unittest
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable, Iterator
+
+import cluster
+import layout
+import service
+from on_chart import documented
+from on_cluster import EXECUTABLE, EXISTING, KUBECTL, PATIENCE, kubectl
+from service import POOL, SHARING
+from stream import Stream, complete, said
+
+sys.path.insert(0, str(layout.REPOSITORY / "tests" / "clients"))
+import with_server
+
+QUESTION = "Question: Tom has 3 apples and buys 5 more. How many apples does he have?"
+BODIES = [{"prompt": QUESTION, "temperature": 0, "max_tokens": 160}]
+BODIES += [{"prompt": QUESTION, "temperature": 1, "seed": seed, "max_tokens": 160} for seed in range(8)]
+BODIES += [{"messages": [{"role": "user", "content": QUESTION}], "temperature": 0.7, "seed": seed, "max_tokens": 96} for seed in range(3)]
+NAMESPACES = (POOL, *SHARING)
+# Rights that are asked for by admission, of which no log tells.
+BY_ADMISSION = {"foretoken.io/specdecodedeployments/finalizers", "foretoken.io/speculationendpoints/finalizers"}
+# Kinds of which the operator makes one for each component, as `kubectl create` wants them.
+STRAYS = {
+    "ConfigMap": "v1",
+    "ServiceAccount": "v1",
+    "Service": "v1",
+    "NetworkPolicy": "networking.k8s.io/v1",
+    "PodDisruptionBudget": "policy/v1",
+    "Deployment": "apps/v1",
+}
+
+
+@dataclass
+class Row:
+    """What a fault did."""
+
+    fault: str
+    requests: int
+    failed: int
+    changed: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"| {self.fault} | {self.requests} | {self.failed} | {self.changed} | {self.seconds:.1f} |"
+
+
+def pods(namespace: str) -> dict[str, dict]:
+    """Pods that nobody has told to go, by name."""
+    listed = json.loads(kubectl("get", "pods", f"--namespace={namespace}", "-o", "json"))["items"]
+    return {pod["metadata"]["name"]: pod for pod in listed if "deletionTimestamp" not in pod["metadata"]}
+
+
+def names(namespace: str, component: str, owner: str = "story") -> list[str]:
+    """The pods of a component."""
+    return [name for name in pods(namespace) if name.startswith(f"{owner}-{component}-")]
+
+
+def answers(url: str) -> bool:
+    """Whether a router gives a token now."""
+    try:
+        return complete(url, {"prompt": QUESTION, "max_tokens": 1}, timeout=5)["usage"]["completion_tokens"] == 1
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def api() -> Iterator[str]:
+    """The API server without kubectl between, which takes longer to start than some things to happen."""
+    with subprocess.Popen([*KUBECTL, "proxy", "--port=0"], stdout=subprocess.PIPE, text=True) as proxy:
+        try:
+            yield "http://" + proxy.stdout.readline().split()[-1]
+        finally:
+            proxy.terminate()
+
+
+def identities(pod: dict) -> set[str]:
+    """What tells a pod, and the container in it, from those that they replace."""
+    return {pod["metadata"]["uid"], *(one.get("containerID", "") for one in pod["status"].get("containerStatuses", []))}
+
+
+def served(pod: dict) -> float:
+    """Tokens of the prompts that a target has taken since it started; none once it is gone."""
+    try:
+        with urllib.request.urlopen(f"http://{pod['status']['podIP']}:9100/metrics", timeout=1) as answer:
+            lines = answer.read().decode().splitlines()
+    except (OSError, KeyError):
+        return 0.0
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("vllm:prompt_tokens_total"))
+
+
+def is_ready(pod: dict) -> bool:
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", []))
+
+
+def status(namespace: str) -> dict:
+    """What the example's deployment in a namespace says of itself."""
+    return json.loads(kubectl("get", "sdd", "story", f"--namespace={namespace}", "-o", "json")).get("status", {})
+
+
+def condition(status: dict, name: str) -> str:
+    found = [one for one in status.get("conditions", []) if one["type"] == name]
+    return f"{found[0]['status']} {found[0]['reason']}" if found else ""
+
+
+def eventually(what: Callable[[], object], pause: float = 0.1) -> None:
+    """Waits until something holds."""
+    begin = time.monotonic()
+    problem = "it is not so"
+    while time.monotonic() - begin < PATIENCE:
+        try:
+            if what():
+                return
+            problem = "it is not so"
+        except AssertionError as error:
+            problem = str(error)
+        time.sleep(pause)
+    raise AssertionError(f"not within {PATIENCE} s: {problem}")
+
+
+def whole(wanted: dict[str, int], gone: set[str]) -> bool:
+    """Whether as many pods as wanted are ready in each namespace, none of them of those gone, and both deployments say so."""
+    for namespace, count in wanted.items():
+        present = [pod for pod in pods(namespace).values() if not identities(pod) & gone]
+        if len(present) != count or not all(is_ready(pod) for pod in present):
+            return False
+    return all(is_active(status(namespace)) for namespace in SHARING)
+
+
+def is_active(status: dict) -> bool:
+    active = status.get("speculation", {}).get("state") == "Active"
+    return active and condition(status, "Ready") == "True Serving" and condition(status, "Progressing").startswith("False")
+
+
+@unittest.skipUnless(EXECUTABLE, "FORETOKEN_EXECUTABLE does not say which foretoken to put into the image")
+@unittest.skipIf(EXISTING, "an existing cluster is not given images")
+class OnService(unittest.TestCase):
+    """The chart and examples/shared-endpoint.yaml."""
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            service.install(service.make(Path(EXECUTABLE), Path(folder)))
+        cls.addClassCleanup(cluster.helm, "uninstall", service.RELEASE, f"--namespace={service.NAMESPACE}", "--wait")
+        cls.addClassCleanup(kubectl, "delete", "--ignore-not-found", "-f", str(service.EXAMPLE), "--timeout=180s")
+        service.apply()
+        cls.urls = [service.address(namespace) for namespace in SHARING]
+        with with_server.server(EXECUTABLE) as url:
+            cls.expected = [said(complete(url, body)) for body in BODIES]
+        cls.rows: list[Row] = []
+
+    def stream(self) -> Stream:
+        return Stream(self.urls, BODIES, self.expected)
+
+    def test_helm_sees_that_the_operator_works(self) -> None:
+        told = cluster.helm("test", service.RELEASE, f"--namespace={service.NAMESPACE}", "--logs", "--timeout=120s")
+        self.assertIn("foretoken-operator-", told)
+        self.assertIn(" works", told)
+
+    def test_both_routers_say_what_one_machine_says(self) -> None:
+        eventually(lambda: whole(dict.fromkeys(NAMESPACES, 2) | {POOL: 1}, set()))
+        for url in self.urls:
+            drafted = 0
+            for body, expected in zip(BODIES, self.expected):
+                answer = complete(url, body)
+                self.assertEqual(said(answer), expected, body)
+                drafted += answer["usage"]["foretoken"]["drafted"]
+            self.assertGreater(drafted, 0, "the pool drafted nothing")
+
+    def test_other_examples_are_told_what_to_change(self) -> None:
+        for example, kind, name, reason in (
+            ("laptop", "sdd", "story", "LocalPath"),
+            ("ssd", "spe", "story-draft", "LocalPath"),
+            ("multi-gpu", "sdd", "qwen3-32b", "ParallelismNotServed"),
+            ("multi-gpu", "spe", "qwen3-0b6", "DeviceNotServed"),
+        ):
+            file = str(layout.REPOSITORY / "examples" / f"{example}.yaml")
+            with self.subTest(f"{example} {name}"):
+                kubectl("apply", "--server-side", "--namespace=default", "-f", file)
+                self.addCleanup(kubectl, "delete", "--ignore-not-found", "--namespace=default", "-f", file)
+                path = 'jsonpath={.status.conditions[?(@.type=="Accepted")].reason}'
+                eventually(lambda: kubectl("get", kind, name, "--namespace=default", "-o", path) == reason)
+
+    def test_what_an_older_operator_made_and_this_one_does_not_want_is_removed(self) -> None:
+        labels = {"app.kubernetes.io/managed-by": "foretoken-operator", "foretoken.io/deployment": "story"}
+        pod = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "a", "image": layout.POD_IMAGE}]}}
+        specs = {
+            "Service": {"ports": [{"port": 1}]},
+            "NetworkPolicy": {"podSelector": {"matchLabels": {"a": "b"}}},
+            "PodDisruptionBudget": {"maxUnavailable": 1, "selector": {"matchLabels": {"a": "b"}}},
+            "Deployment": {"replicas": 0, "selector": {"matchLabels": {"a": "b"}}, "template": pod},
+        }
+        for kind, version in STRAYS.items():
+            metadata = {"name": "story-stray", "namespace": SHARING[0], "labels": labels}
+            body = {"apiVersion": version, "kind": kind, "metadata": metadata}
+            kubectl("create", "-f", "-", stdin=json.dumps(body | ({"spec": specs[kind]} if kind in specs else {})))
+        for kind in STRAYS:
+            eventually(lambda: not kubectl("get", kind, "story-stray", f"--namespace={SHARING[0]}", "--ignore-not-found"))
+
+    def test_an_endpoint_that_a_deployment_brings_comes_and_goes_with_its_template(self) -> None:
+        example = service.EXAMPLE.read_text().split("---\n")[-1]
+        own = "- template: {model: {uri: 'oci://story-draft:dev'}, replicas: 1}"
+        text = example.replace("- {name: story, namespace: drafts}", own).replace("name: story\n", "name: own\n")
+        kubectl("apply", "--server-side", "-f", "-", stdin=text)
+        self.addCleanup(kubectl, "delete", "sdd", "own", f"--namespace={SHARING[1]}", "--wait=true")
+        eventually(lambda: kubectl("get", "spe", "own", f"--namespace={SHARING[1]}", "--ignore-not-found"))
+        kubectl("apply", "--server-side", "-f", "-", stdin=example.replace("name: story\n", "name: own\n"))
+        eventually(lambda: not kubectl("get", "spe", "own", f"--namespace={SHARING[1]}", "--ignore-not-found"))
+
+    def test_whatever_fails_no_request_does_and_no_token_changes(self) -> None:
+        wanted = {POOL: 1, SHARING[0]: 2, SHARING[1]: 2}
+        eventually(lambda: whole(wanted, set()))
+        chat, tales = SHARING
+
+        def delete(namespace: str, component: str) -> set[str]:
+            name = names(namespace, component)[0]
+            uid = pods(namespace)[name]["metadata"]["uid"]
+            kubectl("delete", "pod", name, f"--namespace={namespace}", "--wait=false")
+            return {uid}
+
+        def kill_pod(namespace: str, component: str) -> set[str]:
+            """As when it has no memory left: the kubelet starts its container again, later each time."""
+            pod = pods(namespace)[names(namespace, component)[0]]
+            container = pod["status"]["containerStatuses"][0]["containerID"]
+            cluster.ctr("tasks", "kill", "--signal=SIGKILL", container.removeprefix("containerd://"))
+            return {container}
+
+        def operator() -> set[str]:
+            kubectl("delete", "pod", f"--namespace={service.NAMESPACE}", "-l", "app.kubernetes.io/component=operator")
+            kubectl("rollout", "status", "deployment/foretoken-operator", f"--namespace={service.NAMESPACE}")
+            return set()
+
+        def scale(count: int) -> Callable[[], set[str]]:
+            def change() -> set[str]:
+                wanted[chat] = 1 + count
+                kubectl("scale", "sdd/story", f"--namespace={chat}", f"--replicas={count}")
+                return set()
+
+            return change
+
+        def revoke() -> set[str]:
+            kubectl("label", "namespace", tales, "drafts-")
+            eventually(lambda: condition(status(tales), "EndpointsResolved") == "False NotGranted")
+            kubectl("label", "namespace", tales, "drafts=shared")
+            return set()
+
+        def pool(slots: int) -> Callable[[], set[str]]:
+            def roll() -> set[str]:
+                gone = {pod["metadata"]["uid"] for pod in pods(POOL).values()}
+                patch = json.dumps({"spec": {"slotsPerReplica": slots}})
+                kubectl("patch", "spe", "story", f"--namespace={POOL}", "--type=merge", "--patch", patch)
+                return gone
+
+            return roll
+
+        def kill(program: str) -> Callable[[], set[str]]:
+            def end() -> set[str]:
+                cluster.ask({"do": "kill", "program": program})
+                return set()
+
+            return end
+
+        faults: dict[str, Callable[[], set[str]]] = {
+            "endpoint pod killed": lambda: kill_pod(POOL, "draft"),
+            "endpoint pod deleted": lambda: delete(POOL, "draft"),
+            "pool rolled": pool(32),
+            "the only target pod deleted": lambda: delete(chat, "target"),
+            "targets 1 to 3": scale(3),
+            "one target pod of 3 killed": lambda: kill_pod(chat, "target"),
+            "targets 3 to 1": scale(1),
+            "router pod deleted": lambda: delete(tales, "router"),
+            "operator pod deleted": operator,
+            "grant revoked and given again": revoke,
+            "API server killed": kill("kube-apiserver"),
+            "etcd killed": kill("etcd"),
+        }
+        only = os.environ.get("FORETOKEN_TEST_FAULTS", "")
+        for fault, cause in faults.items():
+            if only and fault not in only.split(","):
+                continue
+            with self.subTest(fault):
+                self.suffer(fault, cause, wanted)
+        print("\n| fault | requests | failed | changed | seconds to Active again |\n| --- | --- | --- | --- | --- |")
+        print("\n".join(map(str, self.rows)), flush=True)
+
+    def suffer(self, fault: str, cause: Callable[[], set[str]], wanted: dict[str, int]) -> None:
+        """Has something fail in the middle of requests, until all is as it was and some more have been answered."""
+        with self.stream() as stream:
+            stream.more(8)
+            begin = time.monotonic()
+            gone = cause()
+            eventually(lambda: whole(wanted, gone))
+            seconds = time.monotonic() - begin
+            stream.more(12)
+        self.rows.append(Row(fault, stream.done + len(stream.failures), len(stream.failures), len(stream.changes), seconds))
+        self.assertEqual(stream.failures, [])
+        self.assertEqual(stream.changes, [])
+        self.assertGreater(stream.drafted, 0)
+
+    def test_routers_follow_what_becomes_ready_and_what_goes(self) -> None:
+        eventually(lambda: whole({POOL: 1, SHARING[0]: 2, SHARING[1]: 2}, set()))
+        chat = SHARING[0]
+        example = next(text for text in service.EXAMPLE.read_text().split("---\n") if f"namespace: {chat}\nspec:" in text)
+        self.addCleanup(kubectl, "delete", "sdd", "fresh", f"--namespace={chat}", "--wait=true")
+        begin = time.monotonic()
+        kubectl("apply", "--server-side", "-f", "-", stdin=example.replace("name: story\n", "name: fresh\n", 1))
+        path = ("-o", "jsonpath={.spec.clusterIP}", "--ignore-not-found")
+        eventually(lambda: kubectl("get", "service", "fresh-router", f"--namespace={chat}", *path))
+        url = f"http://{kubectl('get', 'service', 'fresh-router', f'--namespace={chat}', *path)}:8000"
+        eventually(lambda: answers(url))
+        taken = {"apply to first token": time.monotonic() - begin}
+
+        # Prompts of their own, so that none is drawn to where another one was.
+        bodies = [{"prompt": f"{number} birds sat on a tree.", "max_tokens": 4} for number in range(1000)]
+        with Stream([url], bodies, [], each=8) as stream:
+            stream.more(20)
+            kubectl("scale", "sdd/fresh", f"--namespace={chat}", "--replicas=2")
+            # Of two pods the one that is not ready yet.
+            eventually(lambda: len(names(chat, "target", "fresh")) == 2)
+            new = next(name for name in names(chat, "target", "fresh") if not is_ready(pods(chat)[name]))
+            with api() as server:
+                ask = lambda: json.load(urllib.request.urlopen(f"{server}/api/v1/namespaces/{chat}/pods/{new}", timeout=5))
+                eventually(lambda: is_ready(ask()), 0.01)
+            begin = time.monotonic()
+            pod = pods(chat)[new]
+            eventually(lambda: served(pod) > 0, 0.01)
+            taken["pod Ready to first request"] = time.monotonic() - begin
+
+            begin = last = time.monotonic()
+            kubectl("delete", "pod", new, f"--namespace={chat}", "--wait=false")
+            count = served(pod)
+            # It listens on for five seconds, and for as long as it drains.
+            while time.monotonic() - begin < 5:
+                now = served(pod)
+                if now > count:
+                    count, last = now, time.monotonic()
+                time.sleep(0.01)
+            taken["pod deleted to last new request"] = last - begin
+        self.assertEqual(stream.failures, [])
+        print("\n| what | seconds |\n| --- | --- |\n" + "\n".join(f"| {what} | {seconds:.2f} |" for what, seconds in taken.items()))
+
+    def test_the_operator_uses_all_of_its_rights_and_no_others(self) -> None:
+        used: dict[str, set[str]] = {}
+        account = f"system:serviceaccount:{service.NAMESPACE}:foretoken-operator"
+        for line in layout.STATE.audit.read_text().splitlines():
+            event = json.loads(line)
+            asked = event.get("objectRef", {})
+            if event["user"]["username"] != account or "resource" not in asked:
+                continue
+            decision = event.get("annotations", {}).get("authorization.k8s.io/decision")
+            self.assertEqual(decision, "allow", event)
+            resource = "/".join(filter(None, (asked["resource"], asked.get("subresource"))))
+            verbs = used.setdefault(f"{asked.get('apiGroup', '')}/{resource}", set())
+            verbs.add(event["verb"])
+            if event["verb"] == "patch" and event.get("responseStatus", {}).get("code") == 201:
+                # What is applied and was not there is also created, and has to be allowed to be.
+                verbs.add("create")
+        given = {resource: verbs for resource, verbs in documented().items() if resource not in BY_ADMISSION}
+        self.assertEqual(used, given)
+
+
+def load_tests(loader: unittest.TestLoader, _: object, __: object) -> unittest.TestSuite:
+    """In the order in which they are written: the last one looks back on all."""
+    found = loader.getTestCaseNames(OnService)
+    line = lambda name: getattr(OnService, name).__code__.co_firstlineno
+    return unittest.TestSuite(OnService(name) for name in sorted(found, key=line))
+
+
+if __name__ == "__main__":
+    unittest.main()

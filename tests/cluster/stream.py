@@ -1,0 +1,84 @@
+"""Requests that do not end while something fails, and what became of each."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+
+PATIENCE = 120.0
+
+
+def complete(url: str, body: dict, timeout: float = PATIENCE) -> dict:
+    """What a server answers to a chat or a completion."""
+    path = "chat/completions" if "messages" in body else "completions"
+    content = json.dumps({"model": "story-10m", **body}).encode()
+    request = urllib.request.Request(f"{url}/v1/{path}", content, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=timeout) as answer:
+        return json.load(answer)
+
+
+def said(answer: dict) -> tuple:
+    """What of an answer may never depend on who gave it."""
+    choice = answer["choices"][0]
+    return choice.get("text"), choice.get("message"), choice["finish_reason"]
+
+
+@dataclass
+class Stream:
+    """Clients that ask one request after the other until they are told to stop."""
+
+    urls: list[str]
+    bodies: list[dict]
+    # What is said to each body; empty: whatever it is.
+    expected: list[tuple]
+    # Requests at a time to each address: what is in flight when something fails.
+    each: int = 2
+    done: int = 0
+    drafted: int = 0
+    failures: list[str] = field(default_factory=list)
+    changes: list[str] = field(default_factory=list)
+
+    def __enter__(self) -> Stream:
+        self.stopping = threading.Event()
+        self.lock = threading.Lock()
+        self.turns = itertools.count()
+        self.clients = [threading.Thread(target=self.client, args=(url,)) for url in self.urls for _ in range(self.each)]
+        for client in self.clients:
+            client.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stopping.set()
+        for client in self.clients:
+            client.join()
+
+    def client(self, url: str) -> None:
+        """Asks until told to stop; what is in flight then is waited for."""
+        while not self.stopping.is_set():
+            which = next(self.turns) % len(self.bodies)
+            begin = time.monotonic()
+            try:
+                answer = complete(url, self.bodies[which])
+            except (OSError, ValueError, urllib.error.URLError) as error:
+                detail = error.read().decode(errors="replace") if isinstance(error, urllib.error.HTTPError) else ""
+                with self.lock:
+                    self.failures.append(f"{url} after {time.monotonic() - begin:.2f} s: {error} {detail}")
+                # Whoever is refused at once would else ask a thousand times.
+                self.stopping.wait(0.2)
+                continue
+            with self.lock:
+                self.done += 1
+                self.drafted += answer["usage"]["foretoken"]["drafted"]
+                if self.expected and said(answer) != self.expected[which]:
+                    self.changes.append(f"{url} {self.bodies[which]}: {said(answer)} instead of {self.expected[which]}")
+
+    def more(self, count: int) -> None:
+        """Waits for so many more answers."""
+        until, enough = time.monotonic() + PATIENCE, self.done + count
+        while self.done < enough and time.monotonic() < until:
+            time.sleep(0.01)
