@@ -80,8 +80,8 @@ bench-peers:
 # The image of foretoken and images of the shipped models, without Docker; image/Dockerfile makes the same with it.
 image:
 	cargo build --release --locked -p foretoken
-	python3 image/build.py --executable $(CARGO_TARGET_DIR)/release/foretoken --output $(CARGO_TARGET_DIR)/image/foretoken.tar
-	for model in target draft; do python3 image/build.py --model models/$$model --name story-$$model:dev \
+	python3 image/image.py --executable $(CARGO_TARGET_DIR)/release/foretoken --output $(CARGO_TARGET_DIR)/image/foretoken.tar
+	for model in target draft; do python3 image/image.py --model models/$$model --name story-$$model:dev \
 		--output $(CARGO_TARGET_DIR)/image/story-$$model.tar || exit 1; done
 
 # What is made from the types of the API; tests fail where it is not what they say.

@@ -1,8 +1,8 @@
 """Makes the image of foretoken, with or without a container engine.
 
-    python3 image/build.py --executable target/release/foretoken --output target/image/foretoken.tar
-    python3 image/build.py --executable target/release/foretoken --root FOLDER     # what image/Dockerfile does
-    python3 image/build.py --model models/target --name story-target:dev --output target/image/story-target.tar
+    python3 image/image.py --executable target/release/foretoken --output target/image/foretoken.tar
+    python3 image/image.py --executable target/release/foretoken --root FOLDER     # what image/Dockerfile does
+    python3 image/image.py --model models/target --name story-target:dev --output target/image/story-target.tar
 
 The image holds the executable without symbols, the few libraries of the C runtime that it is linked to, certificates
 of authorities, and nothing else: no shell, no package manager. The C runtime stays dynamic, because drivers of
