@@ -388,8 +388,10 @@ impl Generation {
         let expected = self
             .shared
             .targets
-            .lost_within(&self.job.model.name, replay);
-        let hopeful = began || (expected && why == NoTarget::NoneReady);
+            .left_within(&self.job.model.name, replay);
+        // Somebody else is there and full: that is for clients to know. Nobody is, and was just now:
+        // whoever is to follow may not be listed or have answered yet.
+        let hopeful = began || (expected && why != NoTarget::AllBusy);
         if !hopeful {
             return Err(refusal(&self.job.model.name, why));
         }
@@ -421,7 +423,8 @@ fn refusal(model: &str, why: NoTarget) -> ApiError {
     let reason = match why {
         NoTarget::NoneListed => "none is listed",
         NoTarget::NoneReady => "none of those listed answers yet",
-        NoTarget::AllBusy => "all are full or draining",
+        NoTarget::AllLeaving => "all are draining",
+        NoTarget::AllBusy => "all are full",
         NoTarget::NoneAlike => "those that answer run other weights than the one that was lost",
     };
     ApiError::unavailable(format!(

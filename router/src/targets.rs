@@ -20,7 +20,7 @@ use std::{
 
 use foretoken_protocol::generate::{GenerateClient, TargetInfo};
 use foretoken_registry::{Directory, TargetEntry};
-use futures::future::join_all;
+use futures::{StreamExt as _, stream::FuturesUnordered};
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
@@ -42,6 +42,8 @@ pub(crate) struct Target {
     pub(crate) client: GenerateClient,
     /// Requests of this router that it serves.
     in_flight: AtomicU32,
+    /// Whether it is being asked how it is.
+    probed: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -55,8 +57,6 @@ struct State {
     stranger: bool,
     /// Full until then: it said so.
     busy_until: Option<Instant>,
-    /// When it was lost last.
-    lost_at: Option<Instant>,
 }
 
 impl Target {
@@ -66,6 +66,7 @@ impl Target {
             entry,
             client,
             in_flight: AtomicU32::new(0),
+            probed: AtomicBool::new(false),
             state: Mutex::default(),
         }
     }
@@ -140,7 +141,9 @@ pub(crate) enum NoTarget {
     NoneListed,
     /// None of the listed ones answers.
     NoneReady,
-    /// All that answer are full or draining.
+    /// All that answer are draining, and no more to be asked.
+    AllLeaving,
+    /// All that answer and are not draining are full.
     AllBusy,
     /// Those that answer run another model or arithmetic than the one lost.
     NoneAlike,
@@ -151,6 +154,9 @@ pub(crate) struct Targets {
     table: Mutex<BTreeMap<String, Arc<Target>>>,
     /// Digest of the tokenizer of each model.
     tokenizers: BTreeMap<String, String>,
+    /// When a target of each model was last lost, draining or taken off the list: whoever replaces
+    /// it has another name and may not be listed yet.
+    left: Mutex<BTreeMap<String, Instant>>,
     affinity: Mutex<Affinity>,
     /// Wakes the prober before its time.
     probe_now: Notify,
@@ -165,6 +171,7 @@ impl Targets {
         Self {
             table: Mutex::default(),
             tokenizers,
+            left: Mutex::default(),
             affinity: Mutex::new(Affinity::new()),
             probe_now: Notify::new(),
             changed: watch::Sender::new(0),
@@ -191,21 +198,45 @@ impl Targets {
             let target = same.unwrap_or_else(|| Arc::new(Target::new(entry.clone())));
             next.insert(entry.name.clone(), target);
         }
-        *table = next;
+        let before = std::mem::replace(&mut *table, next);
+        let stays = |target: &Arc<Target>| {
+            let same = table.get(&target.entry.name);
+            same.is_some_and(|same| Arc::ptr_eq(same, target))
+        };
+        for target in before.values().filter(|target| !stays(target)) {
+            if target.state().ready {
+                self.left(&target.entry.model);
+            }
+        }
         drop(table);
         self.probe_now.notify_one();
     }
 
-    /// Probes all targets again and again until `stop`.
+    /// Probes all targets again and again until `stop`. One that does not answer holds up none of
+    /// the others.
     pub(crate) async fn probe(&self, period: Duration, stop: CancellationToken) {
+        let mut probes = FuturesUnordered::new();
+        let mut due = Instant::now();
         loop {
-            let all: Vec<Arc<Target>> = self.table().values().cloned().collect();
-            join_all(all.iter().map(|target| self.probe_one(target))).await;
             tokio::select! {
                 () = stop.cancelled() => return,
+                Some(()) = probes.next(), if !probes.is_empty() => {
+                    due = due.min(Instant::now() + self.pause(period));
+                    continue;
+                }
                 () = self.probe_now.notified() => {}
-                () = tokio::time::sleep(self.pause(period)) => {}
+                () = tokio::time::sleep_until(due) => {}
             }
+            for target in self.table().values() {
+                if !target.probed.swap(true, Ordering::Relaxed) {
+                    let target = Arc::clone(target);
+                    probes.push(async move {
+                        self.probe_one(&target).await;
+                        target.probed.store(false, Ordering::Relaxed);
+                    });
+                }
+            }
+            due = Instant::now() + self.pause(period);
         }
     }
 
@@ -239,13 +270,16 @@ impl Targets {
         state.stranger = stranger.is_some();
         let answer = answer.filter(|_| !state.stranger);
         if let Some(info) = answer {
+            if info.load.draining {
+                self.left(&target.entry.model);
+            }
             state.ready = true;
             state.info = Some(Arc::new(info));
             self.ever_ready.store(true, Ordering::Relaxed);
         } else {
             state.ready = false;
             if was {
-                state.lost_at = Some(Instant::now());
+                self.left(&target.entry.model);
             }
         }
         if was != state.ready {
@@ -290,16 +324,17 @@ impl Targets {
             let info = state.info.as_deref();
             let alike =
                 like.is_none_or(|like| info.is_some_and(|info| Identity::from(info) == *like));
-            let full = state.busy_until.is_some_and(|until| until > now)
-                || info.is_some_and(|info| info.load.draining);
-            let reason = match (state.ready, alike, full) {
-                (false, ..) => NoTarget::NoneReady,
-                (true, false, _) => NoTarget::NoneAlike,
-                (true, true, true) => NoTarget::AllBusy,
-                (true, true, false) => {
-                    loads.push((Arc::clone(target), target.load(&state)));
-                    continue;
-                }
+            let reason = if !state.ready {
+                NoTarget::NoneReady
+            } else if !alike {
+                NoTarget::NoneAlike
+            } else if info.is_some_and(|info| info.load.draining) {
+                NoTarget::AllLeaving
+            } else if state.busy_until.is_some_and(|until| until > now) {
+                NoTarget::AllBusy
+            } else {
+                loads.push((Arc::clone(target), target.load(&state)));
+                continue;
             };
             // The most hopeful reason is told.
             if why == NoTarget::NoneListed || reason == NoTarget::AllBusy {
@@ -326,19 +361,21 @@ impl Targets {
 
     /// A request found the target gone: it is not chosen again before a probe is answered.
     pub(crate) fn lost(&self, target: &Target) {
-        let mut state = target.state();
-        state.ready = false;
-        state.lost_at = Some(Instant::now());
-        drop(state);
+        target.state().ready = false;
+        self.left(&target.entry.model);
         self.probe_now.notify_one();
     }
 
+    /// A target of `model` serves no more.
+    fn left(&self, model: &str) {
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        left.insert(model.to_owned(), Instant::now());
+    }
+
     /// Whether a target of `model` was there within the last `span`, so that waiting makes sense.
-    pub(crate) fn lost_within(&self, model: &str, span: Duration) -> bool {
-        self.table()
-            .values()
-            .filter(|target| target.entry.model == model)
-            .any(|target| target.state().lost_at.is_some_and(|at| at.elapsed() < span))
+    pub(crate) fn left_within(&self, model: &str, span: Duration) -> bool {
+        let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        left.get(model).is_some_and(|at| at.elapsed() < span)
     }
 
     /// Hears of every probe.

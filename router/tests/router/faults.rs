@@ -360,3 +360,48 @@ async fn targets_come_and_go_with_the_registry_file() {
     }
     stop.cancel();
 }
+
+#[tokio::test]
+async fn a_request_between_one_target_and_the_next_waits_for_it_and_not_for_those_that_hang() {
+    let (old, new) = (CancellationToken::new(), CancellationToken::new());
+    let target = Target::start("old", Script::says(" old"), old.clone());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("directory.json");
+    let mut directory = foretoken_registry::Directory::default();
+    let listed = |name: &str, address: &Address| crate::entry(name, address.clone());
+    directory.targets = vec![listed("old", &target.address)];
+    foretoken_registry::write_directory(&path, &directory).unwrap();
+    let mut config = config();
+    config.registry = Some(path.clone().into());
+    let setup = start_with(config, Vec::new()).await;
+    setup.wait_ready().await;
+
+    // As when a pod is replaced: the old one is gone, its address answers nobody, the next one comes.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mute = Address::Tcp {
+        host: "127.0.0.1".into(),
+        port: silent.local_addr().unwrap().port(),
+    };
+    directory.targets = vec![listed("mute", &mute)];
+    foretoken_registry::write_directory(&path, &directory).unwrap();
+    old.cancel();
+    while setup.client().get("/ready").await.status != 503 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let client = setup.client();
+    let asking = tokio::spawn(async move {
+        client
+            .post("/v1/completions", &json!({"prompt": "x"}))
+            .await
+    });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!asking.is_finished(), "it was refused");
+    let next = Target::start("new", Script::says(" new"), new.clone());
+    directory.targets.push(listed("new", &next.address));
+    foretoken_registry::write_directory(&path, &directory).unwrap();
+    let answer = asking.await.unwrap();
+    assert_eq!(answer.json()["choices"][0]["text"], " new");
+    directory.targets.clear();
+    foretoken_registry::write_directory(&path, &directory).unwrap();
+    new.cancel();
+}
