@@ -31,8 +31,12 @@ BODIES = [{"prompt": QUESTION, "temperature": 0, "max_tokens": 160}]
 BODIES += [{"prompt": QUESTION, "temperature": 1, "seed": seed, "max_tokens": 160} for seed in range(8)]
 BODIES += [{"messages": [{"role": "user", "content": QUESTION}], "temperature": 0.7, "seed": seed, "max_tokens": 96} for seed in range(3)]
 NAMESPACES = (POOL, *SHARING)
-# Rights that are asked for by admission, of which no log tells.
-BY_ADMISSION = {"foretoken.io/specdecodedeployments/finalizers", "foretoken.io/speculationendpoints/finalizers"}
+# Rights that others ask for, of which no log tells: of whoever makes an owner wait, and of whoever gives rights to others.
+BY_ADMISSION = {
+    "foretoken.io/specdecodedeployments/finalizers",
+    "foretoken.io/speculationendpoints/finalizers",
+    "discovery.k8s.io/endpointslices",
+}
 # Kinds of which the operator makes one for each component, as `kubectl create` wants them.
 STRAYS = {
     "ConfigMap": "v1",
@@ -41,6 +45,8 @@ STRAYS = {
     "NetworkPolicy": "networking.k8s.io/v1",
     "PodDisruptionBudget": "policy/v1",
     "Deployment": "apps/v1",
+    "Role": "rbac.authorization.k8s.io/v1",
+    "RoleBinding": "rbac.authorization.k8s.io/v1",
 }
 
 
@@ -206,7 +212,11 @@ class OnService(unittest.TestCase):
         for kind, version in STRAYS.items():
             metadata = {"name": "story-stray", "namespace": SHARING[0], "labels": labels}
             body = {"apiVersion": version, "kind": kind, "metadata": metadata}
-            kubectl("create", "-f", "-", stdin=json.dumps(body | ({"spec": specs[kind]} if kind in specs else {})))
+            if kind in specs:
+                body["spec"] = specs[kind]
+            if kind == "RoleBinding":
+                body["roleRef"] = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "story-stray"}
+            kubectl("create", "-f", "-", stdin=json.dumps(body))
         for kind in STRAYS:
             eventually(lambda: not kubectl("get", kind, "story-stray", f"--namespace={SHARING[0]}", "--ignore-not-found"))
 
