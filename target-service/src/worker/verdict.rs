@@ -2,6 +2,8 @@
 
 mod lesson;
 
+mod suggestions;
+
 use std::time::Duration;
 
 use foretoken_engine::{
@@ -11,7 +13,6 @@ use foretoken_engine::{
 use foretoken_protocol::generate::FinishReason;
 use foretoken_speculation::{
     Proposals, TokenId,
-    control::{Drafting, Limit, Load},
     policy::target::{Input, Lookup, Verified},
     saguaro::Saguaro,
     sampling::Scratch,
@@ -21,13 +22,10 @@ use foretoken_speculation::{
 use self::lesson::Lesson;
 use super::{
     Endpoints, Worker,
-    cohort::Cohort,
-    endpoints::Trees,
     plan::{Feeding, Kind, Share},
     stopgap::Step,
 };
 use crate::{
-    config::TreesName,
     metrics::Pass as Counted,
     request::{Decided, Passed, Request, Turnaround},
 };
@@ -54,26 +52,6 @@ pub(super) struct Verdict {
     /// The round that ended with it.
     pub(super) round: Option<Turnaround>,
 }
-
-/// What the next windows should have; asked once a step.
-struct Suggestions {
-    by_cohort: Vec<Suggestion>,
-    /// Requests bound just now: their endpoint has yet to read them, so nothing is asked of it.
-    fresh: Vec<RequestId>,
-    /// Requests that decode.
-    decoding: u32,
-}
-
-/// What the next windows of a cohort should have.
-struct Suggestion {
-    cohort: Cohort,
-    lookahead: u32,
-    /// Those of this request only; none: of all.
-    only: Option<RequestId>,
-}
-
-/// Most proposals of a tree: further ones are hardly ever likely enough.
-const MAX_TREE: u32 = 32;
 
 impl Worker {
     /// Decides every token that the step's logits can decide.
@@ -220,127 +198,6 @@ impl Worker {
         request.flush();
         self.count_finished(&request, reason);
         self.release(&mut request);
-    }
-}
-
-/// The adaptive requests of a cohort in the next step.
-struct Crowd {
-    cohort: Cohort,
-    bound: u32,
-    /// The first that is bound.
-    first: Option<RequestId>,
-    unbound: Vec<RequestId>,
-}
-
-impl Worker {
-    /// Asks the controllers of all endpoints in use, once for the whole step, and binds requests
-    /// for which speculation now pays.
-    fn suggest(&mut self) -> Suggestions {
-        let (crowds, decoding) = self.crowds();
-        let mut by_cohort = Vec::with_capacity(crowds.len());
-        let mut fresh = Vec::new();
-        for crowd in crowds {
-            let sessions = crowd.bound + crowd.unbound.len() as u32;
-            let load = Load {
-                sessions,
-                other_rows: decoding - sessions,
-            };
-            let Some(choice) = self.endpoints.choose(crowd.cohort, load) else {
-                continue;
-            };
-            self.metrics.lookahead.set(i64::from(choice.lookahead));
-            self.metrics.lookahead_limit(choice.limit.name()).inc();
-            // One is enough to find out, if nobody waits for it.
-            let alone = choice.limit == Limit::Probe
-                && choice.lookahead > 0
-                && crowd.cohort.drafting == Drafting::Ahead;
-            by_cohort.push(Suggestion {
-                cohort: crowd.cohort,
-                lookahead: choice.lookahead,
-                only: crowd.first.filter(|_| alone),
-            });
-            let wanted = match (choice.lookahead, choice.limit) {
-                (0, _) => 0,
-                // One is enough to find out.
-                (_, Limit::Probe) => usize::from(crowd.bound == 0),
-                _ => crowd.unbound.len(),
-            };
-            let settles = wanted > 0
-                && (choice.limit != Limit::Probe || self.endpoints.postpone_probe(crowd.cohort));
-            for &id in crowd.unbound.iter().take(wanted) {
-                self.bind_running(crowd.cohort.link, id);
-                if settles {
-                    fresh.push(id);
-                }
-            }
-        }
-        Suggestions {
-            by_cohort,
-            fresh,
-            decoding,
-        }
-    }
-
-    /// What there is for trees while so many requests decode; nothing if nobody wants them.
-    fn trees(&self, decoding: u32) -> Option<Trees> {
-        let rows = self.scheduler.limits().rows as u32 / decoding.max(1);
-        let nodes = rows.saturating_sub(1).min(MAX_TREE);
-        let load = Load {
-            sessions: decoding.max(1),
-            other_rows: 0,
-        };
-        (self.config.trees == TreesName::Auto && nodes > 0).then_some(Trees { nodes, load })
-    }
-
-    /// The adaptive requests by cohort, and the number of all that decode.
-    fn crowds(&self) -> (Vec<Crowd>, u32) {
-        let mut crowds: Vec<Crowd> = Vec::new();
-        let mut decoding = 0;
-        for id in self.scheduler.running() {
-            let Some(request) = self.requests.get(&id) else {
-                continue;
-            };
-            decoding += 1;
-            if !request.is_adaptive() {
-                continue;
-            }
-            let Some(cohort) = self.endpoints.serves(request) else {
-                continue;
-            };
-            let at = crowds.iter().position(|crowd| crowd.cohort == cohort);
-            let at = at.unwrap_or_else(|| {
-                crowds.push(Crowd {
-                    cohort,
-                    bound: 0,
-                    first: None,
-                    unbound: Vec::new(),
-                });
-                crowds.len() - 1
-            });
-            let crowd = &mut crowds[at];
-            match request.link {
-                Some(_) => {
-                    crowd.bound += 1;
-                    crowd.first.get_or_insert(id);
-                }
-                None if request.seq.is_some() => crowd.unbound.push(id),
-                None => {}
-            }
-        }
-        (crowds, decoding)
-    }
-}
-
-impl Suggestions {
-    fn of(&self, request: &Request) -> u32 {
-        if self.fresh.contains(&request.id) {
-            return 0;
-        }
-        let cohort = request.link.map(|link| request.cohort(link));
-        let mut by_cohort = self.by_cohort.iter();
-        let found = by_cohort.find(|suggestion| cohort == Some(suggestion.cohort));
-        let found = found.filter(|found| found.only.is_none_or(|only| only == request.id));
-        found.map_or(0, |found| found.lookahead)
     }
 }
 

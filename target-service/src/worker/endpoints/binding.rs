@@ -1,0 +1,221 @@
+//! Who is bound to which endpoint, and what endpoints say to whom.
+
+use std::time::Instant;
+
+use foretoken_engine::schedule::RequestId;
+use foretoken_protocol::{Address, link::LoadReport};
+use foretoken_service::report::Rounds;
+use foretoken_speculation::{
+    control::{AnswerTime, ControlConfig, Drafting},
+    message::ToTarget,
+    policy::{Policy, target::Input},
+};
+
+use super::{ANSWER_OVERHEAD, DRAFT_FRACTION, Endpoint};
+use crate::{
+    config::VerificationConfig,
+    inbox::LinkKey,
+    request::Request,
+    worker::{Worker, bound, cohort::Cohorts},
+};
+
+impl Worker {
+    /// Binds a request to the best endpoint there is, if any, and if it is of use.
+    pub(in crate::worker) fn bind(&mut self, request: &mut Request) {
+        if request.policy == Policy::Autoregressive {
+            return;
+        }
+        let Some(link) = self.endpoints.pick(request) else {
+            return;
+        };
+        if request.is_adaptive() && self.endpoints.rests(request.cohort(link)) {
+            return;
+        }
+        self.bind_to(link, request);
+    }
+
+    /// Binds a request that runs unbound.
+    pub(in crate::worker) fn bind_running(&mut self, link: LinkKey, id: RequestId) {
+        if let Some(mut request) = self.requests.remove(&id) {
+            self.bind_to(link, &mut request);
+            self.requests.insert(id, request);
+        }
+    }
+
+    fn bind_to(&mut self, link: LinkKey, request: &mut Request) {
+        request.link = Some(link);
+        let effects = request.session.handle(self.clock(), Input::LinkUp);
+        if let Some(endpoint) = self.endpoints.find(link) {
+            // Until the endpoint reports again, count what it was just given.
+            endpoint.load.used += 1;
+        }
+        self.endpoints.post(Some(link), effects.messages);
+        self.metrics.sessions.inc();
+    }
+
+    /// Takes in the list of endpoints: dials new ones, drops the links of those that have gone.
+    pub(in crate::worker) fn set_endpoints(&mut self, list: Vec<(String, Address)>) {
+        let mut old = std::mem::take(&mut self.endpoints.list);
+        for (name, address) in list {
+            let known = old
+                .iter()
+                .position(|e| e.name == name && e.address == address);
+            let endpoint = match known {
+                Some(index) => old.swap_remove(index),
+                None => self.dial(name, address),
+            };
+            self.endpoints.list.push(endpoint);
+        }
+        for gone in old {
+            if !self.endpoints.list.iter().any(|e| e.name == gone.name) {
+                self.metrics.forget_endpoint(&gone.name);
+            }
+            self.unbind(gone.link);
+        }
+        self.endpoints.flush();
+    }
+
+    fn dial(&mut self, name: String, address: Address) -> Endpoint {
+        let endpoints = &mut self.endpoints;
+        endpoints.links += 1;
+        let link = LinkKey(endpoints.links);
+        let outlet = endpoints.dial.dial(link, &address);
+        let config = |drafting| {
+            let most = match drafting {
+                Drafting::InTurn => endpoints.most_in_turn,
+                Drafting::Ahead => endpoints.most_ahead,
+            };
+            ControlConfig::of(drafting, most)
+        };
+        let draft = endpoints.step_cost(1) / DRAFT_FRACTION;
+        let answers = AnswerTime::new(ANSWER_OVERHEAD, draft);
+        let cohorts = Cohorts::new(config, &endpoints.steps, &answers, endpoints.fan_out);
+        let is_drawn = self.config.verification != VerificationConfig::Coupled;
+        let c = is_drawn.then(|| self.metrics.c_of(&name));
+        let (up, trouble, suspect) = (false, None, false);
+        let load = LoadReport::default();
+        Endpoint {
+            name,
+            address,
+            link,
+            outlet,
+            up,
+            trouble,
+            suspect,
+            load,
+            outgoing: Vec::new(),
+            cohorts,
+            c,
+            refused: false,
+            said: Default::default(),
+            rounds: Rounds::default(),
+        }
+    }
+
+    /// Moves the requests of a lost endpoint to others.
+    pub(in crate::worker) fn unbind(&mut self, link: LinkKey) {
+        let ids: Vec<_> = self
+            .requests
+            .iter()
+            .filter(|(_, request)| request.link == Some(link))
+            .map(|(&id, _)| id)
+            .collect();
+        let now = self.clock();
+        for id in ids {
+            let Some(mut request) = self.requests.remove(&id) else {
+                continue;
+            };
+            request.link = None;
+            self.metrics.sessions.dec();
+            request.session.handle(now, Input::LinkDown);
+            self.bind(&mut request);
+            self.requests.insert(id, request);
+        }
+    }
+
+    pub(in crate::worker) fn bind_unbound(&mut self) {
+        let ids: Vec<_> = self
+            .requests
+            .iter()
+            .filter(|(_, request)| request.seq.is_some() && request.link.is_none())
+            .map(|(&id, _)| id)
+            .collect();
+        for id in ids {
+            let Some(mut request) = self.requests.remove(&id) else {
+                continue;
+            };
+            self.bind(&mut request);
+            self.requests.insert(id, request);
+        }
+    }
+
+    pub(in crate::worker) fn receive(&mut self, link: LinkKey, message: &ToTarget, at: Instant) {
+        let session = match message {
+            ToTarget::Opened { session, .. } | ToTarget::Refused { session, .. } => session,
+            ToTarget::Window(window) => &window.session,
+            ToTarget::Entries(entries) => &entries.session,
+            ToTarget::Resync(resync) => &resync.session,
+        };
+        let now = at.saturating_duration_since(self.started);
+        let Some(request) = bound(&mut self.requests, link, session.0) else {
+            return;
+        };
+        let cohort = request.cohort(link);
+        request.meter.weigh(std::iter::once(message));
+        let effects = request.session.handle(now, Input::Received(message));
+        let is_bound = request.session.is_bound();
+        let patience = effects.answer.map(|_| request.session.patience().clone());
+        self.endpoints.post(Some(link), effects.messages);
+        match message {
+            ToTarget::Opened { .. } | ToTarget::Entries(_) => {}
+            ToTarget::Resync(_) => {
+                self.metrics.resyncs.inc();
+            }
+            ToTarget::Refused { reason, .. } => {
+                tracing::debug!(?link, %reason, "session refused");
+                self.metrics.refusals.inc();
+                if !is_bound {
+                    self.give_up(link, session.0);
+                }
+            }
+            ToTarget::Window(window) => {
+                let Some(answer) = effects.answer else {
+                    self.metrics.stale_windows.inc();
+                    if !is_bound {
+                        self.give_up(link, window.session.0);
+                    }
+                    return;
+                };
+                self.metrics
+                    .draft_seconds
+                    .observe(answer.took.as_secs_f64());
+                if answer.late {
+                    self.metrics.stale_windows.inc();
+                }
+                self.endpoints.patience = patience;
+                if let Some(controller) = self.endpoints.controller(cohort) {
+                    controller.observe_answer(answer.tokens, answer.took);
+                }
+            }
+        }
+    }
+
+    /// Passes a request that an endpoint does not want (or serves badly) to the next one; if there
+    /// is none it stays, and its session asks again if the refusal was temporary.
+    pub(in crate::worker) fn give_up(&mut self, link: LinkKey, session: u64) {
+        let Some(request) = bound(&mut self.requests, link, session) else {
+            return;
+        };
+        let id = request.id;
+        let Some(mut request) = self.requests.remove(&id) else {
+            return;
+        };
+        request.refused.push(link);
+        if self.endpoints.pick(&request).is_some() {
+            self.metrics.sessions.dec();
+            request.session.handle(self.clock(), Input::LinkDown);
+            self.bind(&mut request);
+        }
+        self.requests.insert(id, request);
+    }
+}
