@@ -1,7 +1,6 @@
 //! From logits to verdicts: what is accepted, what is decided, who is told.
 
 mod lesson;
-
 mod suggestions;
 
 use std::time::Duration;
