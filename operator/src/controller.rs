@@ -231,8 +231,13 @@ impl Context {
         }
     }
 
-    /// Brings what was made for `owner` to what is wanted. Why it is not acted upon, and what failed.
-    async fn bring(&self, owner: &Owner, wanted: Result<Vec<Object>, Refused>) -> Brought {
+    /// Brings what was made for `object` to what is wanted, and tells people what they had changed.
+    async fn bring<K: Resource<DynamicType = ()>>(
+        &self,
+        object: &K,
+        owner: &Owner,
+        wanted: Result<Vec<Object>, Refused>,
+    ) -> Brought {
         let wanted = match wanted {
             Ok(wanted) => wanted,
             Err(refused) => {
@@ -254,10 +259,8 @@ impl Context {
                     } = owner;
                     tracing::info!(namespace, name, applied, pruned, "brought to what it says");
                 }
-                Brought {
-                    undone,
-                    ..Brought::default()
-                }
+                self.announce_undone(object, undone).await;
+                Brought::default()
             }
             Err(failure) => {
                 let blamed = failure.is_refusal();
@@ -265,7 +268,6 @@ impl Context {
                 Brought {
                     refused,
                     failure: Some(failure),
-                    undone: Vec::new(),
                 }
             }
         }
@@ -320,8 +322,6 @@ struct Brought {
     refused: Option<Refused>,
     /// What failed.
     failure: Option<Failure>,
-    /// What somebody else had changed.
-    undone: Vec<String>,
 }
 
 /// The same for people.

@@ -33,12 +33,7 @@ pub(super) async fn reconcile(
     let owner = Owner::new(Kind::SpecDecodeDeployment, &object.metadata);
     let resolved = context.resolve(&object);
     let wanted = context.wanted_of_deployment(&object, &resolved);
-    let Brought {
-        refused,
-        failure,
-        undone,
-    } = context.bring(&owner, wanted).await;
-    context.announce_undone(object.as_ref(), undone).await;
+    let Brought { refused, failure } = context.bring(object.as_ref(), &owner, wanted).await;
     let used = resolved.found.iter().map(|found| context.used(found));
     let observed = Observed {
         endpoints: used.collect(),

@@ -51,12 +51,7 @@ pub(super) async fn reconcile(
         .await?;
     let owner = Owner::new(Kind::SpeculationEndpoint, &object.metadata);
     let wanted = context.wanted_of_endpoint(&object);
-    let Brought {
-        refused,
-        failure,
-        undone,
-    } = context.bring(&owner, wanted).await;
-    context.announce_undone(object.as_ref(), undone).await;
+    let Brought { refused, failure } = context.bring(object.as_ref(), &owner, wanted).await;
     let observed = ObservedEndpoint {
         refused,
         draft: context.component(&owner, DRAFT),
