@@ -66,6 +66,10 @@ impl RegistryConfig {
     /// Opens the registry, on the current tokio runtime. What is configured wrongly is an error; that
     /// an etcd or an API server does not answer yet is none. Of what a file lists, only what is of
     /// `interest` is looked up.
+    #[cfg_attr(
+        not(feature = "kubernetes"),
+        expect(clippy::unused_async, reason = "only that of Kubernetes is waited for")
+    )]
     pub async fn open(&self, interest: Interest) -> Result<Box<dyn Registry>, OpenError> {
         match self {
             Self::Static(file) => Ok(Box::new(StaticRegistry::open_for(file, interest)?)),
