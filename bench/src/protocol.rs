@@ -16,8 +16,8 @@ use anyhow::{Context, bail};
 use foretoken_protocol::{
     Address, Listener,
     link::{
-        Hello, Link, LinkEvent, LinkOptions, LinkServer, Mailbox, Postbox, ServerEvent, Transport,
-        TransportOptions, Welcome,
+        Hello, Link, LinkEvent, LinkOptions, LinkServer, Mailbox, Postbox, ServerEvent, Terms,
+        Transport, TransportOptions, Welcome,
     },
 };
 use foretoken_speculation::{
@@ -157,15 +157,14 @@ impl Arm {
         let stop = CancellationToken::new();
         let options = LinkOptions::default();
         let transports = [
-            Transport::start(TransportOptions { spin })?,
-            Transport::start(TransportOptions { spin })?,
+            Transport::start(TransportOptions { spin, tls: None })?,
+            Transport::start(TransportOptions { spin, tls: None })?,
         ];
         let mailbox = !name.ends_with("-thread");
         let (events, mut incoming) = Inbox::new(&transports[0], mailbox);
         let server = transports[0].serve(
             Listener::bind(address)?,
-            Welcome::default(),
-            options,
+            Terms::new(Welcome::default(), options),
             &stop,
             move |event| events.send(event),
         )?;

@@ -5,7 +5,10 @@
 use std::io::{self, IsTerminal as _, Write as _};
 
 use anyhow::{Context as _, bail};
-use reqwest::Client;
+use reqwest::{
+    Client,
+    header::{AUTHORIZATION, HeaderMap, HeaderValue},
+};
 use rustyline::{DefaultEditor, error::ReadlineError};
 use serde_json::{Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -26,6 +29,14 @@ pub(crate) struct Args {
     /// Address of the HTTP API
     #[arg(long, default_value = "http://127.0.0.1:8000")]
     url: String,
+    /// API key, if the server asks for one
+    #[arg(
+        long,
+        env = "FORETOKEN_API_KEY",
+        value_name = "KEY",
+        hide_env_values = true
+    )]
+    api_key: Option<String>,
     /// Model [default: the first that the server has]
     #[arg(long)]
     model: Option<String>,
@@ -52,7 +63,7 @@ pub(crate) struct Args {
 /// Talks until the end of the input (Ctrl-D). Ctrl-C stops an answer.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let runtime = child::small_runtime()?;
-    let client = Client::new();
+    let client = client(args.api_key.as_deref())?;
     let base = base_url(&args.url);
     let model = runtime.block_on(choose_model(&client, &base, args.model.as_deref()))?;
     let mut chat = Chat {
@@ -87,6 +98,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             Err(error) => return Err(error).context("cannot read the terminal"),
         }
     }
+}
+
+/// What sends requests, with this key.
+fn client(key: Option<&str>) -> anyhow::Result<Client> {
+    let mut headers = HeaderMap::new();
+    // Several may be good; one is enough.
+    if let Some(key) = key.and_then(|keys| keys.split(',').next()) {
+        let value = HeaderValue::from_str(&format!("Bearer {key}"));
+        let mut value = value.map_err(|_| usage("--api-key has characters that no key has"))?;
+        value.set_sensitive(true);
+        headers.insert(AUTHORIZATION, value);
+    }
+    let builder = Client::builder().default_headers(headers);
+    builder.build().context("cannot make an HTTP client")
 }
 
 /// A conversation.

@@ -4,6 +4,8 @@
 use std::{env, fs, future::Future, path::PathBuf};
 
 use anyhow::Context as _;
+use foretoken_protocol::tls::TlsFiles;
+use foretoken_router::RouterConfig;
 use foretoken_telemetry::{Exporting, Settings, Tracer};
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
@@ -46,6 +48,78 @@ impl ServiceArgs {
             stop::follow_parent(stop.clone()).context("cannot watch the parent process")?;
         }
         Ok(stop)
+    }
+}
+
+/// Flags of whoever serves HTTP to users.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct KeyArgs {
+    /// API key of which requests must bring one (Authorization: Bearer KEY); repeatable
+    #[arg(
+        long,
+        value_name = "KEY",
+        env = "FORETOKEN_API_KEY",
+        hide_env_values = true,
+        value_delimiter = ','
+    )]
+    api_key: Vec<String>,
+    /// More of them: a file with one on each line, or a folder of such files; read again when it changes
+    #[arg(long, value_name = "PATH")]
+    api_keys_from: Option<PathBuf>,
+}
+
+impl KeyArgs {
+    /// Whether any are said.
+    pub(crate) fn are_given(&self) -> bool {
+        !self.api_key.is_empty() || self.api_keys_from.is_some()
+    }
+
+    /// Puts what was said in place of what the configuration says.
+    pub(crate) fn overrides(&self, config: &mut RouterConfig) {
+        let Self {
+            api_key,
+            api_keys_from,
+        } = self;
+        if !api_key.is_empty() {
+            config.api_keys.clone_from(api_key);
+        }
+        if api_keys_from.is_some() {
+            config.api_keys_from.clone_from(api_keys_from);
+        }
+    }
+}
+
+/// Flags of every service that shows others a certificate.
+#[derive(Debug, Default, clap::Args)]
+#[expect(clippy::struct_field_names, reason = "flags are called after fields")]
+pub(crate) struct TlsArgs {
+    /// Certificate in PEM, shown to other services over TCP
+    #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_ca"])]
+    tls_certificate: Option<PathBuf>,
+    /// Its private key
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    tls_key: Option<PathBuf>,
+    /// Authorities whose certificates other services may have
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    tls_ca: Option<PathBuf>,
+}
+
+impl TlsArgs {
+    /// Puts what was said in place of what the configuration says.
+    pub(crate) fn overrides(self, tls: &mut Option<TlsFiles>) {
+        let Self {
+            tls_certificate,
+            tls_key,
+            tls_ca,
+        } = self;
+        // They come together or not at all.
+        if let (Some(certificate), Some(key), Some(ca)) = (tls_certificate, tls_key, tls_ca) {
+            *tls = Some(TlsFiles {
+                certificate,
+                key,
+                ca,
+            });
+        }
     }
 }
 

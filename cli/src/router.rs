@@ -6,7 +6,7 @@ use foretoken_registry::TargetEntry;
 use foretoken_router::{BindError, ModelConfig, Router, RouterConfig};
 
 use crate::{
-    child::{self, ServiceArgs},
+    child::{self, KeyArgs, ServiceArgs, TlsArgs},
     failure::usage,
     model::resolve,
     registry::RegistryArgs,
@@ -17,6 +17,10 @@ use crate::{
 pub(crate) struct Args {
     #[command(flatten)]
     service: ServiceArgs,
+    #[command(flatten)]
+    tls: TlsArgs,
+    #[command(flatten)]
+    keys: KeyArgs,
     /// Where HTTP is served, HOST:PORT [default: 127.0.0.1:8000]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
@@ -43,7 +47,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         .block_on(Router::bind(config))
         .map_err(|error| match error {
             BindError::Config(_) => usage(error.to_string()),
-            BindError::Model(_) | BindError::Registry(_) | BindError::Listen { .. } => error.into(),
+            BindError::Model(_)
+            | BindError::Registry(_)
+            | BindError::Tls(_)
+            | BindError::Keys(_)
+            | BindError::Listen { .. } => error.into(),
         })?;
     let address = router.address().to_string();
     let _context = runtime.enter();
@@ -62,6 +70,8 @@ impl Args {
     async fn into_config(self) -> anyhow::Result<RouterConfig> {
         let Self {
             service,
+            tls,
+            keys,
             listen,
             model,
             model_name,
@@ -70,6 +80,8 @@ impl Args {
         } = self;
         let mut config = service.read::<RouterConfig>()?;
         config.listen = listen.unwrap_or(config.listen);
+        tls.overrides(&mut config.tls);
+        keys.overrides(&mut config);
         config.registry = registry.over(config.registry)?;
         let Some(uri) = model else { return Ok(config) };
         let name = model_name.unwrap_or_else(|| "target".to_owned());

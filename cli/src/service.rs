@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 
 use foretoken_engine::runner::ModelRunner;
-use foretoken_protocol::Address;
+use foretoken_protocol::{Address, tls::TlsFiles};
 use foretoken_telemetry::Tracer;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    child::{self, ServiceArgs},
+    child::{self, ServiceArgs, TlsArgs},
     model::{Dtype, Loaded, ModelConfig},
     report::Reporter,
 };
@@ -27,6 +27,8 @@ pub(crate) struct EngineArgs {
     /// Where it listens, http://HOST:PORT or unix:/PATH; repeatable [default: any free port]
     #[arg(long, value_name = "ADDRESS")]
     listen: Vec<Address>,
+    #[command(flatten)]
+    tls: TlsArgs,
     /// Where /metrics, /health, /ready and /rounds are served, HOST:PORT
     #[arg(long, value_name = "ADDRESS")]
     metrics_listen: Option<String>,
@@ -54,6 +56,7 @@ pub(crate) struct Fields<'a> {
     pub(crate) instance: &'a mut String,
     pub(crate) listen: &'a mut Vec<Address>,
     pub(crate) metrics_listen: &'a mut Option<String>,
+    pub(crate) tls: &'a mut Option<TlsFiles>,
     pub(crate) prefix_cache: &'a mut bool,
     pub(crate) tokenizer_digest: &'a mut String,
     /// Tokens that end an output, where that matters.
@@ -139,6 +142,7 @@ impl EngineArgs {
             model: model_flags,
             instance,
             listen,
+            tls,
             metrics_listen,
             no_prefix_cache,
         } = self;
@@ -153,6 +157,7 @@ impl EngineArgs {
         if metrics_listen.is_some() {
             *fields.metrics_listen = metrics_listen;
         }
+        tls.overrides(fields.tls);
         *fields.prefix_cache &= !no_prefix_cache;
         Ok(File {
             model: model.overridden_by(model_flags),

@@ -92,6 +92,7 @@ impl Service for TargetService {
             instance: &mut config.instance,
             listen: &mut config.listen,
             metrics_listen: &mut config.metrics_listen,
+            tls: &mut config.tls,
             prefix_cache: &mut config.prefix_cache,
             tokenizer_digest: &mut config.tokenizer_digest,
             eos: Some(&mut config.eos),
@@ -101,7 +102,7 @@ impl Service for TargetService {
     fn bind(config: TargetConfig, runner: Box<dyn ModelRunner>) -> anyhow::Result<Self> {
         Self::bind(config, runner).map_err(|error| match error {
             BindError::Config(problem) => usage(problem.to_string()),
-            BindError::Listen(_) | BindError::Metrics(_) => error.into(),
+            BindError::Listen(_) | BindError::Metrics(_) | BindError::Tls(_) => error.into(),
         })
     }
 

@@ -18,6 +18,7 @@ use std::{
 
 use anyhow::Context as _;
 use foretoken_crds::{Manifest, Problem, object};
+use foretoken_router::RouterConfig;
 
 mod console;
 mod links;
@@ -31,7 +32,7 @@ pub(crate) use self::plan::uri;
 use self::{console::Console, plan::Plan, render::Tuning, state::StateFolder};
 use crate::{
     check::{describe, folder_of, needs_of_up, read},
-    child,
+    child::{self, KeyArgs},
     failure::{UsageError, usage},
     model::resolve,
 };
@@ -48,6 +49,8 @@ pub(crate) struct Args {
     /// Address of the HTTP API
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
+    #[command(flatten)]
+    keys: KeyArgs,
     /// Folder for sockets and configurations [default: foretoken/NAME among the user's state]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
@@ -92,7 +95,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         draft_threads: *draft_threads,
         prefix_cache: !no_prefix_cache,
     };
-    let programs = render::render(&plan, &state, &address, tuning)?;
+    let mut router = RouterConfig {
+        listen: address.clone(),
+        ..RouterConfig::default()
+    };
+    args.keys.overrides(&mut router);
+    if let Some(path) = &mut router.api_keys_from {
+        *path = fs::canonicalize(&*path)
+            .map_err(|error| usage(format!("cannot read {}: {error}", path.display())))?;
+    }
+    let programs = render::render(&plan, &state, router, tuning)?;
     let console = Console::new(programs.iter().map(|program| program.name.as_str()));
     runtime.block_on(supervise::supervise(
         &plan, &address, programs, &state, &console,
@@ -117,7 +129,16 @@ fn read_plan(args: &Args) -> anyhow::Result<Plan> {
     if !needs.is_empty() {
         return Err(explain(file, &needs));
     }
-    Plan::new(&manifest, folder, args.name.as_deref()).map_err(|problem| explain(file, &[problem]))
+    let name = args.name.as_deref();
+    let plan = Plan::new(&manifest, folder, name).map_err(|problem| explain(file, &[problem]))?;
+    if plan.asks_for_keys && !args.keys.are_given() {
+        return Err(usage(format!(
+            "{} asks for API keys (spec.router.apiKeys) of a Secret, which only a cluster has: give \
+             them with --api-key, --api-keys-from or FORETOKEN_API_KEY",
+            file.display()
+        )));
+    }
+    Ok(plan)
 }
 
 fn explain(file: &Path, problems: &[Problem]) -> anyhow::Error {

@@ -297,6 +297,20 @@ pub struct RouterSpec {
     /// Routes of the Gateway API, instead of `exposure`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<Gateway>,
+    /// Keys of which requests must bring one (`Authorization: Bearer KEY`); absent: none is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api_keys: Option<ApiKeys>,
+}
+
+/// Where API keys come from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ApiKeys {
+    /// A Secret of the deployment's namespace, whose every entry has keys, one on each line. Pods wait
+    /// until it exists; changes are read within a minute or two. `foretoken up` takes keys as flags
+    /// instead.
+    #[schemars(length(min = 1, max = MAX_PREFIXED), regex(pattern = DOMAIN))]
+    pub secret_name: String,
 }
 
 impl Default for RouterSpec {
@@ -305,6 +319,7 @@ impl Default for RouterSpec {
             replicas: 1,
             exposure: None,
             gateway: None,
+            api_keys: None,
         }
     }
 }

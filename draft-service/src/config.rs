@@ -1,8 +1,8 @@
 //! What a speculation endpoint is told when it starts.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
-use foretoken_protocol::Address;
+use foretoken_protocol::{Address, tls::TlsFiles};
 use foretoken_registry::RegistryConfig;
 use foretoken_service::config::{OutOfRange, at_least_one, seconds};
 use serde::{Deserialize, Serialize};
@@ -17,6 +17,13 @@ pub struct DraftConfig {
     /// Where targets connect: `http://host:port` (port 0: any free one) or `unix:/path`; several
     /// are served at once. Default `http://127.0.0.1:0`.
     pub listen: Vec<Address>,
+    /// Its certificate, and whose it accepts, for everything that comes over TCP: targets are whoever
+    /// their certificates say. Default none: clear text, and targets are believed.
+    pub tls: Option<TlsFiles>,
+    /// A file that says which namespaces' deployments may use the endpoint, `"all"` or
+    /// `{"only": ["NAMESPACE"]}`, read again when it changes; one that is taken away loses its
+    /// sessions. Default none: all.
+    pub grants: Option<PathBuf>,
     /// Where `/metrics`, `/health` and `/ready` are served, `host:port`; none: nowhere. Default none.
     pub metrics_listen: Option<String>,
     /// Where the endpoint makes itself known, if it does: etcd. Default none.
@@ -83,7 +90,7 @@ impl Default for AnnounceConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QuotaConfig {
-    /// Whose; targets say it when they dial.
+    /// Whose; it is in targets' certificates, or what they say when they dial.
     pub namespace: String,
     /// Most sessions at once. Default no limit of its own.
     #[serde(default)]
@@ -99,6 +106,8 @@ impl Default for DraftConfig {
         Self {
             instance: "draft".into(),
             listen: vec![Address::loopback(0)],
+            tls: None,
+            grants: None,
             metrics_listen: None,
             registry: None,
             announce: None,

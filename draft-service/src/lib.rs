@@ -13,6 +13,7 @@
 //! pages and slot are free as soon as it is closed, its link is lost or its lease runs out.
 
 pub mod config;
+mod grants;
 mod in_process;
 mod inbox;
 mod metrics;
@@ -22,5 +23,6 @@ mod warmup;
 mod worker;
 
 pub use config::{AnnounceConfig, DraftConfig, QuotaConfig};
+pub use grants::GrantsError;
 pub use in_process::InProcess;
 pub use service::{BindError, DraftService, RunError};

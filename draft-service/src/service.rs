@@ -18,8 +18,10 @@ use foretoken_engine::{
 use foretoken_protocol::{
     Address, Listener,
     link::{
-        Limits, LinkOptions, LinkServer, Mailbox, Postbox, Transport, TransportOptions, Welcome,
+        Limits, LinkOptions, LinkServer, Mailbox, Postbox, Terms, Transport, TransportOptions,
+        Welcome,
     },
+    tls::{Role, Tls, TlsError},
 };
 use foretoken_registry::{AnnounceError, Announced, Announcement, EndpointEntry};
 use foretoken_service::{
@@ -32,7 +34,14 @@ use foretoken_telemetry::Tracer;
 use tokio::{sync::oneshot, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::{config::DraftConfig, inbox::Message, metrics::Metrics, warmup, worker::Worker};
+use crate::{
+    config::DraftConfig,
+    grants::{GrantsError, GrantsFile},
+    inbox::Message,
+    metrics::Metrics,
+    warmup,
+    worker::Worker,
+};
 
 /// Why an endpoint cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +52,12 @@ pub enum BindError {
     /// An address to serve on is not to be had.
     #[error(transparent)]
     Listen(#[from] foretoken_protocol::BindError),
+    /// The certificate cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The file of grants cannot be used.
+    #[error(transparent)]
+    Grants(#[from] GrantsError),
     /// The observation port is not to be had.
     #[error(transparent)]
     Metrics(#[from] observation::BindError),
@@ -77,6 +92,7 @@ pub enum RunError {
 pub struct DraftService {
     config: DraftConfig,
     runner: Box<dyn ModelRunner>,
+    grants: Option<GrantsFile>,
     listeners: Vec<Listener>,
     observation: Option<Observation>,
     tracer: Tracer,
@@ -86,11 +102,10 @@ impl DraftService {
     /// Checks the configuration and binds its sockets. Needs no runtime.
     pub fn bind(config: DraftConfig, runner: Box<dyn ModelRunner>) -> Result<Self, BindError> {
         config.validate()?;
-        let listeners = config
-            .listen
-            .iter()
-            .map(Listener::bind)
-            .collect::<Result<_, _>>()?;
+        let tls = config.tls.as_ref();
+        let tls = tls.map(|files| Tls::open(files, Role::Draft)).transpose()?;
+        let grants = config.grants.clone().map(GrantsFile::open).transpose()?;
+        let listeners = Listener::bind_all(&config.listen, tls.as_ref())?;
         let observation = config
             .metrics_listen
             .as_deref()
@@ -99,6 +114,7 @@ impl DraftService {
         Ok(Self {
             config,
             runner,
+            grants,
             listeners,
             observation,
             tracer: Tracer::default(),
@@ -129,14 +145,18 @@ impl DraftService {
         let Self {
             config,
             runner,
+            grants,
             listeners,
             observation,
             tracer,
         } = self;
         let (metrics, mut registry) = Metrics::new(&config.instance, runner.info());
         tracer.register(&mut registry);
-        let transport =
-            Transport::start(TransportOptions { spin: config.spin }).map_err(RunError::Thread)?;
+        let options = TransportOptions {
+            spin: config.spin,
+            tls: None,
+        };
+        let transport = Transport::start(options).map_err(RunError::Thread)?;
         // The engine thread moves the links' bytes while it waits for messages.
         let (postbox, inbox) = transport.mailbox();
         let postbox = StopOnDrop(postbox);
@@ -155,7 +175,11 @@ impl DraftService {
             };
             tasks.spawn(observation.serve(observed, links.clone()));
         }
-        let welcome = welcome(&config, runner.info());
+        let mut terms = Terms::new(welcome(&config, runner.info()), LinkOptions::default());
+        if let Some(grants) = grants {
+            terms = terms.granted_to(grants.watch());
+            tasks.spawn(grants.follow(links.clone()));
+        }
         let shown = Shown {
             metrics,
             feed,
@@ -170,7 +194,7 @@ impl DraftService {
             if warm.await.is_err() {
                 return Err(RunError::Engine);
             }
-            let servers = serve(listeners, &transport, &welcome, &links, &postbox.0)?;
+            let servers = serve(listeners, &transport, &terms, &links, &postbox.0)?;
             // A thread that has ended since is noticed below.
             let _ = engine.servers.send(servers);
             ready.store(true, Ordering::Relaxed);
@@ -302,7 +326,7 @@ impl EngineThread {
 fn serve(
     listeners: Vec<Listener>,
     transport: &Transport,
-    welcome: &Welcome,
+    terms: &Terms,
     links: &CancellationToken,
     inbox: &Postbox<Message>,
 ) -> Result<Vec<LinkServer>, RunError> {
@@ -314,13 +338,7 @@ fn serve(
             let _ = inbox.post(Message::Link(index, event));
         };
         transport
-            .serve(
-                listener,
-                welcome.clone(),
-                LinkOptions::default(),
-                links,
-                on_event,
-            )
+            .serve(listener, terms.clone(), links, on_event)
             .map_err(|source| RunError::Serve { address, source })
     };
     listeners.into_iter().enumerate().map(listen).collect()

@@ -2,8 +2,11 @@
 
 use std::{collections::BTreeSet, net::IpAddr, path::PathBuf, time::Duration};
 
+use foretoken_protocol::tls::TlsFiles;
 use foretoken_registry::{RegistryConfig, TargetEntry};
 use serde::{Deserialize, Serialize};
+
+use crate::keys::is_key;
 
 /// Everything a router needs. Every field but `models` has a default, so a file names only what
 /// differs; unknown fields are errors.
@@ -19,9 +22,15 @@ pub struct RouterConfig {
     /// Where further targets are found, on top of those of `targets`: a file that is read again when
     /// it changes, the Services of a cluster, or etcd. Default none.
     pub registry: Option<RegistryConfig>,
+    /// Its certificate, and whose it accepts, for targets that are dialled over TCP: they have to be
+    /// targets of its namespace. HTTP is served in clear text all the same. Default none: clear text.
+    pub tls: Option<TlsFiles>,
     /// Keys of which requests must bring one (`Authorization: Bearer KEY`); empty: none is asked
     /// for. Default empty.
     pub api_keys: Vec<String>,
+    /// A file with more of them, one on each line (`#` begins a comment), or a folder of such files,
+    /// as a mounted Secret is one; read again when it changes. It must have at least one. Default none.
+    pub api_keys_from: Option<PathBuf>,
     /// Longest request body. Default 16 MiB.
     pub max_body_bytes: usize,
     /// How long the head of a request may take to come, and how long a connection may be idle.
@@ -33,6 +42,16 @@ pub struct RouterConfig {
     pub body: Duration,
     /// Most choices one request may ask for, over all its prompts. Default 256.
     pub max_choices: usize,
+    /// Most requests that are answered at once; more get 429 and may come again. Default 4096.
+    pub max_requests: usize,
+    /// Most messages of a conversation. Default 4096.
+    pub max_messages: usize,
+    /// Most tokens of a prompt; 0: as many as the model has room for. Default 0.
+    pub max_prompt_tokens: u32,
+    /// Most stop strings, and most stop tokens. Default 64.
+    pub max_stops: usize,
+    /// Most entries of `logit_bias`. Default 1024.
+    pub max_logit_biases: usize,
     /// How often a target is asked how it is. Default 1 s.
     #[serde(rename = "probe_seconds", with = "seconds")]
     pub probe: Duration,
@@ -64,11 +83,18 @@ impl Default for RouterConfig {
             models: Vec::new(),
             targets: Vec::new(),
             registry: None,
+            tls: None,
             api_keys: Vec::new(),
+            api_keys_from: None,
             max_body_bytes: 16 << 20,
             head: Duration::from_secs(30),
             body: Duration::from_secs(60),
             max_choices: 256,
+            max_requests: 4096,
+            max_messages: 4096,
+            max_prompt_tokens: 0,
+            max_stops: 64,
+            max_logit_biases: 1024,
             probe: Duration::from_secs(1),
             replay: Duration::from_secs(60),
             max_replays: 8,
@@ -143,6 +169,8 @@ impl RouterConfig {
         for (field, value) in [
             ("max_body_bytes", self.max_body_bytes),
             ("max_choices", self.max_choices),
+            ("max_requests", self.max_requests),
+            ("max_messages", self.max_messages),
         ] {
             if value == 0 {
                 say(field, "0".to_owned(), "at least 1");
@@ -158,7 +186,7 @@ impl RouterConfig {
             }
         }
         for (i, key) in self.api_keys.iter().enumerate() {
-            if key.is_empty() || !key.bytes().all(|b| b.is_ascii_graphic()) {
+            if !is_key(key) {
                 say(
                     &format!("api_keys[{i}]"),
                     "hidden".to_owned(),

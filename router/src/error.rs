@@ -9,6 +9,8 @@ use axum::{
 };
 use serde_json::json;
 
+use crate::server::{MAX_FIELDS, MAX_HEAD};
+
 /// An answer that is an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ApiError {
@@ -60,6 +62,17 @@ impl ApiError {
         }
     }
 
+    /// The prompt is longer than this router takes.
+    pub(crate) fn too_many_tokens(prompt: usize, most: usize, param: &str) -> Self {
+        Self {
+            param: Some(param.to_owned()),
+            code: Some("prompt_too_long"),
+            ..Self::invalid(format!(
+                "the prompt has {prompt} tokens; this server takes at most {most}: shorten it"
+            ))
+        }
+    }
+
     /// The prompt's text is so long that its tokens need no counting.
     pub(crate) fn hopelessly_long(bytes: usize, limit: u32, param: &str) -> Self {
         Self {
@@ -105,6 +118,27 @@ impl ApiError {
         }
     }
 
+    pub(crate) fn head_too_large(fields: usize, bytes: usize) -> Self {
+        let message = format!(
+            "the request has {fields} header fields of {bytes} bytes; at most {MAX_FIELDS} of \
+             {MAX_HEAD} bytes are taken"
+        );
+        Self {
+            code: Some("headers_too_large"),
+            ..Self::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, message)
+        }
+    }
+
+    pub(crate) fn too_many_requests(most: usize) -> Self {
+        let message =
+            format!("{most} requests are being answered, which is as many as can be: try again");
+        Self {
+            code: Some("too_many_requests"),
+            retry_after: Some(1),
+            ..Self::new(StatusCode::TOO_MANY_REQUESTS, message)
+        }
+    }
+
     pub(crate) fn body_too_slow(patience: Duration) -> Self {
         let seconds = patience.as_secs_f64();
         let message = format!("the request body did not come within {seconds} s");
@@ -141,6 +175,7 @@ impl ApiError {
     fn kind(&self) -> &'static str {
         match self.status.as_u16() {
             401 => "authentication_error",
+            429 => "rate_limit_error",
             400..=499 => "invalid_request_error",
             _ => "server_error",
         }

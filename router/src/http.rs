@@ -23,6 +23,7 @@ use crate::{
     error::ApiError,
     model::Model,
     request::fields::{Fields, parse_body},
+    server::{MAX_FIELDS, MAX_HEAD},
     service::Shared,
 };
 
@@ -70,7 +71,10 @@ async fn around(State(shared): State<Arc<Shared>>, mut request: Request, next: N
     let trace = begin_trace(&shared, path, &request);
     request.extensions_mut().insert(trace.clone());
     request.extensions_mut().insert(RequestId(id.clone()));
-    let mut response = if needs_key(path) && !has_key(&shared.config.api_keys, request.headers()) {
+    let (fields, bytes) = size(request.headers());
+    let mut response = if fields > MAX_FIELDS || bytes > MAX_HEAD {
+        ApiError::head_too_large(fields, bytes).into_response()
+    } else if needs_key(path) && !shared.keys.allow(key(request.headers())) {
         ApiError::unauthorized().into_response()
     } else {
         next.run(request).await
@@ -110,6 +114,12 @@ fn begin_trace(shared: &Shared, path: &'static str, request: &Request) -> Trace 
     trace
 }
 
+/// Number of header fields, and their bytes.
+fn size(headers: &HeaderMap) -> (usize, usize) {
+    let bytes = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len();
+    (headers.len(), headers.iter().map(bytes).sum())
+}
+
 /// The path as a label: a fixed set, whatever clients ask for.
 fn known_path(path: &str) -> &'static str {
     const KNOWN: [&str; 9] = [
@@ -137,24 +147,11 @@ fn needs_key(path: &str) -> bool {
     !matches!(path, "/health" | "/live" | "/ready" | "/metrics")
 }
 
-fn has_key(keys: &[String], headers: &HeaderMap) -> bool {
-    if keys.is_empty() {
-        return true;
-    }
-    let given = headers
-        .get(header::AUTHORIZATION)
-        .and_then(|value| value.to_str().ok());
-    let Some(given) = given.and_then(|value| value.strip_prefix("Bearer ")) else {
-        return false;
-    };
-    // All keys are compared in full, so the time taken tells nothing about them.
-    keys.iter().fold(false, |found, key| {
-        found | same(key.as_bytes(), given.trim().as_bytes())
-    })
-}
-
-fn same(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |differ, (x, y)| differ | (x ^ y)) == 0
+/// The key that a request brings.
+fn key(headers: &HeaderMap) -> Option<&str> {
+    let given = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, key) = given.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then_some(key.trim())
 }
 
 /// The client's id if it is short and printable, else a new one.

@@ -17,6 +17,7 @@ pub mod config;
 mod error;
 mod generation;
 mod http;
+mod keys;
 mod metrics;
 mod model;
 mod request;

@@ -1,8 +1,8 @@
 //! Connections: taking them, how long clients may be silent, ending them.
 //!
-//! A head that does not come in time, and a connection that is idle as long, are hung up on. How
-//! large a head may be is hyper's: about 400 KiB and 100 fields, then 431. Bodies have limits of
-//! their own, where they are read.
+//! A head that does not come in time, and a connection that is idle as long, are hung up on. A head
+//! that is too large gets an answer that says so, up to what a connection has room for; beyond that a
+//! bare 431. Bodies have limits of their own, where they are read.
 
 use std::{io, pin::pin, time::Duration};
 
@@ -17,6 +17,14 @@ use tokio::{
     task::JoinSet,
 };
 use tokio_util::sync::CancellationToken;
+
+/// Most header fields of a request.
+pub(crate) const MAX_FIELDS: usize = 100;
+/// Most bytes of them.
+pub(crate) const MAX_HEAD: usize = 64 << 10;
+/// Most fields and bytes that are read to be told that they are too many.
+const MOST_FIELDS: usize = 4 * MAX_FIELDS;
+const MOST_HEAD: usize = 4 * MAX_HEAD;
 
 /// Wait after the system had no room for another connection.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -75,6 +83,8 @@ async fn connection(stream: TcpStream, app: Router, head: Duration, stop: Cancel
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(head)
+        .max_headers(MOST_FIELDS)
+        .max_buf_size(MOST_HEAD)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     let ended = tokio::select! {

@@ -7,14 +7,19 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
+use foretoken_protocol::tls::{Role, Tls, TlsError};
 use foretoken_registry::{Directory, Interest, OpenError, Registry};
 use foretoken_telemetry::Tracer;
-use tokio::{net::TcpListener, sync::watch};
+use tokio::{
+    net::TcpListener,
+    sync::{Semaphore, watch},
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     config::{ConfigError, RouterConfig},
     http,
+    keys::{Keys, KeysError},
     metrics::Metrics,
     model::{Model, ModelError},
     server,
@@ -25,6 +30,9 @@ use crate::{
 pub(crate) struct Shared {
     pub(crate) config: RouterConfig,
     pub(crate) models: Vec<Arc<Model>>,
+    pub(crate) keys: Keys,
+    /// Places for requests that are answered at the same time.
+    pub(crate) places: Arc<Semaphore>,
     pub(crate) targets: Targets,
     pub(crate) metrics: Metrics,
     pub(crate) tracer: Tracer,
@@ -44,6 +52,12 @@ pub enum BindError {
     /// The registry of targets cannot be used.
     #[error(transparent)]
     Registry(#[from] OpenError),
+    /// The files of API keys cannot be used.
+    #[error(transparent)]
+    Keys(#[from] KeysError),
+    /// The certificate cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The address cannot be listened on.
     #[error("cannot listen on {address}: {source}{}", hint(source))]
     Listen {
@@ -82,6 +96,11 @@ impl Router {
     /// See [`BindError`].
     pub async fn bind(config: RouterConfig) -> Result<Self, BindError> {
         config.check().map_err(BindError::Config)?;
+        let keys = Keys::open(&config.api_keys, config.api_keys_from.as_deref())?;
+        let tls = config.tls.as_ref();
+        let tls = tls
+            .map(|files| Tls::open(files, Role::Router))
+            .transpose()?;
         let models = config
             .models
             .iter()
@@ -105,10 +124,13 @@ impl Router {
             (model.name.clone(), digest)
         });
         let tokenizers = tokenizers.collect();
+        let places = config.max_requests.min(Semaphore::MAX_PERMITS);
         let shared = Shared {
             config,
             models,
-            targets: Targets::new(tokenizers),
+            places: Arc::new(Semaphore::new(places)),
+            keys,
+            targets: Targets::new(tokenizers, tls),
             metrics: Metrics::new(),
             tracer: Tracer::default(),
             created,

@@ -18,7 +18,10 @@ use std::{
     time::Duration,
 };
 
-use foretoken_protocol::generate::{GenerateClient, TargetInfo};
+use foretoken_protocol::{
+    generate::{GenerateClient, TargetInfo},
+    tls::Tls,
+};
 use foretoken_registry::{Directory, TargetEntry};
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use tokio::{
@@ -53,15 +56,28 @@ struct State {
     ready: bool,
     /// As of the last probe that was answered.
     info: Option<Arc<TargetInfo>>,
-    /// Somebody else answers at its address.
-    stranger: bool,
     /// Full until then: it said so.
     busy_until: Option<Instant>,
+    /// Why the last probe failed.
+    trouble: Option<String>,
+}
+
+impl State {
+    /// A probe failed, for this reason; gives it back if it is news.
+    fn fail(&mut self, cause: String) -> String {
+        self.ready = false;
+        let known = self.trouble.replace(cause.clone());
+        if known.as_ref() == Some(&cause) {
+            String::new()
+        } else {
+            cause
+        }
+    }
 }
 
 impl Target {
-    fn new(entry: TargetEntry) -> Self {
-        let client = GenerateClient::new(entry.name.clone(), entry.address.clone());
+    fn new(entry: TargetEntry, tls: Option<Tls>) -> Self {
+        let client = GenerateClient::new(entry.name.clone(), entry.address.clone()).with_tls(tls);
         Self {
             entry,
             client,
@@ -151,6 +167,7 @@ pub(crate) enum NoTarget {
 
 /// All targets.
 pub(crate) struct Targets {
+    tls: Option<Tls>,
     table: Mutex<BTreeMap<String, Arc<Target>>>,
     /// Digest of the tokenizer of each model.
     tokenizers: BTreeMap<String, String>,
@@ -166,9 +183,11 @@ pub(crate) struct Targets {
 }
 
 impl Targets {
-    /// None yet, of models whose tokenizers have these digests.
-    pub(crate) fn new(tokenizers: BTreeMap<String, String>) -> Self {
+    /// None yet, of models whose tokenizers have these digests; those that are found are dialled with
+    /// `tls`, if there is any.
+    pub(crate) fn new(tokenizers: BTreeMap<String, String>, tls: Option<Tls>) -> Self {
         Self {
+            tls,
             table: Mutex::default(),
             tokenizers,
             left: Mutex::default(),
@@ -195,7 +214,8 @@ impl Targets {
                 .get(&entry.name)
                 .filter(|target| target.entry == *entry)
                 .cloned();
-            let target = same.unwrap_or_else(|| Arc::new(Target::new(entry.clone())));
+            let target =
+                same.unwrap_or_else(|| Arc::new(Target::new(entry.clone(), self.tls.clone())));
             next.insert(entry.name.clone(), target);
         }
         let before = std::mem::replace(&mut *table, next);
@@ -254,41 +274,38 @@ impl Targets {
         let answer = tokio::time::timeout(PROBE_TIMEOUT, target.client.info()).await;
         let mut state = target.state();
         let was = state.ready;
-        let answer = answer.ok().and_then(Result::ok);
-        // Addresses are used again: somebody else may answer there now.
-        let stranger = answer
-            .as_ref()
-            .filter(|info| self.is_stranger(target, info));
-        if let Some(info) = stranger
-            && !state.stranger
-        {
-            tracing::warn!(
-                target = target.entry.name, address = %target.entry.address, instance = info.instance,
-                "who answers has another tokenizer than the model: it is no target of it"
-            );
-        }
-        state.stranger = stranger.is_some();
-        let answer = answer.filter(|_| !state.stranger);
-        if let Some(info) = answer {
-            if info.load.draining {
-                self.left(&target.entry.model);
+        let cause = match answer {
+            // Addresses are used again: somebody else may answer there now.
+            Ok(Ok(info)) if self.is_stranger(target, &info) => state.fail(format!(
+                "{} answers, which has another tokenizer than the model: it is no target of it",
+                info.instance
+            )),
+            Ok(Ok(info)) => {
+                if info.load.draining {
+                    self.left(&target.entry.model);
+                }
+                state.ready = true;
+                state.info = Some(Arc::new(info));
+                state.trouble = None;
+                self.ever_ready.store(true, Ordering::Relaxed);
+                String::new()
             }
-            state.ready = true;
-            state.info = Some(Arc::new(info));
-            self.ever_ready.store(true, Ordering::Relaxed);
-        } else {
-            state.ready = false;
-            if was {
-                self.left(&target.entry.model);
-            }
+            Ok(Err(error)) => state.fail(error.to_string()),
+            Err(_) => state.fail("no answer in time".to_owned()),
+        };
+        if was && !state.ready {
+            self.left(&target.entry.model);
         }
         if was != state.ready {
             let name = &target.entry.name;
             if state.ready {
                 tracing::info!(target = name, address = %target.entry.address, "target is ready");
             } else {
-                tracing::warn!(target = name, address = %target.entry.address, "target is gone");
+                tracing::warn!(target = name, address = %target.entry.address, cause, "target is gone");
             }
+        } else if !cause.is_empty() {
+            let name = &target.entry.name;
+            tracing::warn!(target = name, address = %target.entry.address, cause, "target cannot be used");
         }
         drop(state);
         self.changed.send_modify(|count| *count += 1);

@@ -4,7 +4,7 @@ mod policy;
 
 use std::time::Duration;
 
-use foretoken_protocol::Address;
+use foretoken_protocol::{Address, tls::TlsFiles};
 use foretoken_registry::RegistryConfig;
 use foretoken_service::config::{OutOfRange, at_least_one, seconds};
 use foretoken_speculation::{
@@ -34,6 +34,9 @@ pub struct TargetConfig {
     /// Where routers connect: `http://host:port` (port 0: any free one) or `unix:/path`; several
     /// are served at once. Default `http://127.0.0.1:0`.
     pub listen: Vec<Address>,
+    /// Its certificate, and whose it accepts, for everything that goes over TCP: routers have to be of
+    /// its namespace, and endpoints be endpoints. Default none: clear text.
+    pub tls: Option<TlsFiles>,
     /// Where `/metrics`, `/health`, `/ready` and `/rounds` are served, `host:port`; none: nowhere.
     /// Default none.
     pub metrics_listen: Option<String>,
@@ -98,6 +101,7 @@ impl Default for TargetConfig {
             namespace: String::new(),
             deployment: String::new(),
             listen: vec![Address::loopback(0)],
+            tls: None,
             metrics_listen: None,
             observe_tokens: false,
             tokenizer_digest: String::new(),

@@ -22,6 +22,7 @@ use foretoken_protocol::{
         serve_generate,
     },
     link::{Mailbox, Postbox, Transport, TransportOptions},
+    tls::{Role, Tls, TlsError},
 };
 use foretoken_registry::{AnnounceError, Announced, OpenError, TargetEntry};
 use foretoken_service::{
@@ -56,6 +57,9 @@ pub enum BindError {
     /// An address to serve on is not to be had.
     #[error(transparent)]
     Listen(#[from] foretoken_protocol::BindError),
+    /// The certificate cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The observation port is not to be had.
     #[error(transparent)]
     Metrics(#[from] observation::BindError),
@@ -88,6 +92,7 @@ pub enum RunError {
 pub struct TargetService {
     config: TargetConfig,
     runner: Box<dyn ModelRunner>,
+    tls: Option<Tls>,
     listeners: Vec<Listener>,
     observation: Option<Observation>,
     links: LinkBoard,
@@ -98,11 +103,11 @@ impl TargetService {
     /// Checks the configuration and binds its sockets. Needs no runtime.
     pub fn bind(config: TargetConfig, runner: Box<dyn ModelRunner>) -> Result<Self, BindError> {
         config.validate()?;
-        let listeners = config
-            .listen
-            .iter()
-            .map(Listener::bind)
-            .collect::<Result<_, _>>()?;
+        let tls = config.tls.as_ref();
+        let tls = tls
+            .map(|files| Tls::open(files, Role::Target))
+            .transpose()?;
+        let listeners = Listener::bind_all(&config.listen, tls.as_ref())?;
         let observation = config
             .metrics_listen
             .as_deref()
@@ -111,6 +116,7 @@ impl TargetService {
         Ok(Self {
             config,
             runner,
+            tls,
             listeners,
             observation,
             links: LinkBoard::default(),
@@ -203,6 +209,7 @@ impl Serving {
         let TargetService {
             config,
             runner,
+            tls,
             listeners: _,
             observation,
             links,
@@ -213,7 +220,10 @@ impl Serving {
         tracer.register(&mut registry);
         let gauges = Arc::new(Gauges::default());
         let ready = Arc::new(AtomicBool::new(false));
-        let options = TransportOptions { spin: config.spin };
+        let options = TransportOptions {
+            spin: config.spin,
+            tls,
+        };
         let transport = Transport::start(options).map_err(RunError::Thread)?;
         // The engine thread moves the links' bytes while it waits for messages.
         let (postbox, inbox) = transport.mailbox();

@@ -22,6 +22,8 @@ pub(super) struct Plan {
     pub(super) name: String,
     /// Name that clients use for the model.
     pub(super) served_name: String,
+    /// Whether requests are to bring keys.
+    pub(super) asks_for_keys: bool,
     /// The model that decides.
     pub(super) target: Replicas,
     /// Who proposes.
@@ -81,6 +83,7 @@ impl Plan {
         let mut plan = Self {
             name: object::name(&object.metadata).to_owned(),
             served_name: object.served_name().to_owned(),
+            asks_for_keys: (spec.router.as_ref()).is_some_and(|router| router.api_keys.is_some()),
             target: Replicas {
                 uri: uri(&spec.model, folder),
                 dtype: dtype(spec.target.dtype),

@@ -1,6 +1,6 @@
 //! The configuration of every process.
 
-use std::fs;
+use std::{fs::File, io::Write as _, os::unix::fs::OpenOptionsExt as _};
 
 use anyhow::Context as _;
 use foretoken_draft::DraftConfig;
@@ -72,11 +72,11 @@ impl Role {
 }
 
 /// Writes all configurations and returns the processes; the router comes last, because it needs
-/// the others.
+/// the others. `router` is what it is told besides who exists.
 pub(super) fn render(
     plan: &Plan,
     state: &StateFolder,
-    address: &str,
+    router: RouterConfig,
     tuning: Tuning,
 ) -> anyhow::Result<Vec<Program>> {
     let mut directory = Directory::default();
@@ -115,13 +115,12 @@ pub(super) fn render(
     }
     write_directory(&registry, &directory)?;
     let router = RouterConfig {
-        listen: address.to_owned(),
         models: vec![foretoken_router::ModelConfig {
             name: plan.served_name.clone(),
             folder: plan.target.uri.clone().into(),
         }],
         registry: Some(registry.into()),
-        ..RouterConfig::default()
+        ..router
     };
     programs.push(program(
         state,
@@ -189,7 +188,13 @@ fn program(
     config: &impl Serialize,
 ) -> anyhow::Result<Program> {
     let path = state.file(&format!("{name}.json"));
-    fs::write(&path, serde_json::to_string_pretty(config)?)
+    let text = serde_json::to_string_pretty(config)?;
+    // API keys are in one of them.
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options
+        .open(&path)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
         .with_context(|| format!("cannot write {}", path.display()))?;
     let path = path
         .to_str()

@@ -3,9 +3,10 @@
 use std::{fmt, path::PathBuf, str::FromStr};
 
 mod listen;
+mod socket;
 
 pub use listen::{BindError, Listener};
-pub(crate) use listen::{Incoming, Socket};
+pub(crate) use socket::{Incoming, Socket};
 
 /// Where a service listens or is found. Written `http://host:port` or `unix:/path`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -57,7 +58,9 @@ impl FromStr for Address {
             return Ok(Self::Unix(path.into()));
         }
         if text.starts_with("https://") {
-            return Err(fail("TLS is not supported here"));
+            return Err(fail(
+                "TLS is a matter of certificates (tls), not of the address",
+            ));
         }
         let rest = text.strip_prefix("http://").unwrap_or(text);
         let rest = rest.strip_suffix('/').unwrap_or(rest);

@@ -13,6 +13,7 @@
 pub mod address;
 pub mod generate;
 pub mod link;
+pub mod tls;
 mod wire;
 
 pub use address::{Address, BindError, Listener};

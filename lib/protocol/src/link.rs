@@ -19,6 +19,7 @@ mod dial;
 mod distribution;
 mod event;
 mod frame;
+mod grants;
 mod mailbox;
 mod message;
 mod pump;
@@ -37,6 +38,7 @@ pub use frame::{
     DraftFrame, FrameError, MAX_MESSAGES, TargetFrame, VERSION, decode_draft_frame,
     decode_target_frame, encode_draft_frame, encode_target_frame,
 };
+pub use grants::{Grants, Terms};
 pub use mailbox::{Mailbox, Postbox};
 pub use serve::LinkServer;
 pub use size::WireSize;

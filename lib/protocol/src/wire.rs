@@ -30,6 +30,17 @@ pub(crate) mod proto {
     }
 }
 
+/// An error and its causes, which tonic and hyper keep to themselves otherwise.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
 /// A domain type and its form on the wire.
 pub(crate) trait Wire: Sized {
     type Proto;

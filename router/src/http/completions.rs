@@ -57,10 +57,17 @@ async fn answer(
     body: Body,
 ) -> Result<Response, ApiError> {
     let arrived = Instant::now();
+    let place = Arc::clone(&shared.places).try_acquire_owned();
+    let place = place.map_err(|_| ApiError::too_many_requests(shared.config.max_requests))?;
     let job = with_body(Arc::clone(&shared), body, move |shared, body| {
         let model = named_model(shared, body)?;
+        let config = &shared.config;
         let limits = Limits {
-            max_choices: shared.config.max_choices,
+            max_choices: config.max_choices,
+            max_messages: config.max_messages,
+            max_prompt_tokens: config.max_prompt_tokens,
+            max_stops: config.max_stops,
+            max_logit_biases: config.max_logit_biases,
             max_positions: max_positions(shared, &model),
         };
         match shape {
@@ -90,7 +97,9 @@ async fn answer(
             .map(|g| g.tally().prompt_logprobs.clone())
             .collect();
         let chunks = Chunks::new(Arc::clone(&job), &envelope, prompts);
-        return Ok(streamed(chunks, merge(&job, generations)));
+        // The place is given back when the stream has ended or its reader has gone.
+        let updates = merge(&job, generations).inspect(move |_| _ = &place);
+        return Ok(streamed(chunks, updates.boxed()));
     }
     let mut updates = merge(&job, generations);
     let mut choices = vec![Collected::default(); job.choices()];

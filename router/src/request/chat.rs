@@ -9,7 +9,7 @@ use super::{
     Job, Prompt, Shape,
     completion::encode,
     fields::Fields,
-    sampling::{self, Given, Limits, MAX_LOGPROBS},
+    sampling::{self, Given, Limits, MAX_LOGPROBS, at_most},
 };
 use crate::{error::ApiError, model::Model};
 
@@ -58,6 +58,10 @@ pub(crate) fn prompt(
 ) -> Result<Prompt, ApiError> {
     let fields = Fields::new(body);
     let messages = messages(fields)?;
+    if let Some(limits) = limits {
+        let number = messages.as_array().map_or(0, Vec::len);
+        at_most(fields, "messages", number, limits.max_messages)?;
+    }
     let variables = match fields.get("chat_template_kwargs") {
         None => Map::new(),
         Some(Value::Object(map)) => map.clone(),

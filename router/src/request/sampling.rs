@@ -23,6 +23,9 @@ const MAX_LOOKAHEAD: i64 = 32;
 /// Bits of a drawn seed: as many as a JSON number carries everywhere.
 const SEED_BITS: u32 = 53;
 
+/// Most bytes of a stop string: what may be the beginning of one is held back.
+const LONGEST_STOP: usize = 4096;
+
 /// Most bytes of a `cache_salt`.
 const LONGEST_SALT: usize = 1024;
 
@@ -40,8 +43,17 @@ pub(super) struct Given {
 
 /// Limits of the router and the model's targets.
 #[derive(Clone, Copy)]
+#[expect(
+    clippy::struct_field_names,
+    reason = "the names are those of the configuration"
+)]
 pub(crate) struct Limits {
     pub(crate) max_choices: usize,
+    pub(crate) max_messages: usize,
+    /// 0: no limit but the model's.
+    pub(crate) max_prompt_tokens: u32,
+    pub(crate) max_stops: usize,
+    pub(crate) max_logit_biases: usize,
     /// Longest sequence.
     pub(crate) max_positions: u32,
 }
@@ -85,7 +97,15 @@ pub(super) fn job(
     let stop_token_ids = fields
         .tokens("stop_token_ids", model.vocab_size())?
         .unwrap_or_default();
+    at_most(
+        fields,
+        "stop_token_ids",
+        stop_token_ids.len(),
+        limits.max_stops,
+    )?;
     let sampling = sampling(fields, &model, &stop_token_ids)?;
+    let biases = sampling.logit_bias.len();
+    at_most(fields, "logit_bias", biases, limits.max_logit_biases)?;
     if let Some(most) = max_tokens
         .iter()
         .max()
@@ -101,7 +121,7 @@ pub(super) fn job(
     let seed = fields.integer("seed", i64::MIN, i64::MAX)?;
     let Speculation { policy, lookahead } = speculation(fields)?;
     Ok(Job {
-        output: output(fields, &given, nothing)?,
+        output: output(fields, &given, limits, nothing)?,
         shape: given.shape,
         prompts: given.prompts,
         n,
@@ -170,6 +190,10 @@ fn lengths(given: &Given, limits: Limits) -> Result<Vec<u32>, ApiError> {
                 limits.max_positions,
                 given.prompt_field,
             ));
+        }
+        let most = limits.max_prompt_tokens as usize;
+        if most > 0 && len > most {
+            return Err(ApiError::too_many_tokens(len, most, given.prompt_field));
         }
         let room = limits.max_positions - len as u32;
         let wanted = given
@@ -253,7 +277,27 @@ fn logit_bias(fields: Fields<'_>, vocab_size: u32) -> Result<Vec<(TokenId, f32)>
     Ok(biases)
 }
 
-fn output(fields: Fields<'_>, given: &Given, nothing: bool) -> Result<Output, ApiError> {
+/// Refuses a field with more entries than a router takes.
+pub(super) fn at_most(
+    fields: Fields<'_>,
+    name: &str,
+    number: usize,
+    most: usize,
+) -> Result<(), ApiError> {
+    if number <= most {
+        return Ok(());
+    }
+    let value = fields.get(name).cloned().unwrap_or_default();
+    let allowed = format!("of at most {most} entries (it has {number})");
+    Err(fields.wrong(name, &value, &allowed))
+}
+
+fn output(
+    fields: Fields<'_>,
+    given: &Given,
+    limits: Limits,
+    nothing: bool,
+) -> Result<Output, ApiError> {
     let stream = fields.boolean("stream")?.unwrap_or(false);
     let options = fields.object("stream_options")?;
     if options.is_some() && !stream {
@@ -269,6 +313,11 @@ fn output(fields: Fields<'_>, given: &Given, nothing: bool) -> Result<Output, Ap
         .transpose()?
         .flatten();
     let stop = stop_strings(fields)?;
+    at_most(fields, "stop", stop.len(), limits.max_stops)?;
+    if let Some(long) = stop.iter().find(|stop| stop.len() > LONGEST_STOP) {
+        let allowed = format!("of strings of at most {LONGEST_STOP} bytes");
+        return Err(ApiError::field("stop", &Value::from(*long), &allowed));
+    }
     Ok(Output {
         stream,
         include_usage: include_usage.unwrap_or(false),

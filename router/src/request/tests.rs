@@ -53,6 +53,10 @@ const FIELDS: [&str; 41] = [
 
 const LIMITS: Limits = Limits {
     max_choices: 16,
+    max_messages: 4,
+    max_prompt_tokens: 0,
+    max_stops: 4,
+    max_logit_biases: 4,
     max_positions: 64,
 };
 

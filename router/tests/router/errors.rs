@@ -381,6 +381,32 @@ async fn a_key_is_asked_for_if_there_are_any() {
         200,
         "probes bring no key"
     );
+    assert_eq!(setup.client().get("/metrics").await.status, 200);
+    assert_eq!(setup.client().get("/v1/models").await.status, 401);
+}
+
+#[tokio::test]
+async fn keys_of_a_file_are_read_again_when_it_changes() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("keys");
+    std::fs::write(&file, "old\nother\n").unwrap();
+    let config = foretoken_router::RouterConfig {
+        api_keys_from: Some(file.clone()),
+        ..config()
+    };
+    let setup = start_with(config, vec![Script::says(" ok")]).await;
+    let status = async |key: &str| {
+        let client = setup
+            .client()
+            .header("authorization", &format!("bearer {key}"));
+        client.get("/v1/models").await.status
+    };
+    assert_eq!([status("old").await, status("new").await], [200, 401]);
+    std::fs::write(&file, "new\nother\n").unwrap();
+    while status("new").await != 200 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!([status("old").await, status("other").await], [401, 200]);
 }
 
 #[tokio::test]

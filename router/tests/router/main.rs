@@ -13,6 +13,7 @@ mod completions;
 mod errors;
 mod faults;
 mod golden;
+mod limits;
 mod logprobs;
 mod pages;
 mod slow_clients;

@@ -8,15 +8,10 @@ use std::{
         net::{UnixListener, UnixStream},
     },
     path::{Path, PathBuf},
-    pin::Pin,
-    task::{Context, Poll},
-    time::Duration,
 };
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tonic::transport::server::Connected;
-
-use super::Address;
+use super::{Address, socket::Incoming};
+use crate::tls::Tls;
 
 /// Why a service cannot listen.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +44,7 @@ pub enum BindError {
 pub struct Listener {
     address: Address,
     kind: Kind,
+    tls: Option<Tls>,
 }
 
 #[derive(Debug)]
@@ -102,6 +98,7 @@ impl Listener {
                 Ok(Self {
                     address,
                     kind: Kind::Tcp(listener),
+                    tls: None,
                 })
             }
             Address::Unix(path) => {
@@ -116,9 +113,29 @@ impl Listener {
                 Ok(Self {
                     address: address.clone(),
                     kind: Kind::Unix(listener, file),
+                    tls: None,
                 })
             }
         }
+    }
+
+    /// Listens on all of `addresses`, and greets with `tls` whoever comes over TCP. The log says so if
+    /// others than this machine can come and need not prove who they are.
+    pub fn bind_all(addresses: &[Address], tls: Option<&Tls>) -> Result<Vec<Self>, BindError> {
+        let bind = |address| Ok(Self::bind(address)?.with_tls(tls.cloned()));
+        let listeners: Vec<Self> = addresses.iter().map(bind).collect::<Result<_, _>>()?;
+        let exposed = listeners.iter().filter(|listener| listener.is_exposed());
+        let exposed: Vec<String> = exposed
+            .map(|listener| listener.address.to_string())
+            .collect();
+        if !exposed.is_empty() {
+            tracing::warn!(
+                addresses = exposed.join(", "),
+                "whoever reaches these addresses is served, in clear text and whoever it is: give \
+                 certificates (tls: {{certificate, key, ca}}), or listen on 127.0.0.1 or unix:/PATH"
+            );
+        }
+        Ok(listeners)
     }
 
     /// Where it listens, with the real port.
@@ -126,14 +143,35 @@ impl Listener {
         &self.address
     }
 
+    /// The same, greeting whoever comes with TLS. Whoever has access to the file of a Unix socket is
+    /// trusted already: there it changes nothing.
+    #[must_use]
+    pub fn with_tls(self, tls: Option<Tls>) -> Self {
+        let tls = tls.filter(|_| matches!(self.kind, Kind::Tcp(_)));
+        Self { tls, ..self }
+    }
+
+    /// Whether others than this machine can reach it and nothing proves who they are.
+    pub(crate) fn is_exposed(&self) -> bool {
+        match &self.kind {
+            Kind::Tcp(listener) if self.tls.is_none() => {
+                let address = listener.local_addr();
+                address.is_ok_and(|address| !address.ip().is_loopback())
+            }
+            Kind::Tcp(_) | Kind::Unix(..) => false,
+        }
+    }
+
+    /// The certificate that it shows.
+    pub(crate) fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
+    }
+
     /// Hands the socket to the current runtime.
     pub(crate) fn incoming(self) -> io::Result<Incoming> {
         Ok(match self.kind {
-            Kind::Tcp(listener) => Incoming::Tcp(tokio::net::TcpListener::from_std(listener)?),
-            Kind::Unix(listener, file) => Incoming::Unix {
-                listener: tokio::net::UnixListener::from_std(listener)?,
-                _file: file,
-            },
+            Kind::Tcp(listener) => Incoming::tcp(listener, self.tls)?,
+            Kind::Unix(listener, file) => Incoming::unix(listener, file)?,
         })
     }
 }
@@ -159,124 +197,5 @@ fn clear_stale_socket(address: &Address, path: &Path) -> Result<(), BindError> {
             address: address.clone(),
         }),
         Err(error) => Err(io(error)),
-    }
-}
-
-/// Accepts connections on the runtime that serves them.
-#[derive(Debug)]
-pub(crate) enum Incoming {
-    Tcp(tokio::net::TcpListener),
-    Unix {
-        listener: tokio::net::UnixListener,
-        _file: SocketFile,
-    },
-}
-
-impl Incoming {
-    /// The next connection. Failures to accept (a peer that has gone, no file descriptors) pass:
-    /// a listener outlives them.
-    pub(crate) async fn accept(&self) -> Socket {
-        loop {
-            let accepted = match self {
-                Self::Tcp(listener) => listener.accept().await.and_then(|(stream, _)| {
-                    // Without it, small frames wait for the peer's delayed acknowledgement (40 ms).
-                    stream.set_nodelay(true)?;
-                    Ok(Socket::Tcp(stream))
-                }),
-                Self::Unix { listener, .. } => listener
-                    .accept()
-                    .await
-                    .map(|(stream, _)| Socket::Unix(stream)),
-            };
-            match accepted {
-                Ok(socket) => return socket,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                }
-            }
-        }
-    }
-}
-
-/// A connection of either kind.
-#[derive(Debug)]
-pub(crate) enum Socket {
-    Tcp(tokio::net::TcpStream),
-    Unix(tokio::net::UnixStream),
-}
-
-impl Socket {
-    /// Connects to `address`.
-    pub(crate) async fn connect(address: &Address) -> io::Result<Self> {
-        match address {
-            Address::Tcp { host, port } => {
-                let stream = tokio::net::TcpStream::connect((host.as_str(), *port)).await?;
-                stream.set_nodelay(true)?;
-                Ok(Self::Tcp(stream))
-            }
-            Address::Unix(path) => Ok(Self::Unix(tokio::net::UnixStream::connect(path).await?)),
-        }
-    }
-}
-
-impl Connected for Socket {
-    type ConnectInfo = ();
-
-    fn connect_info(&self) -> Self::ConnectInfo {}
-}
-
-impl AsyncRead for Socket {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
-            Self::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
-        }
-    }
-}
-
-impl AsyncWrite for Socket {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
-            Self::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-            Self::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
     }
 }

@@ -20,6 +20,7 @@ use super::{GenerateError, GenerateEvent, GenerateRequest, TRACEPARENT, TargetIn
 use crate::{
     Address,
     address::Socket,
+    tls::{Role, Tls},
     wire::{
         Wire,
         proto::generation::v1::{self as proto, generation_client::GenerationClient},
@@ -48,6 +49,7 @@ const MAX_MESSAGE: usize = 256 << 20;
 pub struct GenerateClient {
     instance: String,
     address: Address,
+    tls: Option<Tls>,
     client: Arc<OnceLock<GenerationClient<Channel>>>,
 }
 
@@ -67,8 +69,16 @@ impl GenerateClient {
         Self {
             instance: instance.into(),
             address,
+            tls: None,
             client: Arc::default(),
         }
+    }
+
+    /// The same, showing a certificate over TCP and asking for one of the target. To be called before
+    /// the first request.
+    #[must_use]
+    pub fn with_tls(self, tls: Option<Tls>) -> Self {
+        Self { tls, ..self }
     }
 
     /// Starts a completion. Errors before the first event may come from the call or from the
@@ -113,7 +123,7 @@ impl GenerateClient {
 
     fn client(&self) -> GenerationClient<Channel> {
         self.client
-            .get_or_init(|| connect_lazily(self.address.clone()))
+            .get_or_init(|| connect_lazily(self.address.clone(), self.tls.clone()))
             .clone()
     }
 
@@ -129,11 +139,12 @@ impl GenerateClient {
     }
 }
 
-fn connect_lazily(address: Address) -> GenerationClient<Channel> {
+fn connect_lazily(address: Address, tls: Option<Tls>) -> GenerationClient<Channel> {
     let connector = service_fn(move |_| {
-        let address = address.clone();
+        let (address, tls) = (address.clone(), tls.clone());
         async move {
-            let connect = tokio::time::timeout(PATIENCE, Socket::connect(&address));
+            let connect = Socket::connect(&address, tls.as_ref(), Role::Target);
+            let connect = tokio::time::timeout(PATIENCE, connect);
             let late = |_| io::Error::from(io::ErrorKind::TimedOut);
             Ok::<_, io::Error>(TokioIo::new(connect.await.map_err(late)??))
         }

@@ -10,7 +10,7 @@ use super::{
     GenerationStats, Round, TargetInfo, TargetLoad, TokenLogprobs,
 };
 use crate::wire::{
-    ValueError, Wire, check_text, pack_tokens, pack_words,
+    ValueError, Wire, chain, check_text, pack_tokens, pack_words,
     proto::generation::v1::{self as proto, finished, generate_event},
     unpack_pairs, unpack_tokens,
 };
@@ -361,20 +361,10 @@ impl GenerateError {
             // The target may be newer or older than this router: another may understand.
             _ => Self::Lost {
                 instance,
-                cause: describe(status),
+                cause: chain(status),
             },
         }
     }
-}
-
-fn describe(status: &Status) -> String {
-    let mut text = format!("{}: {}", status.code(), status.message());
-    let mut cause = std::error::Error::source(status);
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use tonic::{Request, Response, Status, transport::Server};
 use super::{EventReceiver, EventSender, GenerateError, GenerateRequest, TRACEPARENT, TargetInfo};
 use crate::{
     Address, Listener,
+    tls::{Peer, Role, ServiceName, Tls},
     wire::{
         Wire,
         proto::generation::v1::{
@@ -70,10 +71,14 @@ pub async fn serve_generate(
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
     let address = listener.address().clone();
+    let answers = Answers {
+        service,
+        name: listener.tls().map(Tls::name),
+    };
     let incoming = listener
         .incoming()
         .map_err(|source| ServeError::Listen { address, source })?;
-    let sockets = stream::unfold(incoming, |incoming| async {
+    let sockets = stream::unfold(incoming, |mut incoming| async {
         let socket = incoming.accept().await;
         Some((Ok::<_, io::Error>(socket), incoming))
     });
@@ -81,9 +86,7 @@ pub async fn serve_generate(
         .http2_keepalive_interval(Some(PING_EVERY))
         .http2_keepalive_timeout(Some(PING_PATIENCE))
         .max_concurrent_streams(Some(MAX_STREAMS))
-        .add_service(
-            GenerationServer::new(Answers { service }).max_decoding_message_size(MAX_REQUEST),
-        )
+        .add_service(GenerationServer::new(answers).max_decoding_message_size(MAX_REQUEST))
         .serve_with_incoming_shutdown(sockets.boxed(), stop.cancelled_owned())
         .await
         .map_err(ServeError::Transport)
@@ -91,6 +94,29 @@ pub async fn serve_generate(
 
 struct Answers<S> {
     service: Arc<S>,
+    /// Who this target is, where routers have to show who they are.
+    name: Option<ServiceName>,
+}
+
+impl<S> Answers<S> {
+    /// Whether whoever made `request` may: a router of the same namespace.
+    fn check<T>(&self, request: &Request<T>) -> Result<(), Status> {
+        let Some(us) = &self.name else { return Ok(()) };
+        let peer = request.extensions().get::<Peer>();
+        let Some(Peer(Some(peer))) = peer else {
+            let message = format!("{us} answers routers with a certificate only");
+            return Err(Status::unauthenticated(message));
+        };
+        if peer.role != Role::Router {
+            let message = format!("{us} answers routers only, and this is {peer}");
+            return Err(Status::permission_denied(message));
+        }
+        if peer.namespace != us.namespace {
+            let message = format!("{us} answers routers of its namespace only, and this is {peer}");
+            return Err(Status::permission_denied(message));
+        }
+        Ok(())
+    }
 }
 
 #[tonic::async_trait]
@@ -101,6 +127,7 @@ impl<S: GenerateService> Generation for Answers<S> {
         &self,
         request: Request<proto::GenerateRequest>,
     ) -> Result<Response<Events>, Status> {
+        self.check(&request)?;
         let trace = request.metadata().get(TRACEPARENT);
         let trace = trace.and_then(|value| TraceContext::parse(value.to_str().ok()?));
         let mut request = GenerateRequest::from_proto(request.into_inner())
@@ -113,8 +140,9 @@ impl<S: GenerateService> Generation for Answers<S> {
 
     async fn info(
         &self,
-        _request: Request<proto::InfoRequest>,
+        request: Request<proto::InfoRequest>,
     ) -> Result<Response<proto::TargetInfo>, Status> {
+        self.check(&request)?;
         Ok(Response::new(self.service.info().to_proto()))
     }
 }

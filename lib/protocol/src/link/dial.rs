@@ -6,7 +6,7 @@ use foretoken_speculation::message::ToDraft;
 use hyper_util::rt::TokioIo;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use tonic::{Code, Streaming, transport::Endpoint};
+use tonic::{Code, Status, Streaming, transport::Endpoint};
 use tower::service_fn;
 
 use super::{
@@ -18,7 +18,10 @@ use super::{
     transport::{Driver, WINDOW},
 };
 use crate::{
-    Address, address::Socket, wire::proto::speculation::v1::speculation_client::SpeculationClient,
+    Address,
+    address::Socket,
+    tls::{Role, Tls},
+    wire::{chain, proto::speculation::v1::speculation_client::SpeculationClient},
 };
 
 /// A link that a target keeps to an endpoint. Dropping it ends the link.
@@ -47,6 +50,7 @@ impl Link {
         stop: CancellationToken,
         on_event: OnEvent,
     ) -> Self {
+        let tls = driver.tls();
         let queue = Arc::new(Queue::new(options.queue, driver.departures()));
         let link = Self {
             address: address.clone(),
@@ -55,6 +59,7 @@ impl Link {
         };
         let dialer = Dialer {
             address,
+            tls,
             hello,
             options,
             stop,
@@ -87,6 +92,7 @@ impl Drop for Link {
 /// Keeps the link up.
 struct Dialer {
     address: Address,
+    tls: Option<Tls>,
     hello: Hello,
     options: LinkOptions,
     stop: CancellationToken,
@@ -178,10 +184,13 @@ impl Dialer {
         let lost = |reason: String| Attempt::Lost(reason);
         let late = |_| lost(format!("{} did not answer in time", self.address));
         let patience = self.options.dead_after;
-        let address = self.address.clone();
+        let (address, tls) = (self.address.clone(), self.tls.clone());
         let connector = service_fn(move |_| {
-            let address = address.clone();
-            async move { Ok::<_, io::Error>(TokioIo::new(Socket::connect(&address).await?)) }
+            let (address, tls) = (address.clone(), tls.clone());
+            async move {
+                let socket = Socket::connect(&address, tls.as_ref(), Role::Draft).await?;
+                Ok::<_, io::Error>(TokioIo::new(socket))
+            }
         });
         let channel = timeout(
             patience,
@@ -203,15 +212,12 @@ impl Dialer {
             .map_err(late)?
         {
             Ok(response) => response.into_inner(),
-            Err(status) if status.code() == Code::FailedPrecondition => {
-                return Err(Attempt::Incompatible(status.message().into()));
-            }
-            Err(status) => return Err(lost(status.message().into())),
+            Err(status) => return Err(failed(&status)),
         };
         let first = timeout(patience, frames.message()).await.map_err(late)?;
         let introduction = match first {
             Ok(frame) => frame.and_then(|frame| frame.welcome),
-            Err(status) => return Err(lost(status.message().into())),
+            Err(status) => return Err(failed(&status)),
         };
         let Some((version, welcome)) = introduction else {
             return Err(lost("the endpoint did not introduce itself".into()));
@@ -221,6 +227,18 @@ impl Dialer {
             return Err(Attempt::Incompatible(reason));
         }
         Ok((frames, welcome))
+    }
+}
+
+/// What became of an attempt that ended with `status`.
+fn failed(status: &Status) -> Attempt {
+    match status.code() {
+        Code::FailedPrecondition | Code::PermissionDenied => {
+            Attempt::Incompatible(status.message().into())
+        }
+        // What was wrong with the connection is among the causes.
+        _ if std::error::Error::source(status).is_some() => Attempt::Lost(chain(status)),
+        _ => Attempt::Lost(status.message().into()),
     }
 }
 
@@ -234,15 +252,4 @@ fn deliver(frame: DraftFrame, on_event: &mut OnEvent) {
     if !frame.messages.is_empty() {
         on_event(LinkEvent::Messages(frame.messages));
     }
-}
-
-/// An error and its causes, which tonic keeps to itself otherwise.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }

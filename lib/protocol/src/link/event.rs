@@ -24,8 +24,9 @@ pub struct Hello {
     pub consumer: Consumer,
 }
 
-/// The deployment that a target belongs to. It is what the target says of itself: until links are
-/// authenticated, quotas keep honest consumers apart and nobody else.
+/// The deployment that a target belongs to: what its certificate says, where targets have to show one.
+/// Elsewhere it is what the target says of itself, and quotas keep honest consumers apart and nobody
+/// else.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Consumer {
     /// Namespace of the deployment.

@@ -24,10 +24,10 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Hello, Link, LinkEvent, LinkOptions, LinkServer, Mailbox, Postbox, ServerEvent, Welcome,
+    Hello, Link, LinkEvent, LinkOptions, LinkServer, Mailbox, Postbox, ServerEvent, Terms,
     departures::Departures,
 };
-use crate::{Address, Listener};
+use crate::{Address, Listener, tls::Tls};
 
 /// HTTP/2 flow-control window, of streams and connections. Credits bound what is under way; the
 /// window only has to be out of their way.
@@ -40,11 +40,14 @@ pub(super) const FAREWELL: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_millis(10);
 
 /// How a transport behaves.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct TransportOptions {
     /// How long a [`Mailbox`] looks for messages before it sleeps. More than zero saves a wake-up
     /// (5 to 30 us) per message received, and pays only with a core to spare.
     pub spin: Duration,
+    /// What endpoints that are dialled over TCP are shown, and whose certificates they may have; none:
+    /// clear text.
+    pub tls: Option<Tls>,
 }
 
 /// Moves the bytes of all links of a process. Dropping it ends all links; that may take a moment,
@@ -52,7 +55,7 @@ pub struct TransportOptions {
 #[derive(Debug)]
 pub struct Transport {
     driver: Arc<Driver>,
-    options: TransportOptions,
+    spin: Duration,
     thread: Option<thread::JoinHandle<()>>,
 }
 
@@ -61,6 +64,7 @@ pub struct Transport {
 pub(super) struct Driver {
     /// Taken by `drop` alone.
     runtime: Option<Runtime>,
+    tls: Option<Tls>,
     /// Ends all links.
     stop: CancellationToken,
     /// Their tasks.
@@ -78,8 +82,10 @@ pub(super) struct Driver {
 impl Transport {
     /// Starts the transport and its thread.
     pub fn start(options: TransportOptions) -> io::Result<Self> {
+        let TransportOptions { spin, tls } = options;
         let driver = Arc::new(Driver {
             runtime: Some(Builder::new_current_thread().enable_all().build()?),
+            tls,
             stop: CancellationToken::new(),
             links: TaskTracker::new(),
             begun: Instant::now(),
@@ -94,7 +100,7 @@ impl Transport {
             .spawn(move || own.look_after())?;
         Ok(Self {
             driver,
-            options,
+            spin,
             thread: Some(thread),
         })
     }
@@ -103,7 +109,7 @@ impl Transport {
     /// that thread carries the links whenever it waits: it should come by often, and must not
     /// call [`Mailbox`]'s methods from async code.
     pub fn mailbox<T>(&self) -> (Postbox<T>, Mailbox<T>) {
-        Mailbox::new(Arc::clone(&self.driver), self.options.spin)
+        Mailbox::new(Arc::clone(&self.driver), self.spin)
     }
 
     /// Keeps a link to the endpoint at `address` until the returned [`Link`] is dropped or `stop`
@@ -127,22 +133,20 @@ impl Transport {
         )
     }
 
-    /// Accepts links on `listener` until the returned [`LinkServer`] is dropped or `stop` is
+    /// Accepts links on `listener`, on these `terms`, until the returned [`LinkServer`] is dropped or `stop` is
     /// cancelled. `on_event` is called by whoever moves the bytes, one event at a time, and must
     /// not block.
     pub fn serve(
         &self,
         listener: Listener,
-        welcome: Welcome,
-        options: LinkOptions,
+        terms: Terms,
         stop: &CancellationToken,
         on_event: impl FnMut(ServerEvent) + Send + 'static,
     ) -> io::Result<LinkServer> {
         LinkServer::spawn(
             &self.driver,
             listener,
-            welcome,
-            options,
+            terms,
             stop.child_token(),
             Box::new(on_event),
         )
@@ -198,6 +202,11 @@ impl Driver {
             }
         };
         self.links.spawn_on(task, self.runtime().handle());
+    }
+
+    /// What endpoints are shown.
+    pub(super) fn tls(&self) -> Option<Tls> {
+        self.tls.clone()
     }
 
     /// Where the sockets of links belong.

@@ -8,8 +8,8 @@ use std::{
 use foretoken_protocol::{
     Address, Listener,
     link::{
-        Hello, Link, LinkEvent, LinkOptions, LinkServer, ServerEvent, Transport, TransportOptions,
-        Welcome,
+        Hello, Link, LinkEvent, LinkOptions, LinkServer, ServerEvent, Terms, Transport,
+        TransportOptions, Welcome,
     },
 };
 use tempfile::TempDir;
@@ -85,7 +85,7 @@ pub(crate) fn serve(address: &Address, welcome: Welcome, options: LinkOptions) -
     let on_event = move |event| drop(sender.send(event));
     let stop = CancellationToken::new();
     let server = transport
-        .serve(listener, welcome, options, &stop, on_event)
+        .serve(listener, Terms::new(welcome, options), &stop, on_event)
         .expect("serves");
     Endpoint {
         server,
