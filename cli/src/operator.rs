@@ -3,7 +3,7 @@
 use std::sync::{Arc, atomic::AtomicBool};
 
 use anyhow::Context as _;
-use foretoken_operator::{Election, Options, Settings, operate, verify};
+use foretoken_operator::{Certificates, Election, Issuer, Options, Settings, operate, verify};
 use foretoken_service::observation::{Observation, Signs};
 use tokio_util::sync::CancellationToken;
 
@@ -23,6 +23,17 @@ pub(crate) struct Args {
     /// When nodes pull images: Always, IfNotPresent or Never [default: as Kubernetes decides]
     #[arg(long, value_name = "WHEN", value_parser = ["Always", "IfNotPresent", "Never"])]
     image_pull_policy: Option<String>,
+    /// Where certificates of services come from: the operator's own authority, cert-manager, or off,
+    /// which leaves everything between services in clear text
+    #[arg(long, value_enum, default_value_t = Source::Own)]
+    certificates: Source,
+    /// ClusterIssuer of cert-manager, or Issuer/NAME for one that each namespace has
+    #[arg(
+        long,
+        value_name = "NAME",
+        required_if_eq("certificates", "cert-manager")
+    )]
+    issuer: Option<String>,
     /// Namespace of the lease by which one of several operators is chosen [default: its own]
     #[arg(long, env = "POD_NAMESPACE", value_name = "NAMESPACE")]
     namespace: Option<String>,
@@ -40,11 +51,38 @@ pub(crate) struct Args {
     verify: bool,
 }
 
+/// Where certificates come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Source {
+    Own,
+    CertManager,
+    Off,
+}
+
+impl Source {
+    fn certificates(self, issuer: Option<&str>) -> Certificates {
+        match self {
+            Self::Own => Certificates::Own,
+            Self::Off => Certificates::Off,
+            Self::CertManager => {
+                let issuer = issuer.unwrap_or_default();
+                let (kind, name) = issuer.split_once('/').unwrap_or(("ClusterIssuer", issuer));
+                Certificates::CertManager(Issuer {
+                    kind: kind.to_owned(),
+                    name: name.to_owned(),
+                })
+            }
+        }
+    }
+}
+
 /// Works until told to stop.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let Args {
         image,
         image_pull_policy,
+        certificates,
+        issuer,
         namespace,
         identity,
         alone,
@@ -70,6 +108,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         settings: Settings {
             image,
             image_pull_policy,
+            certificates: certificates.certificates(issuer.as_deref()),
         },
         election: (!alone).then_some(Election {
             namespace,

@@ -206,7 +206,8 @@ async fn check_name(client: &Client, owner: &Owner, object: &Object) -> Result<(
     })
 }
 
-async fn write(client: &Client, object: &Object) -> Result<(), Failure> {
+/// Writes `object`, whatever is there.
+pub(crate) async fn write(client: &Client, object: &Object) -> Result<(), Failure> {
     let Object {
         kind,
         namespace,

@@ -17,14 +17,19 @@ mod endpoint;
 mod model;
 mod pod;
 
-use foretoken_protocol::Address;
+use foretoken_protocol::{Address, tls::TlsFiles};
+use k8s_openapi::jiff::SignedDuration;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::object::{Made, Object, Owner};
+use crate::{
+    authority::LEAF_LIFE,
+    object::{Made, Object, Owner},
+    settings::{Certificates, Issuer, Settings},
+};
 
 pub use deployment::{Given, deployment, templates, url};
-pub use endpoint::endpoint;
+pub use endpoint::{GivenToEndpoint, endpoint};
 pub use pod::PatchError;
 
 /// Port on which targets answer routers.
@@ -37,6 +42,8 @@ pub(crate) const METRICS: u16 = 9100;
 const HTTP: u16 = 8000;
 /// File of a service's configuration.
 const FILE: &str = "service.json";
+/// File that says who may use an endpoint.
+const GRANTS: &str = "grants.json";
 /// File that says who exists.
 const REGISTRY: &str = "registry.json";
 
@@ -64,6 +71,29 @@ fn service_address(name: &str, namespace: &str, port: u16) -> Address {
         host: format!("{name}.{namespace}.svc"),
         port,
     }
+}
+
+/// Name of the Secret with the certificate of a component.
+pub fn secret_name(owner: &Owner, component: &str) -> String {
+    format!("{}-{component}-tls", owner.name)
+}
+
+/// Whom the pods of a component are, in their certificates.
+pub fn identity(owner: &Owner, component: &str) -> String {
+    let Owner {
+        namespace, name, ..
+    } = owner;
+    format!("spiffe://foretoken/ns/{namespace}/{component}/{name}")
+}
+
+/// Files of the certificate of a pod.
+fn tls(settings: &Settings) -> Option<TlsFiles> {
+    let file = |name: &str| format!("{}/tls/{name}", pod::CONFIGURATIONS).into();
+    settings.certificates.are_used().then(|| TlsFiles {
+        certificate: file("tls.crt"),
+        key: file("tls.key"),
+        ca: file("ca.crt"),
+    })
 }
 
 /// Text of a file.
@@ -143,6 +173,24 @@ impl Component<'_> {
 
     fn config_map(&self, text: &str) -> Object {
         self.object(Made::ConfigMap, &json!({"data": {FILE: text}}))
+    }
+
+    /// What cert-manager is asked for, if it is to be.
+    fn certificate(&self, settings: &Settings) -> Option<Object> {
+        let Certificates::CertManager(Issuer { kind, name }) = &settings.certificates else {
+            return None;
+        };
+        let hours = |life: SignedDuration| format!("{}h0m0s", life.as_hours());
+        let content = json!({"spec": {
+            "secretName": secret_name(self.owner, self.component),
+            "uris": [identity(self.owner, self.component)],
+            "usages": ["digital signature", "server auth", "client auth"],
+            "duration": hours(LEAF_LIFE),
+            "renewBefore": hours(LEAF_LIFE / 3),
+            "privateKey": {"algorithm": "ECDSA", "size": 256, "rotationPolicy": "Always"},
+            "issuerRef": {"group": "cert-manager.io", "kind": kind, "name": name},
+        }});
+        Some(self.object(Made::Certificate, &content))
     }
 
     /// A Service whose name stands for every ready pod, one address each.

@@ -16,7 +16,7 @@ use std::{
 };
 
 use futures::{StreamExt as _, channel::mpsc, future::BoxFuture, stream};
-use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::{NamespaceResourceScope, jiff::Timestamp};
 use kube::{
     Client, Resource,
     runtime::{
@@ -34,10 +34,11 @@ use crate::{
     Object, Owner, apply,
     apply::Written,
     build,
+    certificates::{Certificates, Service},
     failure::{Failure, Retry},
     hearsay::{Hearsay, Whose},
     object::OPERATOR,
-    settings::Settings,
+    settings::{self, Settings},
     status::{self, Change, HasConditions, Refused, Workload},
     world::{Bells, World},
 };
@@ -55,6 +56,8 @@ pub(crate) struct Context {
     world: World,
     hearsay: Hearsay,
     recorder: Recorder,
+    /// The operator's own authority; none if certificates come from elsewhere.
+    certificates: Option<Certificates>,
     /// Failures in a row, by object.
     failures: Mutex<HashMap<String, u32>>,
     /// Since when endpoints are known to leave, by uid.
@@ -64,7 +67,13 @@ pub(crate) struct Context {
 }
 
 /// Runs until `stop`, and ends what is being done then.
-pub(crate) async fn run(client: Client, settings: Settings, stop: CancellationToken) {
+/// Certificates are kept in `namespace`.
+pub(crate) async fn run(
+    client: Client,
+    settings: Settings,
+    namespace: &str,
+    stop: CancellationToken,
+) {
     let (deployments, deployment_bell) = mpsc::unbounded();
     let (endpoints, endpoint_bell) = mpsc::unbounded();
     let bells = Bells {
@@ -72,7 +81,10 @@ pub(crate) async fn run(client: Client, settings: Settings, stop: CancellationTo
         endpoints,
     };
     let mut watches = JoinSet::new();
-    let world = World::watch(&client, &bells, &mut watches);
+    let source = &settings.certificates;
+    let with_cert_manager = matches!(source, settings::Certificates::CertManager(_));
+    let is_own = *source == settings::Certificates::Own;
+    let world = World::watch(&client, &bells, with_cert_manager, &mut watches);
     tokio::select! {
         seen = world.wait_until_seen() => if seen.is_err() { return },
         () = stop.cancelled() => return,
@@ -88,6 +100,7 @@ pub(crate) async fn run(client: Client, settings: Settings, stop: CancellationTo
         instance: None,
     };
     let context = Arc::new(Context {
+        certificates: is_own.then(|| Certificates::new(namespace)),
         recorder: Recorder::new(client.clone(), reporter),
         client,
         settings,
@@ -231,11 +244,13 @@ impl Context {
         }
     }
 
-    /// Brings what was made for `object` to what is wanted, and tells people what they had changed.
+    /// Brings what was made for `object` to what is wanted, `services` having certificates before
+    /// their pods start, and tells people what they had changed.
     async fn bring<K: Resource<DynamicType = ()>>(
         &self,
         object: &K,
         owner: &Owner,
+        services: &[&'static str],
         wanted: Result<Vec<Object>, Refused>,
     ) -> Brought {
         let wanted = match wanted {
@@ -247,6 +262,7 @@ impl Context {
                 };
             }
         };
+        let uncertified = self.certify(owner, services).await;
         match apply::apply(&self.client, &self.world, owner, &wanted).await {
             Ok(Written {
                 applied,
@@ -260,7 +276,10 @@ impl Context {
                     tracing::info!(namespace, name, applied, pruned, "brought to what it says");
                 }
                 self.announce_undone(object, undone).await;
-                Brought::default()
+                Brought {
+                    failure: uncertified,
+                    ..Brought::default()
+                }
             }
             Err(failure) => {
                 let blamed = failure.is_refusal();
@@ -271,6 +290,20 @@ impl Context {
                 }
             }
         }
+    }
+
+    /// Sees to it that the components of `owner` have certificates.
+    async fn certify(&self, owner: &Owner, components: &[&'static str]) -> Option<Failure> {
+        let certificates = self.certificates.as_ref()?;
+        let now = Timestamp::now();
+        for component in components {
+            let service = Service { owner, component };
+            let ensured = certificates.ensure(&self.client, &service, now).await;
+            if let Err(failure) = ensured {
+                return Some(failure);
+            }
+        }
+        None
     }
 
     /// What the Deployment of that name says of its pods, if it exists.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::object::Made;
+use crate::{authority::issue::IssueError, object::Made};
 
 /// Why an object was not brought to what it says.
 #[derive(Debug, thiserror::Error)]
@@ -14,6 +14,20 @@ pub enum Failure {
         what: String,
         /// What it said.
         source: kube::Error,
+    },
+    /// No certificate could be made.
+    #[error(transparent)]
+    Issue(#[from] IssueError),
+    /// The Secret of the authority is broken.
+    #[error(
+        "Secret {namespace}/foretoken-ca holds no authority ({problem}): restore it, or delete it, and \
+         all certificates are made anew"
+    )]
+    Authority {
+        /// Where it is.
+        namespace: String,
+        /// What is wrong.
+        problem: String,
     },
     /// An object of that name is there, and it is somebody else's.
     #[error(
@@ -63,7 +77,9 @@ impl Failure {
     /// When it is tried again.
     pub fn retry(&self) -> Retry {
         let status = match self {
-            Self::NameTaken { .. } => return Retry::Patient,
+            Self::NameTaken { .. } | Self::Authority { .. } | Self::Issue(_) => {
+                return Retry::Patient;
+            }
             Self::Api {
                 source: kube::Error::Api(status),
                 ..
@@ -88,7 +104,7 @@ impl Failure {
                 source: kube::Error::Api(status),
                 ..
             } => matches!(status.code, 400 | 422),
-            Self::Api { .. } => false,
+            Self::Api { .. } | Self::Authority { .. } | Self::Issue(_) => false,
         }
     }
 
@@ -96,6 +112,7 @@ impl Failure {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::NameTaken { .. } => "NameTaken",
+            Self::Authority { .. } | Self::Issue(_) => "NoCertificate",
             Self::Api { .. } if self.is_refusal() => "RefusedByCluster",
             Self::Api { .. } => "ApplyFailed",
         }

@@ -9,6 +9,7 @@
 //! - [`resolve`]: which endpoints a deployment means and may use;
 //! - [`build`]: the objects that are wanted;
 //! - `world`: what the cluster has, followed by watches;
+//! - [`authority`]: which certificates are needed when; `certificates` keeps them in Secrets;
 //! - `apply`: writes what differs from what is wanted, and nothing else;
 //! - `hearsay`: asks pods how they are doing, and [`figures`]: what that comes to;
 //! - [`status`]: what is told about objects, from what was observed;
@@ -20,6 +21,7 @@
 //! operator that may have lost its lease writes nothing more.
 
 pub mod accept;
+pub mod authority;
 pub mod build;
 pub mod failure;
 pub mod figures;
@@ -30,6 +32,7 @@ pub mod settings;
 pub mod status;
 
 mod apply;
+mod certificates;
 mod controller;
 mod election;
 mod hearsay;
@@ -39,5 +42,5 @@ mod world;
 
 pub use object::{Made, Object, Owner};
 pub use operate::{Election, OperateError, Options, operate, operate_on};
-pub use settings::Settings;
+pub use settings::{Certificates, Issuer, Settings};
 pub use verify::verify;

@@ -6,7 +6,7 @@ use foretoken_crds::Kind;
 use k8s_openapi::{
     api::{
         apps::v1::Deployment,
-        core::v1::{ConfigMap, Service, ServiceAccount},
+        core::v1::{ConfigMap, Secret, Service, ServiceAccount},
         networking::v1::NetworkPolicy,
         policy::v1::PodDisruptionBudget,
         rbac::v1::{Role, RoleBinding},
@@ -46,6 +46,10 @@ pub enum Made {
     Service,
     /// Who may dial them.
     NetworkPolicy,
+    /// Who they are to each other. Asked for by name, never watched.
+    Secret,
+    /// The same of cert-manager.
+    Certificate,
     /// How many may be evicted at once.
     PodDisruptionBudget,
     /// An endpoint that a deployment brings with it.
@@ -55,14 +59,15 @@ pub enum Made {
 }
 
 impl Made {
-    /// All of them.
-    pub const ALL: [Self; 9] = [
+    /// All that are followed by watches, certificates only if they are made at all.
+    pub const ALL: [Self; 10] = [
         Self::ServiceAccount,
         Self::Role,
         Self::RoleBinding,
         Self::ConfigMap,
         Self::Service,
         Self::NetworkPolicy,
+        Self::Certificate,
         Self::PodDisruptionBudget,
         Self::SpeculationEndpoint,
         Self::Deployment,
@@ -77,6 +82,14 @@ impl Made {
             Self::ConfigMap => ApiResource::erase::<ConfigMap>(&()),
             Self::Service => ApiResource::erase::<Service>(&()),
             Self::NetworkPolicy => ApiResource::erase::<NetworkPolicy>(&()),
+            Self::Secret => ApiResource::erase::<Secret>(&()),
+            Self::Certificate => ApiResource {
+                group: "cert-manager.io".to_owned(),
+                version: "v1".to_owned(),
+                api_version: "cert-manager.io/v1".to_owned(),
+                kind: "Certificate".to_owned(),
+                plural: "certificates".to_owned(),
+            },
             Self::PodDisruptionBudget => ApiResource::erase::<PodDisruptionBudget>(&()),
             Self::SpeculationEndpoint => {
                 ApiResource::erase::<foretoken_crds::SpeculationEndpoint>(&())

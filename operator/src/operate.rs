@@ -9,15 +9,18 @@ use std::{
 };
 
 use foretoken_crds::{AcceleratorProfile, Kind, SpecDecodeDeployment, SpeculationEndpoint};
-use kube::{Api, Client, Config, Resource, api::ListParams};
+use kube::{
+    Api, Client, Config, Resource,
+    api::{DynamicObject, ListParams},
+};
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     controller,
     election::{Candidate, Lost},
-    object::OPERATOR,
-    settings::Settings,
+    object::{Made, OPERATOR},
+    settings::{Certificates, Settings},
 };
 
 /// Header by which API servers note who asks.
@@ -28,7 +31,8 @@ const USER_AGENT: &str = "user-agent";
 pub struct Options {
     /// What it makes.
     pub settings: Settings,
-    /// Among whom it is chosen; none: it is the only one.
+    /// Among whom it is chosen; none: it is the only one. Its namespace is also where the authority's
+    /// Secret is.
     pub election: Option<Election>,
     /// Set once the cluster was reached and knows our kinds: the operator works, or would if the one
     /// that does ended.
@@ -61,6 +65,12 @@ pub enum OperateError {
          --server-side -f -`"
     )]
     NotInstalled(&'static str),
+    /// cert-manager is asked for and not there.
+    #[error(
+        "the cluster does not know Certificates of cert-manager: install cert-manager, or let the \
+         operator make certificates itself (--certificates=own)"
+    )]
+    NoCertManager,
     /// The account may not read our kinds.
     #[error("the account of this operator may not list {0}: give it a ClusterRole that allows it")]
     Forbidden(&'static str),
@@ -108,20 +118,22 @@ pub async fn operate_on(
     check_kind::<SpecDecodeDeployment>(&client, Kind::SpecDecodeDeployment).await?;
     check_kind::<SpeculationEndpoint>(&client, Kind::SpeculationEndpoint).await?;
     check_kind::<AcceleratorProfile>(&client, Kind::AcceleratorProfile).await?;
+    if matches!(settings.certificates, Certificates::CertManager(_)) {
+        check_cert_manager(&client).await?;
+    }
     ready.store(true, Ordering::Relaxed);
+    let named = election
+        .as_ref()
+        .and_then(|election| election.namespace.clone());
+    let namespace = named.unwrap_or_else(|| client.default_namespace().to_owned());
     let work = |client: Client| {
         tracing::info!("working");
-        controller::run(client, settings, stop.clone())
+        controller::run(client, settings, &namespace, stop.clone())
     };
-    let Some(Election {
-        namespace,
-        identity,
-    }) = election
-    else {
+    let Some(Election { identity, .. }) = election else {
         work(client).await;
         return ended(&stop);
     };
-    let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
     let candidate = Candidate::new(&client, &namespace, OPERATOR, &identity);
     tokio::select! {
         () = candidate.acquire() => {}
@@ -149,6 +161,19 @@ fn ended(stop: &CancellationToken) -> Result<(), OperateError> {
         Ok(())
     } else {
         Err(OperateError::Ended)
+    }
+}
+
+/// Whether cert-manager is there.
+async fn check_cert_manager(client: &Client) -> Result<(), OperateError> {
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &Made::Certificate.resource());
+    match api.list_metadata(&ListParams::default().limit(1)).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Err(OperateError::NoCertManager),
+        Err(kube::Error::Api(status)) if status.is_forbidden() => {
+            Err(OperateError::Forbidden("Certificate"))
+        }
+        Err(error) => Err(OperateError::Unreachable(error)),
     }
 }
 

@@ -1,6 +1,9 @@
 //! Which endpoints a deployment means, and which of them it may use. Pure: it is told who exists.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use foretoken_crds::{
     SpecDecodeDeployment, SpeculationEndpoint,
@@ -9,6 +12,7 @@ use foretoken_crds::{
     object::{name, namespace},
     policy::PolicyType,
 };
+use foretoken_protocol::link::Grants;
 
 use crate::build;
 
@@ -123,6 +127,29 @@ pub fn grants(
         },
         None => false,
     }
+}
+
+/// Whether it depends on labels of namespaces who may use `endpoint`.
+pub fn grants_by_labels(endpoint: &SpeculationEndpoint) -> bool {
+    let allowed = endpoint.spec.allowed_namespaces.as_ref();
+    allowed.is_some_and(|allowed| allowed.from == NamespacesFrom::Selector)
+}
+
+/// Namespaces whose deployments may use `endpoint`; `all` are those that there are, with their labels.
+pub fn granted<'a>(
+    endpoint: &SpeculationEndpoint,
+    all: impl Iterator<Item = (String, &'a BTreeMap<String, String>)>,
+) -> Grants {
+    let allowed = endpoint.spec.allowed_namespaces.as_ref();
+    if allowed.is_some_and(|allowed| allowed.from == NamespacesFrom::All) {
+        return Grants::All;
+    }
+    let mut only: BTreeSet<String> = all
+        .filter(|(user, labels)| grants(endpoint, user, labels))
+        .map(|(user, _)| user)
+        .collect();
+    only.insert(namespace(&endpoint.metadata).to_owned());
+    Grants::Only(only)
 }
 
 /// Whether `deployment` drafts at all.

@@ -15,6 +15,7 @@ use foretoken_crds::{
     AcceleratorProfile, SpecDecodeDeployment, SpeculationEndpoint,
     object::{Accelerator, name, namespace},
 };
+use foretoken_protocol::link::Grants;
 use futures::{
     StreamExt as _,
     channel::mpsc::{self, UnboundedSender},
@@ -76,7 +77,12 @@ impl Bells {
 
 impl World {
     /// Starts the watches as tasks of `tasks`. What changes rings the bells of whom it concerns.
-    pub(crate) fn watch(client: &Client, bells: &Bells, tasks: &mut JoinSet<()>) -> Self {
+    pub(crate) fn watch(
+        client: &Client,
+        bells: &Bells,
+        with_cert_manager: bool,
+        tasks: &mut JoinSet<()>,
+    ) -> Self {
         let deployments = Writer::default();
         let endpoints = Writer::default();
         let profiles = Writer::default();
@@ -92,7 +98,8 @@ impl World {
             owned: Arc::default(),
         };
         let ours = Config::default().labels(&format!("{MANAGED_BY}={OPERATOR}"));
-        for kind in Made::ALL {
+        let kinds = Made::ALL.into_iter();
+        for kind in kinds.filter(|kind| *kind != Made::Certificate || with_cert_manager) {
             let resource = kind.resource();
             let writer = Writer::new(resource.clone());
             world.made.insert(kind, writer.as_reader());
@@ -149,12 +156,7 @@ impl World {
         let names: Api<PartialObjectMeta<Namespace>> = Api::all(client.clone());
         let events = watcher::watcher(names, Config::default());
         tasks.spawn(follow(events, namespaces, move |object, _| {
-            let name = object.name_any();
-            for found in seen.deployments.state() {
-                if namespace(&found.metadata) == name {
-                    rung.deployment(&found.name_any(), &name);
-                }
-            }
+            seen.touched_namespace(&object.name_any(), &rung);
         }));
         world
     }
@@ -239,6 +241,13 @@ impl World {
         Some(found.labels().clone())
     }
 
+    /// Who may use `endpoint`, as namespaces are now.
+    pub(crate) fn granted(&self, endpoint: &SpeculationEndpoint) -> Grants {
+        let all = self.namespaces.state();
+        let all = all.iter().map(|found| (found.name_any(), found.labels()));
+        resolve::granted(endpoint, all)
+    }
+
     /// An edited deployment concerns the endpoints it means now, and those it meant before.
     fn touched_deployment(
         &self,
@@ -275,6 +284,21 @@ impl World {
                     &endpoint.name_any(),
                     foretoken_crds::object::namespace(&endpoint.metadata),
                 );
+            }
+        }
+    }
+
+    /// A namespace concerns its deployments, and the endpoints that its labels may grant it, or not any
+    /// more.
+    fn touched_namespace(&self, name: &str, bells: &Bells) {
+        for found in self.deployments.state() {
+            if namespace(&found.metadata) == name {
+                bells.deployment(&found.name_any(), name);
+            }
+        }
+        for found in self.endpoints.state() {
+            if resolve::grants_by_labels(&found) {
+                bells.endpoint(&found.name_any(), namespace(&found.metadata));
             }
         }
     }

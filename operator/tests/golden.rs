@@ -3,11 +3,12 @@
 //! `UPDATE_GOLDEN=1 cargo test -p foretoken-operator --test golden` writes them again.
 #![expect(clippy::unwrap_used, reason = "what tests are made of may fail them")]
 
-use std::{fs, path::Path, sync::Arc};
+use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
 use foretoken_crds::{AcceleratorProfile, Manifest, object::Accelerator};
 use foretoken_operator::{
-    Made, Object, Settings, build,
+    Certificates, Issuer, Made, Object, Settings,
+    build::{self, GivenToEndpoint},
     resolve::{self, Known},
 };
 use k8s_openapi::{
@@ -26,11 +27,23 @@ fn settings() -> Settings {
     Settings {
         image: "foretoken:1".into(),
         image_pull_policy: Some("IfNotPresent".into()),
+        certificates: Certificates::Own,
     }
 }
 
+/// Labels of the namespaces that there are.
+fn namespaces() -> BTreeMap<String, BTreeMap<String, String>> {
+    let labels = |shared: bool| {
+        let label = ("drafts".to_owned(), "shared".to_owned());
+        shared.then_some(label).into_iter().collect()
+    };
+    [("chat", true), ("tales", true), ("other", false)]
+        .map(|(name, shared)| (name.to_owned(), labels(shared)))
+        .into()
+}
+
 /// The objects that are wanted for those of a manifest.
-fn wanted(text: &str) -> Vec<Object> {
+fn wanted(text: &str, settings: &Settings) -> Vec<Object> {
     let manifest = Manifest::parse(text).unwrap();
     let profiles: Vec<AcceleratorProfile> =
         manifest.profiles.iter().map(|d| d.object.clone()).collect();
@@ -45,7 +58,13 @@ fn wanted(text: &str) -> Vec<Object> {
     for (index, endpoint) in endpoints.iter_mut().enumerate() {
         endpoint.metadata.uid = Some(format!("endpoint-{index}"));
         let profile = profile(endpoint.spec.accelerator.as_ref());
-        objects.extend(build::endpoint(endpoint, profile, &settings()).unwrap());
+        let all = namespaces();
+        let all = all.iter().map(|(name, labels)| (name.clone(), labels));
+        let given = GivenToEndpoint {
+            profile,
+            grants: resolve::granted(endpoint, all),
+        };
+        objects.extend(build::endpoint(endpoint, &given, settings).unwrap());
     }
     let endpoints: Vec<_> = endpoints.into_iter().map(Arc::new).collect();
     let labels = [("drafts".to_owned(), "shared".to_owned())];
@@ -62,13 +81,17 @@ fn wanted(text: &str) -> Vec<Object> {
             profile: profile(deployment.spec.target.accelerator.as_ref()),
             endpoints: &resolved.found,
         };
-        objects.extend(build::deployment(&deployment, given, &settings()).unwrap());
+        objects.extend(build::deployment(&deployment, given, settings).unwrap());
     }
     objects
 }
 
 fn compare(input: &Path, golden: &str) {
-    let objects = wanted(&fs::read_to_string(input).unwrap());
+    compare_with(input, golden, &settings());
+}
+
+fn compare_with(input: &Path, golden: &str, settings: &Settings) {
+    let objects = wanted(&fs::read_to_string(input).unwrap(), settings);
     objects.iter().for_each(is_sound);
     let documents: Vec<String> = objects
         .iter()
@@ -107,6 +130,9 @@ fn is_sound(object: &Object) {
         Made::PodDisruptionBudget => same::<PodDisruptionBudget>(body),
         Made::SpeculationEndpoint => same::<foretoken_crds::SpeculationEndpoint>(body),
         Made::Deployment => same::<Deployment>(body),
+        // Kubernetes itself does not know it.
+        Made::Certificate => assert_eq!(body["apiVersion"], "cert-manager.io/v1"),
+        Made::Secret => unreachable!("Secrets are no part of what is wanted of an object alone"),
     }
 }
 
@@ -124,13 +150,37 @@ fn profiles_volumes_templates_and_exposure_change_what_is_wanted() {
 }
 
 #[test]
+fn certificates_are_asked_of_cert_manager_or_of_nobody() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let issuer = Issuer {
+        kind: "ClusterIssuer".into(),
+        name: "internal".into(),
+    };
+    let with = |certificates| Settings {
+        certificates,
+        ..settings()
+    };
+    let input = folder.join("claims.in.yaml");
+    let cert_manager = with(Certificates::CertManager(issuer));
+    compare_with(&input, "cert-manager.yaml", &cert_manager);
+    let off = wanted(
+        &fs::read_to_string(input).unwrap(),
+        &with(Certificates::Off),
+    );
+    assert!(
+        off.iter()
+            .all(|object| !object.body.to_string().contains("tls"))
+    );
+}
+
+#[test]
 fn everything_has_a_digest_that_changes_with_it() {
     let text = fs::read_to_string(
         Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/claims.in.yaml"),
     )
     .unwrap();
-    let before = wanted(&text);
-    let after = wanted(&text.replace("replicas: 3", "replicas: 4"));
+    let before = wanted(&text, &settings());
+    let after = wanted(&text.replace("replicas: 3", "replicas: 4"), &settings());
     let changed: Vec<Made> = before
         .iter()
         .zip(&after)

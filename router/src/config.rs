@@ -48,7 +48,7 @@ pub struct RouterConfig {
     pub max_messages: usize,
     /// Most tokens of a prompt; 0: as many as the model has room for. Default 0.
     pub max_prompt_tokens: u32,
-    /// Most stop strings, and most stop tokens. Default 64.
+    /// Most stop strings, and most stop tokens. Default 1024.
     pub max_stops: usize,
     /// Most entries of `logit_bias`. Default 1024.
     pub max_logit_biases: usize,
@@ -93,7 +93,7 @@ impl Default for RouterConfig {
             max_requests: 4096,
             max_messages: 4096,
             max_prompt_tokens: 0,
-            max_stops: 64,
+            max_stops: 1024,
             max_logit_biases: 1024,
             probe: Duration::from_secs(1),
             replay: Duration::from_secs(60),

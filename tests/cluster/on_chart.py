@@ -23,6 +23,7 @@ KINDS = ["specdecodedeployments", "speculationendpoints", "acceleratorprofiles"]
 # Everything that can be set, so that every line of a template is rendered.
 EVERYTHING = {
     "image": {"repository": "registry.example/foretoken", "digest": f"sha256:{'0' * 64}", "pullPolicy": "Always", "pullSecrets": ["one"]},
+    "certificates": {"from": "cert-manager", "issuer": "internal"},
     "replicas": 2,
     "log": "debug,kube=info",
     "resources": {"requests": {"cpu": 1}, "limits": {"memory": "1Gi"}},
@@ -45,6 +46,8 @@ WRONG = {
     "image.pullPolicy=Sometimes": "pullPolicy",
     "image.digest=sha256:0": "digest",
     "replicas=-1": "replicas",
+    "certificates.from=nobody": "certificates",
+    "certificates.from=cert-manager": "issuer",
     "profiles.gpu.device=tpu": "device",
     "monitoring.rules.install=maybe": "install",
     "pod.hostNetwork=true": "additional properties 'hostNetwork'",

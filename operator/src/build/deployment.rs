@@ -15,7 +15,7 @@ use super::{
     Component, FILE, GENERATE, HTTP, LINK, METRICS, PatchError, REGISTRY, ROUTER, TARGET,
     everywhere, file,
     model::ModelVolume,
-    pod::{CONFIGURATIONS, Devices, Pod},
+    pod::{CONFIGURATIONS, Devices, Pod, tls_secret},
     service_address, service_ports, told,
 };
 use crate::{
@@ -23,6 +23,9 @@ use crate::{
     resolve::Found,
     settings::Settings,
 };
+
+/// Folder of [`CONFIGURATIONS`] with the files of API keys.
+const KEYS: &str = "api-keys";
 
 /// What was looked up for a deployment.
 #[derive(Clone, Copy, Debug, Default)]
@@ -138,6 +141,7 @@ impl Build<'_> {
         let target = self.component(TARGET);
         let config = TargetConfig {
             listen: vec![everywhere(GENERATE)],
+            tls: super::tls(self.settings),
             metrics_listen: Some(format!("0.0.0.0:{METRICS}")),
             registry: Some(RegistryConfig::Static(registry_file())),
             ..foretoken_configuration::target(self.deployment).unwrap_or_default()
@@ -165,6 +169,7 @@ impl Build<'_> {
                 (target.name(), "service"),
                 (self.registry_name(), "registry"),
             ],
+            secrets: tls_secret(self.owner, TARGET, self.settings),
             digest: digest(&Value::from(text.as_str())),
             drain: config.grace,
             discovers: false,
@@ -175,21 +180,27 @@ impl Build<'_> {
             "podSelector": {"matchLabels": self.owner.selector(ROUTER)},
         }]);
         let template = pod.template(self.settings)?;
-        Ok(vec![
+        let mut objects = vec![
             target.service_account(),
             target.config_map(&text),
             target.headless(&[("generate", GENERATE), ("metrics", METRICS)]),
             target.network_policy(GENERATE, Some(&routers)),
             target.disruption_budget(),
-            target.deployment(spec.replicas.unwrap_or(1), &template, devices.are_scarce()),
-        ])
+        ];
+        objects.extend(target.certificate(self.settings));
+        let replicas = spec.replicas.unwrap_or(1);
+        objects.push(target.deployment(replicas, &template, devices.are_scarce()));
+        Ok(objects)
     }
 
     fn router(&self) -> Result<Vec<Object>, PatchError> {
         let spec = self.deployment.spec.router.clone().unwrap_or_default();
         let router = self.component(ROUTER);
         let model = ModelVolume::new(&self.deployment.spec.model, self.settings);
+        let keys = spec.api_keys.as_ref();
         let config = RouterConfig {
+            tls: super::tls(self.settings),
+            api_keys_from: keys.map(|_| format!("{CONFIGURATIONS}/{KEYS}").into()),
             listen: format!("0.0.0.0:{HTTP}"),
             models: vec![ModelConfig {
                 name: self.deployment.served_name().to_owned(),
@@ -200,6 +211,8 @@ impl Build<'_> {
             ..RouterConfig::default()
         };
         let text = file(&told(&config));
+        let mut secrets = tls_secret(self.owner, ROUTER, self.settings);
+        secrets.extend(keys.map(|keys| (keys.secret_name.clone(), KEYS)));
         let pod = Pod {
             owner: self.owner,
             component: ROUTER,
@@ -211,6 +224,7 @@ impl Build<'_> {
                 (router.name(), "service"),
                 (self.registry_name(), "registry"),
             ],
+            secrets,
             digest: digest(&Value::from(text.as_str())),
             drain: config.grace,
             discovers: true,
@@ -230,7 +244,7 @@ impl Build<'_> {
         }});
         let template = pod.template(self.settings)?;
         let [role, binding] = router.discovery();
-        Ok(vec![
+        let mut objects = vec![
             router.service_account(),
             role,
             binding,
@@ -239,8 +253,10 @@ impl Build<'_> {
             // Whom it serves is for its API keys to say.
             router.network_policy(HTTP, None),
             router.disruption_budget(),
-            router.deployment(spec.replicas, &template, false),
-        ])
+        ];
+        objects.extend(router.certificate(self.settings));
+        objects.push(router.deployment(spec.replicas, &template, false));
+        Ok(objects)
     }
 }
 

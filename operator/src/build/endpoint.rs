@@ -5,28 +5,39 @@ use foretoken_crds::{
     endpoint::{AllowedNamespaces, NamespacesFrom},
 };
 use foretoken_draft::DraftConfig;
+use foretoken_protocol::link::Grants;
 use serde_json::{Value, json};
 
 use super::{
-    Component, DRAFT, FILE, LINK, METRICS, PatchError, everywhere, file,
+    Component, DRAFT, FILE, GRANTS, LINK, METRICS, PatchError, everywhere, file,
     model::ModelVolume,
-    pod::{CONFIGURATIONS, Devices, Pod},
+    pod::{CONFIGURATIONS, Devices, Pod, tls_secret},
     told,
 };
 use crate::{
-    object::{COMPONENT, Object, Owner, digest},
+    object::{COMPONENT, Made, Object, Owner, digest},
     settings::Settings,
 };
 
-/// The objects that `endpoint` wants, its pods with what `profile` says of their devices.
+/// What was looked up for an endpoint.
+#[derive(Clone, Debug)]
+pub struct GivenToEndpoint<'a> {
+    /// The profile that it names.
+    pub profile: Option<&'a AcceleratorProfile>,
+    /// Who may use it.
+    pub grants: Grants,
+}
+
+/// The objects that `endpoint` wants.
 ///
 /// # Errors
 /// Its template makes no pod.
 pub fn endpoint(
     endpoint: &SpeculationEndpoint,
-    profile: Option<&AcceleratorProfile>,
+    given: &GivenToEndpoint<'_>,
     settings: &Settings,
 ) -> Result<Vec<Object>, PatchError> {
+    let profile = given.profile;
     let spec = &endpoint.spec;
     let owner = Owner::new(Kind::SpeculationEndpoint, &endpoint.metadata);
     let draft = Component {
@@ -35,6 +46,8 @@ pub fn endpoint(
     };
     let config = DraftConfig {
         listen: vec![everywhere(LINK)],
+        tls: super::tls(settings),
+        grants: Some(format!("{CONFIGURATIONS}/grants/{GRANTS}").into()),
         metrics_listen: Some(format!("0.0.0.0:{METRICS}")),
         ..foretoken_configuration::draft(spec)
     };
@@ -45,6 +58,10 @@ pub fn endpoint(
         profile,
         count: spec.parallelism.map_or(1, |parallelism| parallelism.tracks),
     };
+    // Read again when it changes, so it is no part of what pods are started with.
+    let granted_name = format!("{}-grants", owner.name);
+    let grants = json!({"data": {GRANTS: file(&given.grants)}});
+    let grants = owner.object(Made::ConfigMap, "grants", &granted_name, &grants);
     let pod = Pod {
         owner: &owner,
         component: DRAFT,
@@ -57,7 +74,8 @@ pub fn endpoint(
         ports: vec![("metrics", METRICS), ("link", LINK)],
         model,
         devices,
-        config_maps: vec![(draft.name(), "service")],
+        config_maps: vec![(draft.name(), "service"), (granted_name.clone(), "grants")],
+        secrets: tls_secret(&owner, DRAFT, settings),
         digest: digest(&Value::from(text.as_str())),
         drain: config.grace,
         discovers: false,
@@ -66,14 +84,17 @@ pub fn endpoint(
     };
     let template = pod.template(settings)?;
     let replicas = spec.replicas.unwrap_or(1);
-    Ok(vec![
+    let mut objects = vec![
         draft.service_account(),
         draft.config_map(&text),
+        grants,
         draft.headless(&[("link", LINK), ("metrics", METRICS)]),
         draft.network_policy(LINK, Some(&granted(spec.allowed_namespaces.as_ref()))),
         draft.disruption_budget(),
-        draft.deployment(replicas, &template, devices.are_scarce()),
-    ])
+    ];
+    objects.extend(draft.certificate(settings));
+    objects.push(draft.deployment(replicas, &template, devices.are_scarce()));
+    Ok(objects)
 }
 
 /// Pods that may dial an endpoint: targets of the namespaces that it grants itself to.

@@ -28,6 +28,8 @@ const LOADING: u32 = 3600;
 const TOKEN: &str = "discovery";
 /// Where clients of the API server look for it.
 const TOKEN_FOLDER: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// Who may read files of Secrets: the processes of the pod, by their group.
+const SECRET_MODE: u32 = 0o440;
 /// Where configurations are mounted.
 pub(super) const CONFIGURATIONS: &str = "/etc/foretoken";
 
@@ -47,6 +49,8 @@ pub(super) struct Pod<'a> {
     pub(super) devices: Devices<'a>,
     /// Config maps, and the folders of [`CONFIGURATIONS`] they are mounted at.
     pub(super) config_maps: Vec<(String, &'static str)>,
+    /// Secrets, and the folders of [`CONFIGURATIONS`] they are mounted at.
+    pub(super) secrets: Vec<(String, &'static str)>,
     /// Digest of what is only read when a pod starts.
     pub(super) digest: String,
     /// How long the service may take to drain.
@@ -68,6 +72,17 @@ pub(super) struct Devices<'a> {
     pub(super) profile: Option<&'a AcceleratorProfile>,
     /// How many devices.
     pub(super) count: u32,
+}
+
+/// The Secret with the certificate of a component, if there is one.
+pub(super) fn tls_secret(
+    owner: &Owner,
+    component: &str,
+    settings: &Settings,
+) -> Vec<(String, &'static str)> {
+    let secret = (super::secret_name(owner, component), "tls");
+    let used = settings.certificates.are_used();
+    used.then_some(secret).into_iter().collect()
 }
 
 impl Devices<'_> {
@@ -158,7 +173,8 @@ impl Pod<'_> {
             .map(|(name, port)| json!({"name": name, "containerPort": port, "protocol": "TCP"}));
         container["ports"] = ports.collect();
         container["env"] = self.environment();
-        let mounts = self.config_maps.iter().map(|(_, folder)| {
+        let mounted = self.config_maps.iter().chain(&self.secrets);
+        let mounts = mounted.map(|(_, folder)| {
             json!({"name": folder, "mountPath": format!("{CONFIGURATIONS}/{folder}"), "readOnly": true})
         });
         let token = json!({"name": TOKEN, "mountPath": TOKEN_FOLDER, "readOnly": true});
@@ -214,7 +230,11 @@ impl Pod<'_> {
 
     fn volumes(&self) -> Value {
         let maps = self.config_maps.iter();
+        let secrets = self.secrets.iter();
         maps.map(|(name, folder)| json!({"name": folder, "configMap": {"name": name}}))
+            .chain(secrets.map(|(name, folder)| {
+                json!({"name": folder, "secret": {"secretName": name, "defaultMode": SECRET_MODE}})
+            }))
             .chain(self.model.volume.clone())
             .chain(self.discovers.then(token))
             .collect()

@@ -33,7 +33,9 @@ pub(super) async fn reconcile(
     let owner = Owner::new(Kind::SpecDecodeDeployment, &object.metadata);
     let resolved = context.resolve(&object);
     let wanted = context.wanted_of_deployment(&object, &resolved);
-    let Brought { refused, failure } = context.bring(object.as_ref(), &owner, wanted).await;
+    let services = &[TARGET, ROUTER];
+    let brought = context.bring(object.as_ref(), &owner, services, wanted).await;
+    let Brought { refused, failure } = brought;
     let used = resolved.found.iter().map(|found| context.used(found));
     let observed = Observed {
         endpoints: used.collect(),

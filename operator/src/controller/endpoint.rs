@@ -21,7 +21,7 @@ use serde_json::json;
 use super::{Brought, Context, refused};
 use crate::{
     accept,
-    build::{self, DRAFT},
+    build::{self, DRAFT, GivenToEndpoint},
     failure::Failure,
     object::{OPERATOR, Object, Owner},
     status::{self, ObservedEndpoint, Refused},
@@ -51,7 +51,9 @@ pub(super) async fn reconcile(
         .await?;
     let owner = Owner::new(Kind::SpeculationEndpoint, &object.metadata);
     let wanted = context.wanted_of_endpoint(&object);
-    let Brought { refused, failure } = context.bring(object.as_ref(), &owner, wanted).await;
+    let services = &[DRAFT];
+    let brought = context.bring(object.as_ref(), &owner, services, wanted).await;
+    let Brought { refused, failure } = brought;
     let observed = ObservedEndpoint {
         refused,
         draft: context.component(&owner, DRAFT),
@@ -91,7 +93,11 @@ impl Context {
         let profile = self.world.profile(object.spec.accelerator.as_ref());
         accept::endpoint(object, profile.as_deref())
             .map_err(|refusal| refused(refusal.reason, &refusal))?;
-        build::endpoint(object, profile.as_deref(), &self.settings)
+        let given = GivenToEndpoint {
+            profile: profile.as_deref(),
+            grants: self.world.granted(object),
+        };
+        build::endpoint(object, &given, &self.settings)
             .map_err(|error| refused("InvalidTemplate", format!("spec.{error}")))
     }
 

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use foretoken_crds::status::condition::{ACCEPTED, ENDPOINTS_RESOLVED, READY};
 use foretoken_operator::Made;
+use kube::api::DynamicObject;
 use serde_json::json;
 
 use cluster::{Cluster, Operator};
@@ -60,7 +61,11 @@ async fn a_cluster_becomes_what_its_objects_say_and_stays_so() {
     troubles::an_object_of_a_newer_definition_is_told_so_and_holds_nobody_up(&cluster).await;
     troubles::a_model_of_the_same_name_is_told(&cluster).await;
     a_grant_is_needed(&cluster).await;
+    services_have_certificates(&cluster).await;
     names_of_others_are_not_taken(&cluster).await;
+    operator.stop().await;
+    let operator = Operator::start(&cluster, "third");
+    a_certificate_that_was_edited_is_issued_anew(&cluster).await;
     what_is_deleted_takes_its_objects_along(&cluster).await;
     operator.stop().await;
     operators_take_turns(&cluster).await;
@@ -92,6 +97,7 @@ fn made() -> Vec<(Made, &'static str, String)> {
             [Made::Role, Made::RoleBinding].map(|kind| (kind, place, "story-router".into())),
         );
     }
+    all.push((Made::ConfigMap, "drafts", "story-grants".to_owned()));
     all.extend(
         ["chat", "tales"].map(|place| (Made::ConfigMap, place, "story-registry".to_owned())),
     );
@@ -240,7 +246,17 @@ async fn a_policy_without_a_data_path_is_refused(cluster: &Cluster) {
 }
 
 async fn a_grant_is_needed(cluster: &Cluster) {
+    let granted = async |words: &'static str| {
+        cluster
+            .becomes(Made::ConfigMap, "drafts", "story-grants", |map| {
+                let text = map.data["data"]["grants.json"].to_string();
+                text.split_whitespace().collect::<String>().contains(words)
+            })
+            .await;
+    };
+    granted(r#"[\n\"chat\",\n\"drafts\",\n\"tales\"\n]"#).await;
     cluster.label_namespace("tales", &json!(null)).await;
+    granted(r#"[\n\"chat\",\n\"drafts\"\n]"#).await;
     cluster
         .deployment_is("tales", ENDPOINTS_RESOLVED, "False NotGranted")
         .await;
@@ -252,6 +268,43 @@ async fn a_grant_is_needed(cluster: &Cluster) {
     cluster.label_namespace("tales", &json!("shared")).await;
     cluster
         .deployment_is("tales", ENDPOINTS_RESOLVED, "True Resolved")
+        .await;
+}
+
+async fn services_have_certificates(cluster: &Cluster) {
+    let text = |secret: &DynamicObject, entry: &str| secret.data["data"][entry].to_string();
+    let authority = cluster.get(Made::Secret, "default", "foretoken-ca").await;
+    let bundle = text(&authority.unwrap(), "ca.crt");
+    for (namespace, component) in [
+        ("drafts", "draft"),
+        ("chat", "target"),
+        ("chat", "router"),
+        ("tales", "target"),
+        ("tales", "router"),
+    ] {
+        let name = format!("story-{component}-tls");
+        let secret = cluster.get(Made::Secret, namespace, &name).await.unwrap();
+        assert_eq!(secret.data["type"], "kubernetes.io/tls");
+        assert_eq!(text(&secret, "ca.crt"), bundle, "{namespace}/{name}");
+        let pods = cluster
+            .get(Made::Deployment, namespace, &format!("story-{component}"))
+            .await
+            .unwrap();
+        let volumes = pods.data["spec"]["template"]["spec"]["volumes"].to_string();
+        assert!(volumes.contains(&name), "{volumes}");
+    }
+    // Somebody who edits one has it back when the operator looks again, which a new one does at once.
+    let edit = json!({"data": {"tls.key": "bm8ga2V5"}});
+    cluster
+        .edit(Made::Secret, "chat", "story-target-tls", &edit)
+        .await;
+}
+
+async fn a_certificate_that_was_edited_is_issued_anew(cluster: &Cluster) {
+    cluster
+        .becomes(Made::Secret, "chat", "story-target-tls", |secret| {
+            secret.data["data"]["tls.key"] != "bm8ga2V5"
+        })
         .await;
 }
 

@@ -51,7 +51,7 @@ async fn a_field_with_too_many_entries_is_refused_with_the_limit() {
             "at most 2 entries (it has 3)",
         ),
         (
-            completion("prompt", json!([1; 31])),
+            completion("prompt", json!(vec![1; 31])),
             "prompt",
             "the prompt has 31 tokens; this server takes at most 30",
         ),
@@ -66,7 +66,7 @@ async fn a_field_with_too_many_entries_is_refused_with_the_limit() {
     for (path, body) in [
         chat(messages(2)),
         completion("stop", json!(["a", "b"])),
-        completion("prompt", json!([1; 30])),
+        completion("prompt", json!(vec![1; 30])),
     ] {
         assert_eq!(setup.client().post(path, &body).await.status, 200);
     }
