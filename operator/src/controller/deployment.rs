@@ -34,7 +34,9 @@ pub(super) async fn reconcile(
     let resolved = context.resolve(&object);
     let wanted = context.wanted_of_deployment(&object, &resolved);
     let services = &[TARGET, ROUTER];
-    let brought = context.bring(object.as_ref(), &owner, services, wanted).await;
+    let brought = context
+        .bring(object.as_ref(), &owner, services, wanted)
+        .await;
     let Brought { refused, failure } = brought;
     let used = resolved.found.iter().map(|found| context.used(found));
     let observed = Observed {

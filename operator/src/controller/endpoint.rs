@@ -52,7 +52,9 @@ pub(super) async fn reconcile(
     let owner = Owner::new(Kind::SpeculationEndpoint, &object.metadata);
     let wanted = context.wanted_of_endpoint(&object);
     let services = &[DRAFT];
-    let brought = context.bring(object.as_ref(), &owner, services, wanted).await;
+    let brought = context
+        .bring(object.as_ref(), &owner, services, wanted)
+        .await;
     let Brought { refused, failure } = brought;
     let observed = ObservedEndpoint {
         refused,
