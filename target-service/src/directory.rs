@@ -1,14 +1,19 @@
 //! Where the list of endpoints comes from: the configuration, and a registry.
 
-use foretoken_protocol::{Address, link::Postbox};
-use foretoken_registry::{Directory, Interest, OpenError, Registry};
+use std::collections::HashMap;
+
+use foretoken_protocol::link::Postbox;
+use foretoken_registry::{Directory, EndpointEntry, Interest, OpenError, Registry};
 use tokio_util::sync::CancellationToken;
 
-use crate::{config::TargetConfig, inbox::Message};
+use crate::{
+    config::TargetConfig,
+    inbox::{Message, Source},
+};
 
 /// The list of endpoints, kept up to date.
 pub(crate) struct EndpointList {
-    fixed: Vec<(String, Address)>,
+    fixed: Vec<Source>,
     registry: Option<Box<dyn Registry>>,
 }
 
@@ -18,7 +23,11 @@ impl EndpointList {
         let fixed = config
             .endpoints
             .iter()
-            .map(|e| (e.name.clone(), e.address.clone()))
+            .map(|e| Source {
+                name: e.name.clone(),
+                address: e.address.clone(),
+                share: None,
+            })
             .collect();
         let registry = match &config.registry {
             Some(registry) => Some(registry.open(Interest::Endpoints).await?),
@@ -52,23 +61,35 @@ impl EndpointList {
 }
 
 /// The fixed endpoints, then those of the directory by descending weight; one of weight 0 or of a
-/// known name is left out.
-fn merge(fixed: &[(String, Address)], directory: &Directory) -> Vec<(String, Address)> {
+/// known name is left out. Replicas divide the weight of their pool.
+fn merge(fixed: &[Source], directory: &Directory) -> Vec<Source> {
     let mut found: Vec<_> = directory
         .endpoints
         .iter()
-        .filter(|entry| entry.weight > 0 && fixed.iter().all(|(name, _)| *name != entry.name))
+        .filter(|entry| entry.weight > 0 && fixed.iter().all(|one| one.name != entry.name))
         .collect();
     found.sort_by(|a, b| b.weight.cmp(&a.weight).then_with(|| a.name.cmp(&b.name)));
-    let found = found
-        .into_iter()
-        .map(|entry| (entry.name.clone(), entry.address.clone()));
+    let mut replicas: HashMap<&str, u32> = HashMap::new();
+    for entry in &found {
+        *replicas.entry(pool(entry)).or_default() += 1;
+    }
+    let found = found.into_iter().map(|entry| Source {
+        name: entry.name.clone(),
+        address: entry.address.clone(),
+        share: Some(f64::from(entry.weight) / f64::from(replicas[pool(entry)])),
+    });
     fixed.iter().cloned().chain(found).collect()
+}
+
+/// What replicas have in common: the name before `@`.
+fn pool(entry: &EndpointEntry) -> &str {
+    let name = entry.name.as_str();
+    name.split_once('@').map_or(name, |(pool, _)| pool)
 }
 
 #[cfg(test)]
 mod tests {
-    use foretoken_registry::EndpointEntry;
+    use foretoken_protocol::Address;
 
     use super::*;
 
@@ -89,9 +110,30 @@ mod tests {
             endpoints,
             ..Directory::default()
         };
-        let merged = merge(&[("fixed".into(), Address::loopback(1))], &directory);
-        let names: Vec<_> = merged.iter().map(|(name, _)| name.as_str()).collect();
+        let fixed = Source {
+            name: "fixed".into(),
+            address: Address::loopback(1),
+            share: None,
+        };
+        let merged = merge(std::slice::from_ref(&fixed), &directory);
+        let names: Vec<_> = merged.iter().map(|one| one.name.as_str()).collect();
         assert_eq!(names, ["fixed", "heavy", "light"]);
-        assert_eq!(merged[0].1, Address::loopback(1));
+        assert_eq!(merged[0], fixed);
+    }
+
+    #[test]
+    fn replicas_divide_the_weight_of_their_pool() {
+        let entry = |name: &str, weight| EndpointEntry {
+            name: name.into(),
+            address: Address::loopback(1),
+            weight,
+        };
+        let directory = Directory {
+            endpoints: vec![entry("a/b@1", 3), entry("a/b@2", 3), entry("a/c@1", 3)],
+            ..Directory::default()
+        };
+        let shares = merge(&[], &directory).into_iter().map(|one| one.share);
+        let shares: Vec<_> = shares.collect();
+        assert_eq!(shares, [Some(1.5), Some(1.5), Some(3.0)]);
     }
 }

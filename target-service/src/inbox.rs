@@ -28,11 +28,23 @@ pub(crate) enum Message {
     /// A link to an endpoint has news, since this time: the engine may have been in a step.
     Link(LinkKey, LinkEvent, Instant),
     /// These are the endpoints now, best first.
-    Endpoints(Vec<(String, Address)>),
+    Endpoints(Vec<Source>),
     /// End once nothing runs any more.
     Drain,
     /// End now; requests that run are lost, and replayed elsewhere.
     Stop,
+}
+
+/// An endpoint that there is.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Source {
+    /// Unique among them.
+    pub(crate) name: String,
+    /// Where it is dialled.
+    pub(crate) address: Address,
+    /// Its share of the requests, relative to others with one; none: it comes before those, in the
+    /// order of the list.
+    pub(crate) share: Option<f64>,
 }
 
 /// Names a dialled link; never used twice.

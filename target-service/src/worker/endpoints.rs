@@ -8,6 +8,7 @@
 //! shares the target's cores. They are bound once a lookahead pays again, one of them to find out.
 
 mod binding;
+mod choice;
 mod lowering;
 mod misses;
 mod telling;
@@ -68,6 +69,8 @@ pub(super) struct Endpoint {
     pub(super) name: String,
     address: Address,
     link: LinkKey,
+    /// Its share of the requests; none: it comes before those that have one.
+    share: Option<f64>,
     outlet: Box<dyn Outlet>,
     pub(super) up: bool,
     /// Why it is not, as far as that was logged.
@@ -87,7 +90,7 @@ pub(super) struct Endpoint {
     rounds: Rounds,
 }
 
-/// All endpoints, best first.
+/// All endpoints, those without shares first and best first.
 pub(super) struct Endpoints {
     dial: Box<dyn Dial>,
     pub(super) list: Vec<Endpoint>,
@@ -252,26 +255,6 @@ impl Endpoints {
         let candidate = || self.pick(request).filter(|_| request.is_adaptive());
         let link = request.link.or_else(candidate)?;
         Some(request.cohort(link))
-    }
-
-    /// The best endpoint for `request`.
-    fn pick(&self, request: &Request) -> Option<LinkKey> {
-        let usable =
-            |endpoint: &&Endpoint| endpoint.has_room() && !request.refused.contains(&endpoint.link);
-        let named = |name: &String| self.list.iter().find(|endpoint| endpoint.name == *name);
-        let mut candidates: Vec<&Endpoint> = if request.endpoints.is_empty() {
-            self.list.iter().filter(usable).collect()
-        } else {
-            request
-                .endpoints
-                .iter()
-                .filter_map(named)
-                .filter(usable)
-                .collect()
-        };
-        // A stable sort: the order stays, but silent endpoints come last.
-        candidates.sort_by_key(|endpoint| endpoint.suspect);
-        candidates.first().map(|endpoint| endpoint.link)
     }
 
     pub(super) fn find(&mut self, link: LinkKey) -> Option<&mut Endpoint> {

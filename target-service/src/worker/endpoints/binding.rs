@@ -14,7 +14,7 @@ use foretoken_speculation::{
 use super::{ANSWER_OVERHEAD, DRAFT_FRACTION, Endpoint};
 use crate::{
     config::VerificationConfig,
-    inbox::LinkKey,
+    inbox::{LinkKey, Source},
     request::Request,
     worker::{Worker, bound, cohort::Cohorts},
 };
@@ -54,16 +54,22 @@ impl Worker {
     }
 
     /// Takes in the list of endpoints: dials new ones, drops the links of those that have gone.
-    pub(in crate::worker) fn set_endpoints(&mut self, list: Vec<(String, Address)>) {
+    pub(in crate::worker) fn set_endpoints(&mut self, list: Vec<Source>) {
         let mut old = std::mem::take(&mut self.endpoints.list);
-        for (name, address) in list {
+        for source in list {
+            let Source {
+                name,
+                address,
+                share,
+            } = source;
             let known = old
                 .iter()
                 .position(|e| e.name == name && e.address == address);
-            let endpoint = match known {
+            let mut endpoint = match known {
                 Some(index) => old.swap_remove(index),
                 None => self.dial(name, address),
             };
+            endpoint.share = share;
             self.endpoints.list.push(endpoint);
         }
         for gone in old {
@@ -98,6 +104,7 @@ impl Worker {
             name,
             address,
             link,
+            share: None,
             outlet,
             up,
             trouble,

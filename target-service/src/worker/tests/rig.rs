@@ -29,7 +29,7 @@ use super::endpoint::MiniEndpoint;
 use crate::{
     check,
     config::TargetConfig,
-    inbox::{Arrival, LinkKey, Message},
+    inbox::{Arrival, LinkKey, Message, Source},
     metrics::Metrics,
     worker::{Dial, Gauges, Outlet, Turn, Worker},
 };
@@ -209,10 +209,11 @@ impl Rig {
 
     /// Adds the endpoint and brings its link up.
     pub(super) fn connect(&mut self) {
-        self.worker.take(Message::Endpoints(vec![(
-            "draft".into(),
-            Address::loopback(1),
-        )]));
+        self.worker.take(Message::Endpoints(vec![Source {
+            name: "draft".into(),
+            address: Address::loopback(1),
+            share: None,
+        }]));
         self.link(LinkEvent::Up(Welcome::default()));
     }
 
