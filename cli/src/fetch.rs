@@ -17,7 +17,10 @@ use foretoken_service::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{child, model::resolve_telling};
+use crate::{
+    child,
+    model::{Part, resolve_telling},
+};
 
 /// Arguments of `foretoken fetch`.
 #[derive(Debug, clap::Args)]
@@ -31,6 +34,9 @@ pub(crate) struct Args {
     /// Where /status says how far it is, HOST:PORT [default: nowhere]
     #[arg(long, value_name = "ADDRESS")]
     observe: Option<String>,
+    /// Leave weights where they are: for routers, and for simulated models
+    #[arg(long)]
+    without_weights: bool,
 }
 
 /// Tells people at a terminal, and whoever asks.
@@ -75,8 +81,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         model,
         link,
         observe,
+        without_weights,
     } = args;
-    let folder = child::small_runtime()?.block_on(download(model, observe.as_deref()))?;
+    let part = if *without_weights {
+        Part::Text
+    } else {
+        Part::All
+    };
+    let folder = child::small_runtime()?.block_on(download(model, part, observe.as_deref()))?;
     if let Some(link) = link {
         point(link, &folder).with_context(|| format!("cannot make the link {}", link.display()))?;
     }
@@ -85,7 +97,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Downloads what is missing, and says at `observe` how far that is.
-async fn download(model: &str, observe: Option<&str>) -> anyhow::Result<PathBuf> {
+async fn download(model: &str, part: Part, observe: Option<&str>) -> anyhow::Result<PathBuf> {
     let telling = Telling {
         bar: Bar::default(),
         board: Board::new("fetch", ModelReport::default()),
@@ -105,7 +117,7 @@ async fn download(model: &str, observe: Option<&str>) -> anyhow::Result<PathBuf>
         // A download that nobody watches is one all the same.
         Err(error) => tracing::warn!(%error, "nobody can ask how far the download is"),
     }
-    resolve_telling(model, &telling).await
+    resolve_telling(model, part, &telling).await
 }
 
 /// Makes `link` point to `folder`. Only an earlier link is replaced.

@@ -18,6 +18,8 @@ use crate::{failure::usage, report::Reporter};
 
 /// Fewest entries that a simulated vocabulary has.
 const MIN_SIMULATED_VOCAB: usize = 16;
+/// Entries of a simulated vocabulary that nobody says anything of.
+const SIMULATED_VOCAB: usize = 4096;
 
 /// A model and how it is held. As flags, each overrides the file's value.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
@@ -41,7 +43,8 @@ pub(crate) struct ModelConfig {
     /// Memory for keys and values, in MiB [default: 512]
     #[arg(long, value_name = "MIB")]
     pub(crate) kv_mib: Option<u64>,
-    /// A simulated model instead of weights: vocab=4096,agreement=0.8,near=0.5,step-us=500,row-us=20
+    /// A simulated model instead of weights, with the tokenizer of --model if there is one:
+    /// vocab=4096,agreement=0.8,near=0.5,step-us=500,row-us=20
     #[arg(long, value_name = "SETTINGS")]
     pub(crate) simulated: Option<Simulated>,
 }
@@ -75,8 +78,9 @@ pub(crate) enum KvDtype {
 pub(crate) struct Simulated {
     /// The language; a target and its draft share one.
     pub(crate) language: u64,
-    /// Entries of the vocabulary.
-    pub(crate) vocab: usize,
+    /// Entries of the vocabulary; without, those of the model's tokenizer, or 4096 if there is no
+    /// model.
+    pub(crate) vocab: Option<usize>,
     /// For a draft: the fraction of contexts in which it agrees with the target.
     pub(crate) agreement: Option<f64>,
     /// Of the other contexts, the fraction in which the target's likeliest token is among its four.
@@ -93,7 +97,7 @@ impl Default for Simulated {
     fn default() -> Self {
         Self {
             language: 0,
-            vocab: 4096,
+            vocab: None,
             agreement: None,
             near: 0.0,
             step_us: 0,
@@ -120,7 +124,7 @@ impl FromStr for Simulated {
             let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
             match name {
                 "language" => simulated.language = parse(name, value, WHOLE)?,
-                "vocab" => simulated.vocab = parse(name, value, WHOLE)?,
+                "vocab" => simulated.vocab = Some(parse(name, value, WHOLE)?),
                 "agreement" => simulated.agreement = Some(parse(name, value, SHARE)?),
                 "near" => simulated.near = parse(name, value, SHARE)?,
                 "step-us" => simulated.step_us = parse(name, value, WHOLE)?,
@@ -183,22 +187,14 @@ impl ModelConfig {
     ) -> anyhow::Result<Loaded> {
         self.check()?;
         if let Some(simulated) = &self.simulated {
-            if self.model.is_some() {
-                return Err(usage("--model and --simulated are both given: choose one"));
-            }
-            return Ok(Loaded {
-                runner: Box::new(simulated.runner()),
-                folder: None,
-                eos: Vec::new(),
-                tokenizer_digest: String::new(),
-            });
+            return self.simulate(*simulated, runtime);
         }
         let Some(uri) = &self.model else {
             return Err(usage(
                 "no model is given: use --model, or --simulated for none",
             ));
         };
-        let folder = runtime.block_on(resolve(uri))?;
+        let folder = runtime.block_on(resolve(uri, Part::All))?;
         let options = self.cpu_options(reporter, uri)?;
         let runner = CpuRunner::load(&folder, &options).map_err(|error| match error {
             LoadError::Option { .. } => usage(error.to_string()),
@@ -215,6 +211,32 @@ impl ModelConfig {
             folder: Some(folder),
             eos: generation.eos.iter().map(|token| token.0).collect(),
             tokenizer_digest,
+        })
+    }
+
+    /// A model without weights. That of a folder has its tokenizer, so that routers can make text
+    /// of what it says, and targets and drafts can tell whether they speak of the same tokens.
+    fn simulate(
+        &self,
+        simulated: Simulated,
+        runtime: &tokio::runtime::Runtime,
+    ) -> anyhow::Result<Loaded> {
+        let Some(uri) = &self.model else {
+            return Ok(Loaded {
+                runner: Box::new(simulated.runner(SIMULATED_VOCAB)),
+                folder: None,
+                eos: Vec::new(),
+                tokenizer_digest: String::new(),
+            });
+        };
+        let folder = runtime.block_on(resolve(uri, Part::Text))?;
+        let tokenizer = Tokenizer::load(&folder)?;
+        let generation = GenerationConfig::load(&folder)?;
+        Ok(Loaded {
+            runner: Box::new(simulated.runner(tokenizer.vocab_size())),
+            folder: Some(folder),
+            eos: generation.eos.iter().map(|token| token.0).collect(),
+            tokenizer_digest: tokenizer.digest().to_owned(),
         })
     }
 
@@ -308,7 +330,7 @@ impl Simulated {
                 ));
             }
         }
-        if *vocab < MIN_SIMULATED_VOCAB {
+        if let Some(vocab) = vocab.filter(|vocab| *vocab < MIN_SIMULATED_VOCAB) {
             return Err(format!(
                 "vocab is {vocab}; it must be at least {MIN_SIMULATED_VOCAB}"
             ));
@@ -319,7 +341,8 @@ impl Simulated {
         Ok(())
     }
 
-    fn runner(self) -> SimRunner {
+    /// The model, with a vocabulary of `size` unless another is said.
+    fn runner(self, size: usize) -> SimRunner {
         let Self {
             language,
             vocab,
@@ -331,7 +354,7 @@ impl Simulated {
         } = self;
         SimRunner::new(SimOptions {
             language,
-            vocab_size: vocab,
+            vocab_size: vocab.unwrap_or(size),
             role: agreement.map_or(Role::Target, |agreement| Role::Draft { agreement }),
             near,
             max_positions: positions,
@@ -345,15 +368,32 @@ impl Simulated {
     }
 }
 
+/// What is needed of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// All of it.
+    All,
+    /// All but weights: what turns text into tokens and back.
+    Text,
+}
+
 /// The folder of a model, downloaded first if it lies on the hub.
-pub(crate) async fn resolve(uri: &str) -> anyhow::Result<PathBuf> {
-    resolve_telling(uri, &Bar::default()).await
+pub(crate) async fn resolve(uri: &str, part: Part) -> anyhow::Result<PathBuf> {
+    resolve_telling(uri, part, &Bar::default()).await
 }
 
 /// The same, telling `progress` how far a download is.
-pub(crate) async fn resolve_telling(uri: &str, progress: &dyn Progress) -> anyhow::Result<PathBuf> {
+pub(crate) async fn resolve_telling(
+    uri: &str,
+    part: Part,
+    progress: &dyn Progress,
+) -> anyhow::Result<PathBuf> {
     let parsed: ModelUri = uri.parse().map_err(|error| usage(format!("{error}")))?;
-    let folder = parsed.resolve(&HubOptions::default(), progress).await;
+    let options = HubOptions {
+        without_weights: part == Part::Text,
+        ..HubOptions::default()
+    };
+    let folder = parsed.resolve(&options, progress).await;
     folder.map_err(|error| match error {
         HubError::NoFolder { .. } => usage(error.to_string()),
         error => error.into(),
@@ -419,6 +459,35 @@ mod tests {
         );
         let message = "vocab=0".parse::<Simulated>().unwrap_err();
         assert_eq!(message, "vocab is 0; it must be at least 16");
+    }
+
+    #[test]
+    fn what_profiles_say_of_simulated_models_is_understood() {
+        let target: Simulated = foretoken_configuration::SIMULATED_TARGET.parse().unwrap();
+        assert_eq!((target.agreement, target.vocab), (None, None));
+        let draft: Simulated = foretoken_configuration::SIMULATED_DRAFT.parse().unwrap();
+        assert!(draft.agreement.is_some());
+        assert!(draft.step_us < target.step_us, "a draft is faster");
+    }
+
+    #[test]
+    fn a_simulated_model_has_the_tokenizer_of_its_folder_and_needs_no_weights() {
+        let folder = tempfile::tempdir().unwrap();
+        let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/draft");
+        for file in ["tokenizer.json", "generation_config.json"] {
+            fs::copy(format!("{shipped}/{file}"), folder.path().join(file)).unwrap();
+        }
+        let config = ModelConfig {
+            model: folder.path().to_str().map(str::to_owned),
+            simulated: Some(Simulated::default()),
+            ..ModelConfig::default()
+        };
+        let runtime = crate::child::small_runtime().unwrap();
+        let loaded = config.load(&runtime, Reporter::Parent).unwrap();
+        let tokenizer = Tokenizer::load(folder.path()).unwrap();
+        assert_eq!(loaded.runner.info().vocab_size, tokenizer.vocab_size());
+        assert_eq!(loaded.tokenizer_digest, tokenizer.digest());
+        assert_eq!(loaded.runner.info().path, "sim");
     }
 
     #[test]

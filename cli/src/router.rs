@@ -8,7 +8,7 @@ use foretoken_router::{BindError, ModelConfig, Router, RouterConfig};
 use crate::{
     child::{self, KeyArgs, ServiceArgs, TlsArgs},
     failure::usage,
-    model::resolve,
+    model::{Part, resolve},
     registry::RegistryArgs,
 };
 
@@ -96,7 +96,7 @@ impl Args {
             .collect();
         config.models = vec![ModelConfig {
             name,
-            folder: resolve(&uri).await?,
+            folder: resolve(&uri, Part::Text).await?,
         }];
         Ok(config)
     }

@@ -34,7 +34,7 @@ use crate::{
     check::{describe, folder_of, needs_of_up, read},
     child::{self, KeyArgs},
     failure::{UsageError, usage},
-    model::resolve,
+    model::{Part, resolve},
 };
 
 /// Arguments of `foretoken up`.
@@ -74,9 +74,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let address = free_address(&args.host, args.port)?;
     let state = StateFolder::open(args.state_dir.as_deref(), &plan.name)?;
     let runtime = child::small_runtime()?;
-    for uri in plan.models_mut() {
+    for model in plan.models_mut() {
+        let uri = &mut model.uri;
+        let part = if model.is_simulated {
+            Part::Text
+        } else {
+            Part::All
+        };
         // One download here instead of one in each process.
-        let folder = runtime.block_on(resolve(uri))?;
+        let folder = runtime.block_on(resolve(uri, part))?;
         let folder = fs::canonicalize(&folder)
             .with_context(|| format!("cannot find {}", folder.display()))?;
         folder

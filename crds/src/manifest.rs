@@ -9,7 +9,8 @@ use crate::{
     definition::Kind,
     deployment::SpecDecodeDeployment,
     endpoint::SpeculationEndpoint,
-    metadata, object,
+    metadata,
+    object::{self, Accelerator},
     problem::{Invalid, Lines, Problem},
     profile::AcceleratorProfile,
     read::read,
@@ -34,7 +35,7 @@ pub struct Manifest {
     pub deployments: Vec<Document<SpecDecodeDeployment>>,
     /// Endpoints, in file order.
     pub endpoints: Vec<Document<SpeculationEndpoint>>,
-    /// What accelerators are, in file order; only a cluster has them.
+    /// What accelerators are, in file order.
     pub profiles: Vec<Document<AcceleratorProfile>>,
     /// Documents of other APIs: left out, with a word.
     pub skipped: Vec<Problem>,
@@ -73,6 +74,13 @@ impl Manifest {
         }
         problems.sort_by_key(|problem| problem.line);
         Err(Invalid { problems })
+    }
+
+    /// The profile that is asked for by name, if it is in this file.
+    pub fn profile(&self, asked: Option<&Accelerator>) -> Option<&AcceleratorProfile> {
+        let name = asked?.profile.as_deref()?;
+        let mut profiles = self.profiles.iter().map(|document| &document.object);
+        profiles.find(|profile| object::name(&profile.metadata) == name)
     }
 
     fn add(&mut self, node: &Node, problems: &mut Vec<Problem>) {

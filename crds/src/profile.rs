@@ -99,8 +99,16 @@ pub enum Device {
     Npu,
     /// Cores of the node.
     Cpu,
-    /// A simulated model, for tests.
+    /// No device: a simulated model, whose tokens mean nothing, with the tokenizer of the model that
+    /// is named, of which no weights are read. To try a group or a cluster without accelerators.
     Sim,
+}
+
+impl AcceleratorProfile {
+    /// Whether models of this profile are simulated.
+    pub fn is_simulated(&self) -> bool {
+        self.spec.device == Device::Sim
+    }
 }
 
 /// Devices by dynamic resource allocation.

@@ -4,29 +4,30 @@ use crate::{
     deployment::SpecDecodeDeployment,
     endpoint::EndpointSpec,
     manifest::{Document, Manifest},
-    object::ModelSource,
+    object::{Accelerator, ModelSource},
     problem::{Lines, Problem},
+    profile::Device,
 };
 
 /// Everything in `manifest` that this version does not serve, with a message that says so.
 pub fn gaps(manifest: &Manifest) -> Vec<Problem> {
     let mut problems = Vec::new();
     for document in &manifest.deployments {
-        deployment(document, &mut problems);
+        deployment(manifest, document, &mut problems);
     }
     for document in &manifest.endpoints {
-        endpoint(
-            "spec",
-            &document.object.spec,
-            &document.lines,
-            &mut problems,
-        );
+        let spec = &document.object.spec;
+        problems.extend(endpoint(manifest, "spec", spec, &document.lines));
     }
     problems.sort_by_key(|problem| problem.line);
     problems
 }
 
-fn deployment(document: &Document<SpecDecodeDeployment>, problems: &mut Vec<Problem>) {
+fn deployment(
+    manifest: &Manifest,
+    document: &Document<SpecDecodeDeployment>,
+    problems: &mut Vec<Problem>,
+) {
     let Document { object, lines } = document;
     let spec = &object.spec;
     let mut say = |field: &str, message: &str| problems.push(lines.problem(field, message));
@@ -49,11 +50,8 @@ fn deployment(document: &Document<SpecDecodeDeployment>, problems: &mut Vec<Prob
             "only 1 is served by this version",
         );
     }
-    if spec.target.accelerator.is_some() {
-        say(
-            "spec.target.accelerator",
-            "is not served by this version: it runs on CPU cores",
-        );
+    if let Some(message) = device(manifest, spec.target.accelerator.as_ref()) {
+        say("spec.target.accelerator", &message);
     }
     if let Some(speculation) = &spec.speculation
         && speculation.policy.policy().is_none()
@@ -66,7 +64,7 @@ fn deployment(document: &Document<SpecDecodeDeployment>, problems: &mut Vec<Prob
             ),
         );
     }
-    model("spec.model", &spec.model, lines, problems);
+    problems.extend(model("spec.model", &spec.model, lines));
     let sources = spec
         .speculation
         .iter()
@@ -74,12 +72,13 @@ fn deployment(document: &Document<SpecDecodeDeployment>, problems: &mut Vec<Prob
     for (index, source) in sources.enumerate() {
         if let Some(template) = &source.template {
             let path = format!("spec.speculation.endpoints[{index}].template");
-            endpoint(&path, template, lines, problems);
+            problems.extend(endpoint(manifest, &path, template, lines));
         }
     }
 }
 
-fn endpoint(path: &str, spec: &EndpointSpec, lines: &Lines, problems: &mut Vec<Problem>) {
+fn endpoint(manifest: &Manifest, path: &str, spec: &EndpointSpec, lines: &Lines) -> Vec<Problem> {
+    let mut problems = Vec::new();
     let mut say = |field: &str, message: &str| {
         problems.push(lines.problem(format!("{path}.{field}"), message));
     };
@@ -95,21 +94,36 @@ fn endpoint(path: &str, spec: &EndpointSpec, lines: &Lines, problems: &mut Vec<P
     {
         say("parallelism.tracks", "only 1 is served by this version");
     }
-    if spec.accelerator.is_some() {
-        say(
-            "accelerator",
-            "is not served by this version: it runs on CPU cores",
-        );
+    if let Some(message) = device(manifest, spec.accelerator.as_ref()) {
+        say("accelerator", &message);
     }
-    model(&format!("{path}.model"), &spec.model, lines, problems);
+    problems.extend(model(&format!("{path}.model"), &spec.model, lines));
+    problems
 }
 
-fn model(path: &str, model: &ModelSource, lines: &Lines, problems: &mut Vec<Problem>) {
-    let uri = &model.uri;
-    if uri.starts_with("pvc://") || uri.starts_with("oci://") {
-        problems.push(lines.problem(
-            format!("{path}.uri"),
-            format!("{uri:?} needs a cluster: on one machine use hf:// or file:///"),
+/// Why one machine does not have what is `asked` for; nothing asked for is CPU cores.
+fn device(manifest: &Manifest, asked: Option<&Accelerator>) -> Option<String> {
+    let Some(name) = asked?.profile.as_deref() else {
+        return Some("asks for devices by a claim, which needs a cluster".to_owned());
+    };
+    let Some(profile) = manifest.profile(asked) else {
+        return Some(format!(
+            "names the AcceleratorProfile {name}, which is not in this file: one machine knows no \
+             others"
         ));
+    };
+    match profile.spec.device {
+        Device::Cpu | Device::Sim => None,
+        Device::Cuda | Device::Npu => Some(format!(
+            "names the AcceleratorProfile {name}, whose device is not served by this version: it \
+             runs on CPU cores, or simulates (device: sim)"
+        )),
     }
+}
+
+fn model(path: &str, model: &ModelSource, lines: &Lines) -> Option<Problem> {
+    let uri = &model.uri;
+    let needs_cluster = uri.starts_with("pvc://") || uri.starts_with("oci://");
+    let message = || format!("{uri:?} needs a cluster: on one machine use hf:// or file:///");
+    needs_cluster.then(|| lines.problem(format!("{path}.uri"), message()))
 }

@@ -134,8 +134,8 @@ fn accelerator(
         return Err(refusal("ProfileNotFound", field, message));
     };
     match profile.spec.device {
-        Device::Cpu => Ok(()),
-        Device::Cuda | Device::Npu | Device::Sim => {
+        Device::Cpu | Device::Sim => Ok(()),
+        Device::Cuda | Device::Npu => {
             let message = format!(
                 "names the AcceleratorProfile {name}, whose device this version has no runner for: \
                  it computes on CPU cores; name a profile with device: cpu, or leave it out"
@@ -189,6 +189,26 @@ mod tests {
         for kind in ["SSD", "Speculative", "Autoregressive"] {
             let spec = json!({"speculation": {"policy": {"type": kind}, "onLoss": "Local"}});
             assert_eq!(refused(&spec), None, "{kind}");
+        }
+    }
+
+    #[test]
+    fn cores_and_simulated_models_are_served() {
+        for device in ["cpu", "sim"] {
+            let profile = serde_json::from_value(json!({
+                "apiVersion": "foretoken.io/v1alpha1",
+                "kind": "AcceleratorProfile",
+                "metadata": {"name": "p"},
+                "spec": {"device": device},
+            }));
+            let object = serde_json::from_value(json!({
+                "apiVersion": "foretoken.io/v1alpha1",
+                "kind": "SpeculationEndpoint",
+                "metadata": {"name": "tiny", "namespace": "drafts"},
+                "spec": {"model": {"uri": "hf://a/b"}, "accelerator": {"profile": "p"}},
+            }));
+            let accepted = endpoint(&object.expect("valid"), Some(&profile.expect("valid")));
+            assert_eq!(accepted, Ok(()), "{device}");
         }
     }
 

@@ -15,6 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use foretoken_crds::object::Accelerator;
 use futures::{StreamExt as _, channel::mpsc, future::BoxFuture, stream};
 use k8s_openapi::{NamespaceResourceScope, jiff::Timestamp};
 use kube::{
@@ -304,6 +305,12 @@ impl Context {
             }
         }
         None
+    }
+
+    /// Whether what is asked for is only said to compute.
+    fn is_simulated(&self, asked: Option<&Accelerator>) -> bool {
+        let profile = self.world.profile(asked);
+        profile.is_some_and(|profile| profile.is_simulated())
     }
 
     /// What the Deployment of that name says of its pods, if it exists.

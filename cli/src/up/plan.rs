@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use foretoken_crds::{
-    Document, Manifest, Problem, SpecDecodeDeployment, SpeculationEndpoint,
+    AcceleratorProfile, Document, Manifest, Problem, SpecDecodeDeployment, SpeculationEndpoint,
     deployment::{EndpointSource, OnLoss},
     endpoint::EndpointSpec,
-    object::{self, DataType, ModelSource},
+    object::{self, Accelerator, DataType, ModelSource},
     reference::{self, ReferenceError},
 };
 use foretoken_draft::DraftConfig;
@@ -47,6 +47,8 @@ pub(super) struct Replicas {
     pub(super) dtype: Dtype,
     /// How many.
     pub(super) count: u32,
+    /// Whether it is only said to compute: its profile has `device: sim`.
+    pub(super) is_simulated: bool,
 }
 
 /// A pool of drafts.
@@ -88,6 +90,7 @@ impl Plan {
                 uri: uri(&spec.model, folder),
                 dtype: dtype(spec.target.dtype),
                 count,
+                is_simulated: is_simulated(manifest, spec.target.accelerator.as_ref()),
             },
             policy: Policy::Autoregressive,
             on_loss: OnLoss::default(),
@@ -119,10 +122,10 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The URIs of all models, to be replaced by folders.
-    pub(super) fn models_mut(&mut self) -> impl Iterator<Item = &mut String> {
-        let drafts = self.drafts.iter_mut().map(|draft| &mut draft.replicas.uri);
-        std::iter::once(&mut self.target.uri).chain(drafts)
+    /// All models, whose URIs are to be replaced by folders.
+    pub(super) fn models_mut(&mut self) -> impl Iterator<Item = &mut Replicas> {
+        let drafts = self.drafts.iter_mut().map(|draft| &mut draft.replicas);
+        std::iter::once(&mut self.target).chain(drafts)
     }
 }
 
@@ -165,28 +168,39 @@ fn drafts(
     let weight = source.weight;
     if let Some(template) = &source.template {
         let name = format!("{}-draft", object::name(&deployment.metadata));
-        return Ok(vec![draft(name, template, weight, folder)]);
+        return Ok(vec![draft(manifest, (name, template), weight, folder)]);
     }
     let pool = |endpoint: &SpeculationEndpoint| {
         let name = object::name(&endpoint.metadata).to_owned();
-        draft(name, &endpoint.spec, weight, folder)
+        draft(manifest, (name, &endpoint.spec), weight, folder)
     };
     let found = reference::resolve(manifest, deployment, source)?;
     Ok(found.into_iter().map(pool).collect())
 }
 
-fn draft(name: String, spec: &EndpointSpec, weight: u32, folder: &Path) -> Draft {
+fn draft(
+    manifest: &Manifest,
+    (name, spec): (String, &EndpointSpec),
+    weight: u32,
+    folder: &Path,
+) -> Draft {
     Draft {
         name,
         replicas: Replicas {
             uri: uri(&spec.model, folder),
             dtype: dtype(spec.dtype),
             count: spec.replicas.unwrap_or(1),
+            is_simulated: is_simulated(manifest, spec.accelerator.as_ref()),
         },
         weight,
         service: foretoken_configuration::draft(spec),
         traces: foretoken_configuration::traces(spec.telemetry.as_ref()),
     }
+}
+
+fn is_simulated(manifest: &Manifest, asked: Option<&Accelerator>) -> bool {
+    let profile = manifest.profile(asked);
+    profile.is_some_and(AcceleratorProfile::is_simulated)
 }
 
 /// The model as `foretoken-artifacts` understands it; a relative path starts at `folder`.
@@ -257,6 +271,7 @@ spec:
             uri: "/etc/ft/../models/target".into(),
             dtype: Dtype::Int8,
             count: 2,
+            is_simulated: false,
         };
         assert_eq!(plan.target, target);
         let replicas = Replicas {
@@ -264,6 +279,7 @@ spec:
             // What a draft has if nobody says otherwise.
             dtype: Dtype::Int8,
             count: 3,
+            is_simulated: false,
         };
         let tiny = Draft {
             name: "tiny".into(),
@@ -326,6 +342,32 @@ spec:
         let inline = plan("[{template: {model: {uri: \"file:///d\"}}}]", ALL).unwrap();
         assert_eq!(inline.drafts[0].name, "story-draft");
         assert_eq!(inline.drafts[0].replicas.uri, "file:///d");
+    }
+
+    #[test]
+    fn a_profile_of_the_file_says_what_is_simulated() {
+        let text = "apiVersion: foretoken.io/v1alpha1
+kind: AcceleratorProfile
+metadata: {name: pretended}
+spec: {device: sim}
+---
+apiVersion: foretoken.io/v1alpha1
+kind: SpecDecodeDeployment
+metadata: {name: a}
+spec:
+  model: {uri: /m}
+  target: {accelerator: {profile: pretended}}
+  speculation:
+    policy: {type: SSD}
+    endpoints:
+      - template: {model: {uri: /d}}
+      - template: {model: {uri: /e}, accelerator: {profile: pretended}}
+";
+        let manifest = Manifest::parse(text).unwrap();
+        let mut plan = Plan::new(&manifest, Path::new("/"), None).unwrap();
+        let simulated = plan.models_mut().map(|model| model.is_simulated);
+        // Both templates would have one name: the second is not taken.
+        assert_eq!(simulated.collect::<Vec<_>>(), [true, false]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::{fs::File, io::Write as _, os::unix::fs::OpenOptionsExt as _};
 
 use anyhow::Context as _;
+use foretoken_configuration::{SIMULATED_DRAFT, SIMULATED_TARGET};
 use foretoken_draft::DraftConfig;
 use foretoken_protocol::Address;
 use foretoken_registry::{Directory, EndpointEntry, TargetEntry, write_directory};
@@ -14,7 +15,7 @@ use super::{
     plan::{Draft, Plan, Replicas},
     state::StateFolder,
 };
-use crate::{draft, model::ModelConfig, target};
+use crate::{draft, failure::usage, model::ModelConfig, target};
 
 /// Where services show their metrics and rounds: on this machine, at any free port, which
 /// `state.json` names.
@@ -85,7 +86,7 @@ pub(super) fn render(
         for replica in 0..pool.replicas.count {
             let name = format!("draft-{}-{replica}", pool.name);
             let listen = Address::Unix(state.socket(&name)?);
-            let file = draft_file(pool, &name, &listen, tuning);
+            let file = draft_file(pool, &name, &listen, tuning)?;
             let weight = pool.weight;
             let role = Role::Draft {
                 address: listen.clone(),
@@ -103,7 +104,7 @@ pub(super) fn render(
     for replica in 0..plan.target.count {
         let name = format!("target-{replica}");
         let listen = Address::Unix(state.socket(&name)?);
-        let mut file = target_file(plan, &name, &listen, tuning);
+        let mut file = target_file(plan, &name, &listen, tuning)?;
         file.service.registry = Some(registry.clone().into());
         programs.push(program(state, &name, (Role::Target, &plan.traces), &file)?);
         let model = plan.served_name.clone();
@@ -131,9 +132,14 @@ pub(super) fn render(
     Ok(programs)
 }
 
-fn target_file(plan: &Plan, name: &str, listen: &Address, tuning: Tuning) -> target::File {
-    target::File {
-        model: model(&plan.target, tuning.target_threads),
+fn target_file(
+    plan: &Plan,
+    name: &str,
+    listen: &Address,
+    tuning: Tuning,
+) -> anyhow::Result<target::File> {
+    Ok(target::File {
+        model: model(&plan.target, tuning.target_threads, SIMULATED_TARGET)?,
         service: TargetConfig {
             instance: name.to_owned(),
             listen: vec![listen.clone()],
@@ -141,15 +147,18 @@ fn target_file(plan: &Plan, name: &str, listen: &Address, tuning: Tuning) -> tar
             prefix_cache: tuning.prefix_cache,
             ..plan.service.clone()
         },
-    }
+    })
 }
 
-fn draft_file(pool: &Draft, name: &str, listen: &Address, tuning: Tuning) -> draft::File {
-    draft::File {
-        model: model(
-            &pool.replicas,
-            Some(tuning.draft_threads.unwrap_or_else(draft_threads)),
-        ),
+fn draft_file(
+    pool: &Draft,
+    name: &str,
+    listen: &Address,
+    tuning: Tuning,
+) -> anyhow::Result<draft::File> {
+    let threads = tuning.draft_threads.unwrap_or_else(draft_threads);
+    Ok(draft::File {
+        model: model(&pool.replicas, Some(threads), SIMULATED_DRAFT)?,
         service: DraftConfig {
             instance: name.to_owned(),
             listen: vec![listen.clone()],
@@ -157,7 +166,7 @@ fn draft_file(pool: &Draft, name: &str, listen: &Address, tuning: Tuning) -> dra
             prefix_cache: tuning.prefix_cache,
             ..pool.service.clone()
         },
-    }
+    })
 }
 
 /// Threads of a draft on a machine that it shares with its targets: a draft is small, its steps
@@ -166,18 +175,26 @@ fn draft_threads() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(4))
 }
 
-fn model(replicas: &Replicas, threads: Option<usize>) -> ModelConfig {
+/// A model, with these settings if it is simulated.
+fn model(
+    replicas: &Replicas,
+    threads: Option<usize>,
+    simulated: &str,
+) -> anyhow::Result<ModelConfig> {
     let Replicas {
         uri,
         dtype,
         count: _,
+        is_simulated,
     } = replicas;
-    ModelConfig {
+    let simulated = is_simulated.then(|| simulated.parse().map_err(usage));
+    Ok(ModelConfig {
         model: Some(uri.clone()),
         dtype: Some(*dtype),
         threads,
+        simulated: simulated.transpose()?,
         ..ModelConfig::default()
-    }
+    })
 }
 
 /// Writes the configuration of a process.

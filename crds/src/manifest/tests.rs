@@ -271,7 +271,7 @@ fn what_is_not_served_yet_is_valid_and_a_gap_of_its_line() {
         (
             "\n  target: {accelerator: {profile: h100}}".into(),
             6,
-            "it runs on CPU cores",
+            "h100, which is not in this file",
         ),
         (
             "\n  target: {scaling: {min: 1, max: 2}}".into(),
@@ -282,7 +282,7 @@ fn what_is_not_served_yet_is_valid_and_a_gap_of_its_line() {
         (
             drafts("accelerator: {claimTemplate: npu}"),
             8,
-            "it runs on CPU cores",
+            "by a claim, which needs a cluster",
         ),
         (drafts("scaling: {min: 1, max: 2}"), 8, "needs a cluster"),
     ] {
@@ -298,6 +298,30 @@ fn what_is_not_served_yet_is_valid_and_a_gap_of_its_line() {
         let text = deployment(&format!("  model: {{uri: \"{uri}\"}}\n"));
         let gaps = served::gaps(&Manifest::parse(&text).unwrap());
         assert!(gaps[0].message.contains("needs a cluster"), "{gaps:?}");
+    }
+}
+
+#[test]
+fn one_machine_has_cores_and_simulated_devices_that_its_file_names() {
+    for (device, expected) in [
+        ("cpu", None),
+        ("sim", None),
+        (
+            "cuda, resource: nvidia.com/gpu",
+            Some("simulates (device: sim)"),
+        ),
+    ] {
+        let text = format!(
+            "{}---\napiVersion: {API_VERSION}\nkind: AcceleratorProfile\nmetadata: {{name: fast}}\n\
+             spec: {{device: {device}}}\n",
+            deployment("  model: {uri: \"hf://a/b\"}\n  target: {accelerator: {profile: fast}}\n")
+        );
+        let gaps = served::gaps(&Manifest::parse(&text).unwrap());
+        let said = gaps.first().map(|gap| gap.message.as_str());
+        match expected {
+            None => assert_eq!(said, None, "{device}"),
+            Some(expected) => assert!(said.is_some_and(|it| it.contains(expected)), "{said:?}"),
+        }
     }
 }
 

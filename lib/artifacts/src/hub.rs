@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Invariants: a snapshot holds only files that are complete (size, and SHA-256 where the hub
-//! states one, checked); `refs/REVISION` is written when all of them are there. What an
+//! states one, checked); `refs/REVISION` is written when all that was
+//! asked for is there, and whoever wants weights looks whether they are. What an
 //! interrupted download left is `blobs/ID.incomplete`, and the next one goes on from it.
 
 mod cache;
@@ -35,6 +36,8 @@ pub struct HubOptions {
     pub cache: Option<PathBuf>,
     /// Token for private and gated repositories.
     pub token: Option<String>,
+    /// Leaves weights where they are, for whoever computes nothing: the rest of a model is small.
+    pub without_weights: bool,
 }
 
 /// Why a model could not be had.
@@ -125,6 +128,7 @@ pub enum HubError {
 /// A client of the hub with a cache.
 pub struct Hub {
     client: HFClient,
+    without_weights: bool,
 }
 
 /// A file of a repository, as the hub lists it.
@@ -176,11 +180,15 @@ impl Hub {
         let client = builder.build().map_err(|source| HubError::Setup {
             source: Box::new(source),
         })?;
-        Ok(Self { client })
+        let without_weights = options.without_weights;
+        Ok(Self {
+            client,
+            without_weights,
+        })
     }
 
-    /// Downloads what a server needs of `repository` (weights as safetensors, JSON files, chat
-    /// templates) unless the cache has it, and returns the snapshot's folder. With the hub out of
+    /// Downloads what a server needs of `repository` (weights as safetensors, unless they are to be
+    /// left, JSON files, chat templates) unless the cache has it, and returns the snapshot's folder. With the hub out of
     /// reach, an earlier complete download of the same revision serves.
     ///
     /// # Errors
@@ -284,6 +292,9 @@ impl Hub {
             return Err(HubError::NoWeights {
                 repository: repository.clone(),
             });
+        }
+        if self.without_weights {
+            files.retain(|file| !is_weights(&file.path));
         }
         Ok((commit, files))
     }

@@ -17,6 +17,13 @@ use foretoken_target::{
     OnLossName, PolicyName, SsdConfig, TargetConfig, TreesName, VerificationConfig,
 };
 
+/// How the target of a profile with `device: sim` behaves, as `--simulated` says it: steps of 4 ms.
+pub const SIMULATED_TARGET: &str = "step-us=4000,row-us=20";
+
+/// How a draft of a profile with `device: sim` does: ten times as fast, in three contexts of four of
+/// one mind with its target, and near it in half of the others.
+pub const SIMULATED_DRAFT: &str = "agreement=0.75,near=0.5,step-us=400,row-us=5";
+
 /// What `object` tells its targets: whose they are and how they speculate; all else has its
 /// default. None if this version has no data path for the policy.
 pub fn target(object: &SpecDecodeDeployment) -> Option<TargetConfig> {

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use foretoken_configuration::SIMULATED_TARGET;
 use foretoken_crds::{
     AcceleratorProfile, Kind, SpecDecodeDeployment, deployment::ExposureType,
     endpoint::EndpointSpec,
@@ -147,21 +148,26 @@ impl Build<'_> {
             ..foretoken_configuration::target(self.deployment).unwrap_or_default()
         };
         let text = file(&json!({"service": told(&config)}));
-        let model = ModelVolume::new(&self.deployment.spec.model, self.settings);
         let devices = Devices {
             accelerator: spec.accelerator.as_ref(),
             profile: self.given.profile,
             count: spec.parallelism.unwrap_or_default().tensor,
         };
+        let source = &self.deployment.spec.model;
+        let model = ModelVolume::new(source, !devices.are_simulated(), self.settings);
+        let mut args = vec![
+            format!("--config={CONFIGURATIONS}/service/{FILE}"),
+            format!("--model={}", model.folder),
+            format!("--dtype={}", foretoken_configuration::dtype(spec.dtype)),
+            "--instance=$(POD_NAME)".to_owned(),
+        ];
+        if devices.are_simulated() {
+            args.push(format!("--simulated={SIMULATED_TARGET}"));
+        }
         let pod = Pod {
             owner: self.owner,
             component: TARGET,
-            args: vec![
-                format!("--config={CONFIGURATIONS}/service/{FILE}"),
-                format!("--model={}", model.folder),
-                format!("--dtype={}", foretoken_configuration::dtype(spec.dtype)),
-                "--instance=$(POD_NAME)".to_owned(),
-            ],
+            args,
             ports: vec![("metrics", METRICS), ("generate", GENERATE)],
             model,
             devices,
@@ -196,7 +202,7 @@ impl Build<'_> {
     fn router(&self) -> Result<Vec<Object>, PatchError> {
         let spec = self.deployment.spec.router.clone().unwrap_or_default();
         let router = self.component(ROUTER);
-        let model = ModelVolume::new(&self.deployment.spec.model, self.settings);
+        let model = ModelVolume::new(&self.deployment.spec.model, false, self.settings);
         let keys = spec.api_keys.as_ref();
         let config = RouterConfig {
             tls: super::tls(self.settings),

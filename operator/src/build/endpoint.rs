@@ -1,5 +1,6 @@
 //! The objects of a `SpeculationEndpoint`.
 
+use foretoken_configuration::SIMULATED_DRAFT;
 use foretoken_crds::{
     AcceleratorProfile, Kind, SpeculationEndpoint,
     endpoint::{AllowedNamespaces, NamespacesFrom},
@@ -52,12 +53,21 @@ pub fn endpoint(
         ..foretoken_configuration::draft(spec)
     };
     let text = file(&json!({"service": told(&config)}));
-    let model = ModelVolume::new(&spec.model, settings);
     let devices = Devices {
         accelerator: spec.accelerator.as_ref(),
         profile,
         count: spec.parallelism.map_or(1, |parallelism| parallelism.tracks),
     };
+    let model = ModelVolume::new(&spec.model, !devices.are_simulated(), settings);
+    let mut args = vec![
+        format!("--config={CONFIGURATIONS}/service/{FILE}"),
+        format!("--model={}", model.folder),
+        format!("--dtype={}", foretoken_configuration::dtype(spec.dtype)),
+        "--instance=$(POD_NAME)".to_owned(),
+    ];
+    if devices.are_simulated() {
+        args.push(format!("--simulated={SIMULATED_DRAFT}"));
+    }
     // Read again when it changes, so it is no part of what pods are started with.
     let granted_name = format!("{}-grants", owner.name);
     let grants = json!({"data": {GRANTS: file(&given.grants)}});
@@ -65,12 +75,7 @@ pub fn endpoint(
     let pod = Pod {
         owner: &owner,
         component: DRAFT,
-        args: vec![
-            format!("--config={CONFIGURATIONS}/service/{FILE}"),
-            format!("--model={}", model.folder),
-            format!("--dtype={}", foretoken_configuration::dtype(spec.dtype)),
-            "--instance=$(POD_NAME)".to_owned(),
-        ],
+        args,
         ports: vec![("metrics", METRICS), ("link", LINK)],
         model,
         devices,

@@ -23,8 +23,8 @@ pub(super) struct ModelVolume {
 }
 
 impl ModelVolume {
-    /// How a pod comes by `model`.
-    pub(super) fn new(model: &ModelSource, settings: &Settings) -> Self {
+    /// How a pod comes by `model`; only if it `computes` it needs its weights.
+    pub(super) fn new(model: &ModelSource, computes: bool, settings: &Settings) -> Self {
         let uri = model.uri.as_str();
         let (scheme, rest) = uri.split_once("://").unwrap_or(("file", uri));
         match scheme {
@@ -53,7 +53,7 @@ impl ModelVolume {
             "hf" => Self {
                 folder: format!("{VOLUME}/model"),
                 volume: Some(json!({"name": "model", "emptyDir": {}})),
-                init: Some(download(model, settings)),
+                init: Some(download(model, computes, settings)),
             },
             _ => Self {
                 folder: rest.to_owned(),
@@ -71,15 +71,18 @@ impl ModelVolume {
 }
 
 /// The container that downloads a model of the hub.
-fn download(model: &ModelSource, settings: &Settings) -> Value {
+fn download(model: &ModelSource, computes: bool, settings: &Settings) -> Value {
     let uri = foretoken_configuration::model_uri(model);
-    let args = json!([
-        "fetch",
+    let mut args = vec![
+        "fetch".to_owned(),
         uri,
         format!("--link={VOLUME}/model"),
         format!("--observe=0.0.0.0:{METRICS}"),
-    ]);
-    let mut container = pod::container(MODEL, settings, &args);
+    ];
+    if !computes {
+        args.push("--without-weights".to_owned());
+    }
+    let mut container = pod::container(MODEL, settings, &json!(args));
     container["env"] = json!([
         {"name": "HF_HOME", "value": format!("{VOLUME}/hub")},
         {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {

@@ -86,6 +86,11 @@ pub(super) fn tls_secret(
 }
 
 impl Devices<'_> {
+    /// Whether models are only said to compute.
+    pub(super) fn are_simulated(&self) -> bool {
+        self.profile.is_some_and(AcceleratorProfile::is_simulated)
+    }
+
     /// Whether there may be no spare ones for a pod beside those that it replaces.
     pub(super) fn are_scarce(&self) -> bool {
         let claims = self

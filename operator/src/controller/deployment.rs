@@ -46,6 +46,7 @@ pub(super) async fn reconcile(
         namesakes: context.world.namesakes(&object),
         figures: context.hearsay.deployment(&owner.named()),
         selectors: [owner.selector_text(TARGET), owner.selector_text(ROUTER)],
+        is_simulated: context.is_simulated(object.spec.target.accelerator.as_ref()),
         resolved,
         refused,
     };

@@ -61,6 +61,7 @@ pub(super) async fn reconcile(
         draft: context.component(&owner, DRAFT),
         selector: owner.selector_text(DRAFT),
         figures: context.hearsay.endpoint(&owner.named()),
+        is_simulated: context.is_simulated(object.spec.accelerator.as_ref()),
     };
     let mut known = object.as_ref().clone();
     known.status = context.endpoints.before(&known, known.status.clone());

@@ -98,8 +98,13 @@ impl<'a> Conditions<'a> {
     }
 
     /// Sets `Accepted`.
-    pub(super) fn accepted(&mut self, refused: Option<&Refused>) {
+    pub(super) fn accepted(&mut self, refused: Option<&Refused>, is_simulated: bool) {
         match refused {
+            None if is_simulated => {
+                let message = "this version serves it by a simulated model, whose tokens mean \
+                               nothing: its AcceleratorProfile has device: sim";
+                self.set(ACCEPTED, true, "Simulated", message);
+            }
             None => self.set(ACCEPTED, true, "Accepted", "this version serves it"),
             Some(Refused { reason, message }) => self.set(ACCEPTED, false, reason, message),
         }

@@ -39,6 +39,8 @@ pub struct Observed {
     pub selectors: [String; 2],
     /// Other deployments of its namespace that serve a model of the same name.
     pub namesakes: Vec<String>,
+    /// Whether its targets are only said to compute.
+    pub is_simulated: bool,
 }
 
 /// What is told about `object`.
@@ -63,7 +65,7 @@ pub fn deployment(
             );
             conditions.set(ACCEPTED, true, "ServedNameShared", message);
         }
-        _ => conditions.accepted(refused),
+        _ => conditions.accepted(refused, observed.is_simulated),
     }
     endpoints_resolved(&mut conditions, object, &observed.resolved);
     let told = speculation::speculation(object, observed, before.speculation);

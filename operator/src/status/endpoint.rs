@@ -27,6 +27,8 @@ pub struct ObservedEndpoint {
     pub selector: String,
     /// What they say, and targets of them; none: nothing has been heard.
     pub figures: Option<EndpointFigures>,
+    /// Whether its drafts are only said to compute.
+    pub is_simulated: bool,
 }
 
 /// What is told about `object`.
@@ -38,7 +40,7 @@ pub fn endpoint(
     let before = object.status.clone().unwrap_or_default();
     let generation = object.metadata.generation;
     let mut conditions = Conditions::new(&before.conditions, now, generation);
-    conditions.accepted(observed.refused.as_ref());
+    conditions.accepted(observed.refused.as_ref(), observed.is_simulated);
     let draft = observed.draft.clone().unwrap_or_default();
     conditions.progressing(&[("draft", &draft)], observed.refused.as_ref());
     if draft.ready > 0 {

@@ -162,6 +162,7 @@ async fn serve(mirror: Mirror) -> (Arc<Mirror>, HubOptions, tempfile::TempDir) {
         endpoint: Some(endpoint),
         cache: Some(cache.path().to_owned()),
         token: None,
+        without_weights: false,
     };
     (mirror, options, cache)
 }
@@ -233,6 +234,25 @@ async fn a_model_is_fetched_once_and_only_what_is_needed() {
         served,
         "nothing is fetched twice"
     );
+}
+
+#[tokio::test]
+async fn weights_are_left_if_nobody_computes_and_come_when_somebody_does() {
+    let (_mirror, options, _cache) = serve(Mirror {
+        files: tiny(),
+        ..Mirror::default()
+    })
+    .await;
+    let without = HubOptions {
+        without_weights: true,
+        ..options.clone()
+    };
+    let folder = uri().resolve(&without, &Silent).await.unwrap();
+    assert!(folder.join("tokenizer.json").is_file());
+    assert!(!folder.join("model.safetensors").exists());
+    let whole = uri().resolve(&options, &Silent).await.unwrap();
+    assert_eq!(whole, folder);
+    assert!(folder.join("model.safetensors").is_file());
 }
 
 #[tokio::test]

@@ -52,6 +52,7 @@ fn observed() -> Observed {
         endpoints: vec![used],
         figures: None,
         namesakes: Vec::new(),
+        is_simulated: false,
         target: Some(workload(2)),
         router: Some(workload(2)),
         selectors: ["t=1".into(), "r=1".into()],
@@ -67,6 +68,18 @@ fn told(observed: &Observed) -> (DeploymentStatus, Vec<String>) {
         .map(|c| format!("{}={} {}", c.type_, c.status, c.reason))
         .collect();
     (status, said)
+}
+
+#[test]
+fn what_is_simulated_is_said_to_be() {
+    let observed = Observed {
+        is_simulated: true,
+        ..observed()
+    };
+    let told = deployment(&object(), &observed, Timestamp::UNIX_EPOCH);
+    let accepted = told.conditions.iter().find(|one| one.type_ == ACCEPTED);
+    let accepted = accepted.map(|one| (one.status.as_str(), one.reason.as_str()));
+    assert_eq!(accepted, Some(("True", "Simulated")));
 }
 
 #[test]
