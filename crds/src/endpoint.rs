@@ -146,7 +146,7 @@ pub enum DraftMetric {
     SlotUse,
     /// Share of what is prepared that comes too late.
     LateEntries,
-    /// Time left between what was prepared and the verdict it was for.
+    /// Share of the time in which drafts have nothing to do.
     Slack,
 }
 

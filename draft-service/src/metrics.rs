@@ -39,7 +39,8 @@ pub(crate) struct Metrics {
     builds_ended: Labelled,
     branch_tokens: Counter,
     pushed_tokens: Counter,
-    late_tokens: Counter,
+    pub(crate) timely_tokens: Counter,
+    pub(crate) late_tokens: Counter,
     windows_prepared: Counter,
     judged: Counter,
     ranks: Histogram,
@@ -139,10 +140,8 @@ impl Metrics {
             ),
             branch_tokens: to.counter("foretoken_branch_tokens", "Tokens drafted for outcomes"),
             pushed_tokens: to.counter("foretoken_entry_tokens", "Of these, sent ahead"),
-            late_tokens: to.counter(
-                "foretoken_entry_tokens_late",
-                "Of these, for what came about and not in time",
-            ),
+            timely_tokens: to.counter("foretoken_entry_tokens_timely", "Of these, used in time"),
+            late_tokens: to.counter("foretoken_entry_tokens_late", "Of these, wanted and late"),
             windows_prepared: to.counter(
                 "foretoken_windows_prepared",
                 "Windows begun before they were asked for",
@@ -210,6 +209,7 @@ impl Metrics {
         }
         self.branch_tokens.inc_by(stats.built.into());
         self.pushed_tokens.inc_by(stats.pushed.into());
+        self.timely_tokens.inc_by(stats.timely.into());
         self.late_tokens.inc_by(stats.late.into());
         self.windows_prepared.inc_by(stats.prepared.into());
         self.judged.inc_by(stats.judged.into());

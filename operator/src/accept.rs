@@ -52,10 +52,8 @@ pub fn deployment(
     }
     model("spec.model.uri", &spec.model)?;
     let target = &spec.target;
-    if target.scaling.is_some() {
-        let message = "is not served by this version: give replicas";
-        return Err(refusal("ScalingNotServed", "spec.target.scaling", message));
-    }
+    let fewest = target.scaling.map(|scaling| scaling.min);
+    fewest_replicas("spec.target.scaling.min", fewest)?;
     let parallelism = target.parallelism.unwrap_or_default();
     for (field, value) in [
         ("spec.target.parallelism.tensor", parallelism.tensor),
@@ -88,10 +86,7 @@ pub fn endpoint(
 ) -> Result<(), Refusal> {
     let spec = &object.spec;
     model("spec.model.uri", &spec.model)?;
-    if spec.scaling.is_some() {
-        let message = "is not served by this version: give replicas";
-        return Err(refusal("ScalingNotServed", "spec.scaling", message));
-    }
+    fewest_replicas("spec.scaling.min", spec.scaling.map(|scaling| scaling.min))?;
     let tracks = spec.parallelism.map_or(1, |parallelism| parallelism.tracks);
     if tracks > 1 {
         let message = format!("is {tracks}: this version serves 1 only");
@@ -102,6 +97,15 @@ pub fn endpoint(
         ));
     }
     accelerator("spec.accelerator", spec.accelerator.as_ref(), profile)
+}
+
+/// Whether somebody is left who notices that more are needed.
+fn fewest_replicas(field: &'static str, fewest: Option<u32>) -> Result<(), Refusal> {
+    if fewest != Some(0) {
+        return Ok(());
+    }
+    let message = "is 0, and who is not there does not notice that it is needed: set it to 1";
+    Err(refusal("ScalingNotServed", field, message))
 }
 
 fn model(field: &'static str, model: &ModelSource) -> Result<(), Refusal> {
@@ -217,7 +221,7 @@ mod tests {
         for (spec, reason) in [
             (json!({"model": {"uri": "../models/a"}}), "LocalPath"),
             (
-                json!({"target": {"scaling": {"min": 1, "max": 2}}}),
+                json!({"target": {"scaling": {"min": 0, "max": 2}}}),
                 "ScalingNotServed",
             ),
             (

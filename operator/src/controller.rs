@@ -3,6 +3,7 @@
 
 mod deployment;
 mod endpoint;
+mod scale;
 mod told;
 
 use std::{
@@ -39,6 +40,7 @@ use crate::{
     failure::{Failure, Retry},
     hearsay::{Hearsay, Whose},
     object::OPERATOR,
+    scale::Scaler,
     settings::{self, Settings},
     status::{self, Change, HasConditions, Refused, Workload},
     world::{Bells, World},
@@ -61,6 +63,9 @@ pub(crate) struct Context {
     certificates: Option<Certificates>,
     /// Failures in a row, by object.
     failures: Mutex<HashMap<String, u32>>,
+    /// What was advised of late for pools that follow the load, by object.
+    scalers: Mutex<HashMap<String, Scaler>>,
+    began: Instant,
     /// Since when endpoints are known to leave, by uid.
     leaving: Mutex<HashMap<String, Instant>>,
     deployments: Told<foretoken_crds::status::DeploymentStatus>,
@@ -106,6 +111,8 @@ pub(crate) async fn run(
         client,
         settings,
         failures: Mutex::default(),
+        scalers: Mutex::default(),
+        began: Instant::now(),
         leaving: Mutex::default(),
         deployments: Told::default(),
         endpoints: Told::default(),

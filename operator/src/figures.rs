@@ -9,7 +9,7 @@ mod history;
 use std::{collections::BTreeMap, fmt};
 
 use foretoken_service::report::{
-    ConsumerReport, DraftReport, FetchReport, LinkState, Report, Rounds,
+    ConsumerReport, DraftReport, FetchReport, LinkState, LoadReport, Report, Rounds,
 };
 
 pub use history::History;
@@ -31,6 +31,29 @@ pub struct DeploymentFigures {
     pub links: BTreeMap<Named, Links>,
     /// What proposals came to of late.
     pub rounds: Rounds,
+    /// How busy the targets are.
+    pub load: TargetLoad,
+}
+
+/// How busy the targets of a deployment are, all together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TargetLoad {
+    /// Targets that have said so.
+    pub heard: u32,
+    /// Requests they work on, and most of these at a time.
+    pub running: u64,
+    /// See [`TargetLoad::running`].
+    pub places: u64,
+    /// Requests that wait for a place.
+    pub waiting: u64,
+    /// Requests that were given one of late.
+    pub admitted: u64,
+    /// Milliseconds that these had waited, all together.
+    pub waited_millis: u64,
+    /// Pages for keys and values, and those in use.
+    pub pages: u64,
+    /// See [`TargetLoad::pages`].
+    pub pages_in_use: u64,
 }
 
 /// Links of a deployment's targets to the replicas of an endpoint.
@@ -57,6 +80,14 @@ pub struct EndpointFigures {
     pub tokenizer: Option<String>,
     /// What proposals came to of late, by all targets.
     pub rounds: Rounds,
+    /// Replicas that have said how they are doing.
+    pub heard: u32,
+    /// Sessions that these can serve at a time.
+    pub slots: u32,
+    /// Tokens drafted of late for what came about, in time and too late.
+    pub timely_tokens: u64,
+    /// See [`EndpointFigures::timely_tokens`].
+    pub late_tokens: u64,
 }
 
 /// How far the download of a model is.
@@ -134,8 +165,30 @@ pub fn deployment<'a>(targets: impl IntoIterator<Item = &'a History>) -> Option<
         for (_, rounds) in rounds_of(history) {
             figures.rounds = figures.rounds.plus(rounds);
         }
+        if let Some(load) = target.load {
+            let before = history.earlier().and_then(|report| report.target.as_ref());
+            let before = before.and_then(|target| target.load).unwrap_or(load);
+            figures.load.add(before, load);
+        }
     }
     is_heard.then_some(figures)
+}
+
+impl TargetLoad {
+    /// One more target, which says `now` what it is, and said `before` what it was.
+    fn add(&mut self, before: LoadReport, now: LoadReport) {
+        self.heard += 1;
+        self.running += u64::from(now.running);
+        self.places += u64::from(now.places);
+        self.waiting += u64::from(now.waiting);
+        self.pages += now.pages;
+        self.pages_in_use += now.pages_in_use;
+        // A process that was started again counts from nothing.
+        if now.admitted >= before.admitted && now.waited_millis >= before.waited_millis {
+            self.admitted += now.admitted - before.admitted;
+            self.waited_millis += now.waited_millis - before.waited_millis;
+        }
+    }
 }
 
 /// What the replicas of an endpoint say, and what `rounds` targets had with it of late. None if no
@@ -153,6 +206,8 @@ pub fn endpoint<'a>(
         let report = history.latest();
         let Some(draft) = &report.draft else { continue };
         is_heard = true;
+        figures.heard += 1;
+        figures.slots = figures.slots.saturating_add(draft.slots);
         figures.slots_in_use = figures.slots_in_use.saturating_add(draft.slots_in_use);
         for consumer in draft.consumers.iter().filter(|one| is_named(one)) {
             let key = (consumer.namespace.clone(), consumer.deployment.clone());
@@ -164,6 +219,12 @@ pub fn endpoint<'a>(
         if let Some((passed, worked)) = history.earlier().and_then(|before| time(before, draft)) {
             up += passed;
             busy += worked;
+        }
+        let before = history.earlier().and_then(|report| report.draft.as_ref());
+        if let Some(before) = before {
+            let since = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
+            figures.timely_tokens += since(draft.timely_tokens, before.timely_tokens);
+            figures.late_tokens += since(draft.late_tokens, before.late_tokens);
         }
     }
     if up > 0.0 {

@@ -12,6 +12,7 @@
 //! - [`authority`]: which certificates are needed when; `certificates` keeps them in Secrets;
 //! - `apply`: writes what differs from what is wanted, and nothing else;
 //! - `hearsay`: asks pods how they are doing, and [`figures`]: what that comes to;
+//! - [`scale`]: how many replicas a load asks for;
 //! - [`status`]: what is told about objects, from what was observed;
 //! - `controller`: looks at whatever a change concerns, and again when that failed;
 //! - `election`: one of several operators works;
@@ -28,6 +29,7 @@ pub mod figures;
 pub mod merge;
 pub mod object;
 pub mod resolve;
+pub mod scale;
 pub mod settings;
 pub mod status;
 

@@ -63,6 +63,7 @@ fn wanted(text: &str, settings: &Settings) -> Vec<Object> {
         let given = GivenToEndpoint {
             profile,
             grants: resolve::granted(endpoint, all),
+            drafts: None,
         };
         objects.extend(build::endpoint(endpoint, &given, settings).unwrap());
     }
@@ -80,6 +81,7 @@ fn wanted(text: &str, settings: &Settings) -> Vec<Object> {
         let given = build::Given {
             profile: profile(deployment.spec.target.accelerator.as_ref()),
             endpoints: &resolved.found,
+            targets: None,
         };
         objects.extend(build::deployment(&deployment, given, settings).unwrap());
     }

@@ -60,7 +60,11 @@ pub struct RouterConfig {
     pub replay: Duration,
     /// How many targets may die under one request. Default 8.
     pub max_replays: u32,
-    /// How long open streams may take to end once the router is told to stop. Default 30 s.
+    /// How long requests are still taken, while they come, once the router is told to stop: where
+    /// another one takes its place, that may not be there yet. Default 0 s.
+    #[serde(rename = "linger_seconds", with = "seconds")]
+    pub linger: Duration,
+    /// How long open streams may take to end once no more are taken. Default 30 s.
     #[serde(rename = "grace_seconds", with = "seconds")]
     pub grace: Duration,
 }
@@ -98,6 +102,7 @@ impl Default for RouterConfig {
             probe: Duration::from_secs(1),
             replay: Duration::from_secs(60),
             max_replays: 8,
+            linger: Duration::ZERO,
             grace: Duration::from_secs(30),
         }
     }

@@ -71,6 +71,9 @@ async fn around(State(shared): State<Arc<Shared>>, mut request: Request, next: N
     let trace = begin_trace(&shared, path, &request);
     request.extensions_mut().insert(trace.clone());
     request.extensions_mut().insert(RequestId(id.clone()));
+    if needs_key(path) {
+        shared.asked.note();
+    }
     let (fields, bytes) = size(request.headers());
     let mut response = if fields > MAX_FIELDS || bytes > MAX_HEAD {
         ApiError::head_too_large(fields, bytes).into_response()

@@ -18,6 +18,7 @@ mod error;
 mod generation;
 mod http;
 mod keys;
+mod linger;
 mod metrics;
 mod model;
 mod request;

@@ -7,7 +7,10 @@
 use std::{io, pin::pin, time::Duration};
 
 use axum::Router;
-use hyper::server::conn::http1;
+use hyper::{
+    server::conn::http1,
+    service::{Service as _, service_fn},
+};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
@@ -15,6 +18,7 @@ use hyper_util::{
 use tokio::{
     net::{TcpListener, TcpStream},
     task::JoinSet,
+    time::timeout,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -26,21 +30,25 @@ pub(crate) const MAX_HEAD: usize = 64 << 10;
 const MOST_FIELDS: usize = 4 * MAX_FIELDS;
 const MOST_HEAD: usize = 4 * MAX_HEAD;
 
+/// How long a connection that is new when the router stops may take to ask what it came for.
+const LAST_CALL: Duration = Duration::from_secs(1);
+
 /// Wait after the system had no room for another connection.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Serves `app` until `stop`, then takes no more connections and waits for the last answer.
-/// Dropping the future ends all connections.
+/// Serves `app`; from `stop` on, each connection ends with its answer. Once `close` is said, takes no
+/// more connections and waits for the last answer. Dropping the future ends all connections.
 pub(crate) async fn serve(
     listener: TcpListener,
     app: Router,
     head: Duration,
     stop: CancellationToken,
+    close: CancellationToken,
 ) -> io::Result<()> {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
-            () = stop.cancelled() => break,
+            () = close.cancelled() => break,
             stream = accept(&listener) => {
                 let served = connection(stream?, app.clone(), head, stop.clone());
                 connections.spawn(served);
@@ -79,7 +87,12 @@ async fn connection(stream: TcpStream, app: Router, head: Duration, stop: Cancel
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
+    let asked = CancellationToken::new();
     let service = TowerToHyperService::new(app);
+    let service = service_fn(|request| {
+        asked.cancel();
+        service.call(request)
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(head)
@@ -87,9 +100,13 @@ async fn connection(stream: TcpStream, app: Router, head: Duration, stop: Cancel
         .max_buf_size(MOST_HEAD)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
+    let last_call = async {
+        stop.cancelled().await;
+        let _ = timeout(LAST_CALL, asked.cancelled()).await;
+    };
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = stop.cancelled() => {
+        () = last_call => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }

@@ -20,6 +20,7 @@ use crate::{
     config::{ConfigError, RouterConfig},
     http,
     keys::{Keys, KeysError},
+    linger::Asked,
     metrics::Metrics,
     model::{Model, ModelError},
     server,
@@ -33,6 +34,8 @@ pub(crate) struct Shared {
     pub(crate) keys: Keys,
     /// Places for requests that are answered at the same time.
     pub(crate) places: Arc<Semaphore>,
+    /// Requests that have come.
+    pub(crate) asked: Asked,
     pub(crate) targets: Targets,
     pub(crate) metrics: Metrics,
     pub(crate) tracer: Tracer,
@@ -129,6 +132,7 @@ impl Router {
             config,
             models,
             places: Arc::new(Semaphore::new(places)),
+            asked: Asked::default(),
             keys,
             targets: Targets::new(tokenizers, tls),
             metrics: Metrics::new(),
@@ -156,8 +160,8 @@ impl Router {
         self.address
     }
 
-    /// Serves until `stop`, then takes no more connections and waits for open streams, at most
-    /// the configured grace.
+    /// Serves until `stop`, lingers as configured while requests come, then takes no more connections
+    /// and waits for open streams, at most the configured grace.
     ///
     /// # Errors
     /// If the listening socket fails.
@@ -169,7 +173,9 @@ impl Router {
             registry,
         } = self;
         let shared = Arc::new(shared);
-        let background = stop.child_token();
+        // Streams in their grace may still need another target, so these end last.
+        let background = CancellationToken::new();
+        let _ended = background.clone().drop_guard();
         shared.targets.update(&shared.config.targets, None);
         let follow = registry.as_ref().map(|registry| registry.watch());
         let following = tokio::spawn(follow_directory(
@@ -178,18 +184,18 @@ impl Router {
             background.clone(),
         ));
         let probing = {
-            let (shared, stop) = (Arc::clone(&shared), CancellationToken::new());
-            let done = stop.clone();
-            (
-                tokio::spawn(async move { shared.targets.probe(shared.config.probe, stop).await }),
-                done,
-            )
+            let (shared, stop) = (Arc::clone(&shared), background.clone());
+            tokio::spawn(async move { shared.targets.probe(shared.config.probe, stop).await })
         };
         tracing::info!(%address, "router is listening");
         let app = http::app(Arc::clone(&shared));
-        let server = server::serve(listener, app, shared.config.head, stop.clone());
+        let close = CancellationToken::new();
+        let head = shared.config.head;
+        let server = server::serve(listener, app, head, stop.clone(), close.clone());
         let grace = async {
             stop.cancelled().await;
+            shared.asked.quiet(shared.config.linger).await;
+            close.cancel();
             tokio::time::sleep(shared.config.grace).await;
         };
         let served = tokio::select! {
@@ -197,10 +203,7 @@ impl Router {
             () = grace => Ok(()),
         };
         background.cancel();
-        // Streams in their grace may still need another target, so the probe ends last.
-        let (probe, done) = probing;
-        done.cancel();
-        for task in [following, probe] {
+        for task in [following, probing] {
             if let Err(error) = task.await {
                 tracing::error!(%error, "a task of the router panicked");
             }

@@ -38,7 +38,7 @@ use foretoken_protocol::{
     link::Mailbox,
 };
 use foretoken_service::{
-    report::{Board, TargetReport},
+    report::{Board, LoadReport, TargetReport},
     rounds::Feed,
 };
 use foretoken_speculation::{TokenId, control::StepCost, policy::target::Input, sampling::Scratch};
@@ -108,6 +108,8 @@ pub(crate) struct Worker {
     sweep_due: Instant,
     board: Board,
     show_due: Instant,
+    /// Requests that were given a place, and how long they had waited for it, all together.
+    admitted: (u64, Duration),
 }
 
 /// Whether the thread goes on.
@@ -176,6 +178,7 @@ impl Worker {
             sweep_due: now,
             board: Board::default(),
             show_due: now,
+            admitted: Default::default(),
         }
     }
 
@@ -240,8 +243,10 @@ impl Worker {
         self.publish();
         if self.now >= self.show_due {
             self.show_due = self.now + SHOW;
-            let endpoints = self.endpoints.told();
-            self.board.show_target(TargetReport { endpoints });
+            self.board.show_target(TargetReport {
+                endpoints: self.endpoints.told(),
+                load: Some(self.load()),
+            });
         }
         match turn {
             Turn::Idle(_) if unparked => Turn::Stepped,
@@ -361,6 +366,20 @@ impl Worker {
         self.metrics.waiting.set(waiting as i64);
         self.metrics.parked.set(self.parked.len() as i64);
         self.metrics.kv_usage.set(used as f64 / pages as f64);
+    }
+
+    /// How busy this target is, for whoever decides how many there are.
+    fn load(&self) -> LoadReport {
+        let (admitted, waited) = self.admitted;
+        LoadReport {
+            running: self.scheduler.running().len() as u32,
+            places: self.scheduler.limits().running as u32,
+            waiting: self.scheduler.waiting().len() as u32,
+            admitted,
+            waited_millis: u64::try_from(waited.as_millis()).unwrap_or(u64::MAX),
+            pages: self.engine.info().pages as u64,
+            pages_in_use: self.engine.usage().referenced as u64,
+        }
     }
 
     /// Time as sessions see it.

@@ -199,6 +199,7 @@ fn difference(now: DraftStats, before: DraftStats) -> DraftStats {
         dropped: now.dropped - before.dropped,
         built: now.built - before.built,
         pushed: now.pushed - before.pushed,
+        timely: now.timely - before.timely,
         late: now.late - before.late,
         judged: now.judged - before.judged,
         ranks,

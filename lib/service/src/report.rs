@@ -64,6 +64,29 @@ pub struct ModelReport {
 pub struct TargetReport {
     /// The endpoints that it dials.
     pub endpoints: Vec<EndpointReport>,
+    /// How busy it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load: Option<LoadReport>,
+}
+
+/// How busy a target is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct LoadReport {
+    /// Requests that it works on.
+    pub running: u32,
+    /// Most of these at a time.
+    pub places: u32,
+    /// Requests that wait for a place.
+    pub waiting: u32,
+    /// Requests that were given one.
+    pub admitted: u64,
+    /// Milliseconds that these had waited, all together.
+    pub waited_millis: u64,
+    /// Pages for keys and values.
+    pub pages: u64,
+    /// Of these, pages that requests hold.
+    pub pages_in_use: u64,
 }
 
 /// An endpoint that a target dials.
@@ -185,6 +208,10 @@ pub struct DraftReport {
     pub up_seconds: f64,
     /// Of these, seconds in which it drafted or read.
     pub busy_seconds: f64,
+    /// Tokens that it had drafted for what came about, and that were there in time.
+    pub timely_tokens: u64,
+    /// The same, too late.
+    pub late_tokens: u64,
     /// Deployments with a link to it, by namespace and name.
     pub consumers: Vec<ConsumerReport>,
     /// Targets that it turned away, as far as it remembers: who, and why.

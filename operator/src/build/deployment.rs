@@ -1,6 +1,6 @@
 //! The objects of a `SpecDecodeDeployment`.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use foretoken_configuration::SIMULATED_TARGET;
 use foretoken_crds::{
@@ -28,6 +28,10 @@ use crate::{
 /// Folder of [`CONFIGURATIONS`] with the files of API keys.
 const KEYS: &str = "api-keys";
 
+/// How long a router that is told to go serves those who find no other, while the one that takes its
+/// place starts.
+const LINGER: Duration = Duration::from_secs(60);
+
 /// What was looked up for a deployment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Given<'a> {
@@ -35,6 +39,8 @@ pub struct Given<'a> {
     pub profile: Option<&'a AcceleratorProfile>,
     /// The endpoints it means and may use.
     pub endpoints: &'a [Found],
+    /// How many targets there should be, if that follows the load.
+    pub targets: Option<u32>,
 }
 
 /// The objects that `deployment` wants. Its policy has a data path: see [`crate::accept`].
@@ -194,7 +200,7 @@ impl Build<'_> {
             target.disruption_budget(),
         ];
         objects.extend(target.certificate(self.settings));
-        let replicas = spec.replicas.unwrap_or(1);
+        let replicas = self.given.targets.or(spec.replicas).unwrap_or(1);
         objects.push(target.deployment(replicas, &template, devices.are_scarce()));
         Ok(objects)
     }
@@ -214,6 +220,7 @@ impl Build<'_> {
             }],
             // Whoever is told late of a pod that goes sends it requests in vain.
             registry: Some(RegistryConfig::Kubernetes(registry_file())),
+            linger: LINGER,
             ..RouterConfig::default()
         };
         let text = file(&told(&config));
@@ -232,7 +239,7 @@ impl Build<'_> {
             ],
             secrets,
             digest: digest(&Value::from(text.as_str())),
-            drain: config.grace,
+            drain: config.linger + config.grace,
             discovers: true,
             traces: self.traces(),
             patch: None,

@@ -27,6 +27,8 @@ pub struct GivenToEndpoint<'a> {
     pub profile: Option<&'a AcceleratorProfile>,
     /// Who may use it.
     pub grants: Grants,
+    /// How many drafts there should be, if that follows the load.
+    pub drafts: Option<u32>,
 }
 
 /// The objects that `endpoint` wants.
@@ -88,7 +90,7 @@ pub fn endpoint(
         patch: spec.template.as_ref(),
     };
     let template = pod.template(settings)?;
-    let replicas = spec.replicas.unwrap_or(1);
+    let replicas = given.drafts.or(spec.replicas).unwrap_or(1);
     let mut objects = vec![
         draft.service_account(),
         draft.config_map(&text),

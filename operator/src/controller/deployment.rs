@@ -10,13 +10,14 @@ use foretoken_crds::{
 use k8s_openapi::jiff::Timestamp;
 use kube::runtime::controller::Action;
 
-use super::{Brought, Context, refused};
+use super::{Brought, Context, refused, scale::Pool};
 use crate::{
     accept,
     build::{self, DRAFT, Given, ROUTER, TARGET},
     failure::Failure,
     object::{Object, Owner},
     resolve::{self, Found, Known, Resolved},
+    scale,
     status::{self, Observed, Refused},
 };
 
@@ -28,11 +29,13 @@ pub(super) async fn reconcile(
     if object.metadata.deletion_timestamp.is_some() {
         // Its objects go with it: it owns them.
         context.deployments.forget(object.as_ref());
+        context.forget_advice(object.as_ref());
         return Ok(Action::await_change());
     }
     let owner = Owner::new(Kind::SpecDecodeDeployment, &object.metadata);
     let resolved = context.resolve(&object);
-    let wanted = context.wanted_of_deployment(&object, &resolved);
+    let targets = context.targets_of(&object, &owner).await;
+    let wanted = context.wanted_of_deployment(&object, &resolved, targets);
     let services = &[TARGET, ROUTER];
     let brought = context
         .bring(object.as_ref(), &owner, services, wanted)
@@ -56,7 +59,7 @@ pub(super) async fn reconcile(
     let before = known.status.as_ref();
     let told = &context.deployments;
     context.tell(told, object.as_ref(), before, &status).await?;
-    context.ended(object.as_ref(), failure)
+    context.ended_and_follows(object.as_ref(), failure, targets.is_some())
 }
 
 impl Context {
@@ -71,10 +74,24 @@ impl Context {
         resolve::resolve(object, &known)
     }
 
+    /// How many targets there should be, if that follows the load.
+    async fn targets_of(&self, object: &SpecDecodeDeployment, owner: &Owner) -> Option<u32> {
+        let scaling = object.spec.target.scaling.as_ref()?;
+        let figures = self.hearsay.deployment(&owner.named());
+        let pool = Pool {
+            component: TARGET,
+            scaling,
+            current: self.component(owner, TARGET).map(|live| live.wanted),
+            pressure: figures.and_then(|told| scale::of_targets(scaling.metric, &told.load)),
+        };
+        Some(self.scaled(object, pool).await)
+    }
+
     fn wanted_of_deployment(
         &self,
         object: &SpecDecodeDeployment,
         resolved: &Resolved,
+        targets: Option<u32>,
     ) -> Result<Vec<Object>, Refused> {
         let profile = self.world.profile(object.spec.target.accelerator.as_ref());
         accept::deployment(object, profile.as_deref())
@@ -82,6 +99,7 @@ impl Context {
         let given = Given {
             profile: profile.as_deref(),
             endpoints: &resolved.found,
+            targets,
         };
         build::deployment(object, given, &self.settings)
             .map_err(|error| refused("InvalidTemplate", format!("spec.target.{error}")))

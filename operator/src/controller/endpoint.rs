@@ -18,12 +18,13 @@ use kube::{
 };
 use serde_json::json;
 
-use super::{Brought, Context, refused};
+use super::{Brought, Context, refused, scale::Pool};
 use crate::{
     accept,
     build::{self, DRAFT, GivenToEndpoint},
     failure::Failure,
     object::{OPERATOR, Object, Owner},
+    scale,
     status::{self, ObservedEndpoint, Refused},
 };
 
@@ -41,6 +42,7 @@ pub(super) async fn reconcile(
         let left = left(deleted.0, Timestamp::now(), context.leaving_for(&object));
         if left.is_zero() || !context.is_named(&object) {
             context.endpoints.forget(object.as_ref());
+            context.forget_advice(object.as_ref());
             context.hold(&object, false).await?;
             return Ok(Action::await_change());
         }
@@ -50,7 +52,8 @@ pub(super) async fn reconcile(
         .hold(&object, context.has_consumers(&object))
         .await?;
     let owner = Owner::new(Kind::SpeculationEndpoint, &object.metadata);
-    let wanted = context.wanted_of_endpoint(&object);
+    let drafts = context.drafts_of(&object, &owner).await;
+    let wanted = context.wanted_of_endpoint(&object, drafts);
     let services = &[DRAFT];
     let brought = context
         .bring(object.as_ref(), &owner, services, wanted)
@@ -69,7 +72,7 @@ pub(super) async fn reconcile(
     let before = known.status.as_ref();
     let told = &context.endpoints;
     context.tell(told, object.as_ref(), before, &status).await?;
-    context.ended(object.as_ref(), failure)
+    context.ended_and_follows(object.as_ref(), failure, drafts.is_some())
 }
 
 /// How long an endpoint stays that was `deleted` by the API server's clock, it being `now` by this
@@ -92,13 +95,31 @@ impl Context {
         now - *since
     }
 
-    fn wanted_of_endpoint(&self, object: &SpeculationEndpoint) -> Result<Vec<Object>, Refused> {
+    /// How many drafts there should be, if that follows the load.
+    async fn drafts_of(&self, object: &SpeculationEndpoint, owner: &Owner) -> Option<u32> {
+        let scaling = object.spec.scaling.as_ref()?;
+        let figures = self.hearsay.endpoint(&owner.named());
+        let pool = Pool {
+            component: DRAFT,
+            scaling,
+            current: self.component(owner, DRAFT).map(|live| live.wanted),
+            pressure: figures.and_then(|told| scale::of_drafts(scaling.metric, &told)),
+        };
+        Some(self.scaled(object, pool).await)
+    }
+
+    fn wanted_of_endpoint(
+        &self,
+        object: &SpeculationEndpoint,
+        drafts: Option<u32>,
+    ) -> Result<Vec<Object>, Refused> {
         let profile = self.world.profile(object.spec.accelerator.as_ref());
         accept::endpoint(object, profile.as_deref())
             .map_err(|refusal| refused(refusal.reason, &refusal))?;
         let given = GivenToEndpoint {
             profile: profile.as_deref(),
             grants: self.world.granted(object),
+            drafts,
         };
         build::endpoint(object, &given, &self.settings)
             .map_err(|error| refused("InvalidTemplate", format!("spec.{error}")))

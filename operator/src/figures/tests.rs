@@ -16,7 +16,10 @@ fn link(name: &str, link: LinkState, rounds: Rounds) -> EndpointReport {
 
 fn target(endpoints: Vec<EndpointReport>) -> Report {
     Report {
-        target: Some(TargetReport { endpoints }),
+        target: Some(TargetReport {
+            endpoints,
+            ..TargetReport::default()
+        }),
         ..Report::default()
     }
 }
@@ -193,7 +196,7 @@ fn a_link_that_comes_up_or_is_refused_is_a_turn_and_one_more_is_none() {
             },
         )]
         .into(),
-        rounds: Rounds::default(),
+        ..DeploymentFigures::default()
     };
     assert_eq!(news_of_deployment(None, &of(1, false)), Some(News::Turn));
     let news = |before: &DeploymentFigures, now| news_of_deployment(Some(before), &now);
@@ -220,4 +223,33 @@ fn sessions_that_begin_or_end_are_a_drift_and_others_are_none() {
     assert_eq!(news(0, 1), Some(News::Drift));
     assert_eq!(news(50, 25), Some(News::Drift));
     assert_eq!(news_of_endpoint(None, &of(0)), Some(News::Turn));
+}
+
+#[test]
+fn load_is_of_all_targets_now_and_waiting_is_of_late() {
+    let said = |admitted, waited_millis| Report {
+        target: Some(TargetReport {
+            load: Some(LoadReport {
+                running: 3,
+                places: 8,
+                waiting: 1,
+                admitted,
+                waited_millis,
+                pages: 100,
+                pages_in_use: 40,
+            }),
+            ..TargetReport::default()
+        }),
+        ..Report::default()
+    };
+    let one = spoke(said(10, 5_000), said(14, 5_400));
+    let restarted = spoke(said(900, 5_000), said(2, 100));
+    let older = spoke(target(vec![]), target(vec![]));
+    let load = deployment([&one, &restarted, &older]).expect("heard").load;
+    assert_eq!(
+        (load.heard, load.running, load.places, load.waiting),
+        (2, 6, 16, 2)
+    );
+    assert_eq!((load.pages, load.pages_in_use), (200, 80));
+    assert_eq!((load.admitted, load.waited_millis), (4, 400));
 }

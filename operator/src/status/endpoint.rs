@@ -155,6 +155,7 @@ mod tests {
                 misses: 10,
                 ..Rounds::default()
             },
+            ..EndpointFigures::default()
         }
     }
 

@@ -52,6 +52,7 @@ async fn a_cluster_becomes_what_its_objects_say_and_stays_so() {
 
     readiness_is_told(&cluster).await;
     speaking::what_services_say_is_told(&cluster).await;
+    speaking::the_number_of_targets_follows_the_load(&cluster).await;
     troubles::each_has_its_reason_and_says_what_to_do(&cluster).await;
     only_what_changed_is_written(&cluster).await;
     lifecycle::the_scale_subresource_scales(&cluster).await;

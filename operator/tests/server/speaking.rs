@@ -6,10 +6,12 @@ use foretoken_crds::status::{
     Consumer,
     condition::{ENDPOINTS_COMPATIBLE, SPECULATION_ACTIVE},
 };
+use foretoken_operator::Made;
 use foretoken_service::report::{
-    ConsumerReport, DraftReport, EndpointReport, LinkState, ModelReport, Report, Rounds,
-    TargetReport,
+    ConsumerReport, DraftReport, EndpointReport, LinkState, LoadReport, ModelReport, Report,
+    Rounds, TargetReport,
 };
+use serde_json::json;
 
 use crate::{cluster::Cluster, service::Service};
 
@@ -55,6 +57,7 @@ fn target(link: LinkState, trouble: Option<&str>, rounds: Rounds) -> Report {
         ready: true,
         target: Some(TargetReport {
             endpoints: vec![endpoint],
+            ..TargetReport::default()
         }),
         ..Report::default()
     }
@@ -139,4 +142,42 @@ pub(crate) async fn what_services_say_is_told(cluster: &Cluster) {
         status.speculation.unwrap_or_default().acceptance_length,
         Some(3.5)
     );
+}
+
+pub(crate) async fn the_number_of_targets_follows_the_load(cluster: &Cluster) {
+    let using = |pages_in_use| Report {
+        target: Some(TargetReport {
+            load: Some(LoadReport {
+                places: 8,
+                pages: 100,
+                pages_in_use,
+                ..LoadReport::default()
+            }),
+            ..TargetReport::default()
+        }),
+        ..target(LinkState::Up, None, Rounds::default())
+    };
+    let targets = Service::start(1, using(100)).await;
+    cluster
+        .give_address("chat", "target", targets.address)
+        .await;
+    let scaling = json!({"min": 1, "max": 4, "metric": "PageUse"});
+    let follows = json!({"spec": {"target": {"replicas": null, "scaling": scaling}}});
+    cluster.patch_deployment("chat", &follows).await;
+    let has = async |replicas: u32| {
+        let made = |made: &kube::api::DynamicObject| made.data["spec"]["replicas"] == replicas;
+        cluster
+            .becomes(Made::Deployment, "chat", "story-target", made)
+            .await;
+    };
+    has(2).await;
+    cluster.has_event("chat", "Scaled").await;
+
+    // Fewer would be enough, and calm has not lasted yet.
+    targets.says(using(10));
+    tokio::time::sleep(ASKED_TWICE).await;
+    has(2).await;
+    let one = json!({"spec": {"target": {"replicas": 1, "scaling": null}}});
+    cluster.patch_deployment("chat", &one).await;
+    has(1).await;
 }

@@ -9,7 +9,7 @@ use tokio::{
 };
 
 pub(crate) struct Client {
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
     headers: String,
 }
 

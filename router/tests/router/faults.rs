@@ -8,7 +8,9 @@ use tokio::io::AsyncReadExt;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Script, Setup, config, start, start_with,
+    Script, Setup,
+    client::Client,
+    config, start, start_with,
     target::{DRAFTED, Target},
 };
 
@@ -404,4 +406,37 @@ async fn a_request_between_one_target_and_the_next_waits_for_it_and_not_for_thos
     directory.targets.clear();
     foretoken_registry::write_directory(&path, &directory).unwrap();
     new.cancel();
+}
+
+#[tokio::test]
+async fn a_router_that_lingers_serves_whoever_still_comes_and_then_ends() {
+    let (targets, stop) = (CancellationToken::new(), CancellationToken::new());
+    let target = Target::start("target", Script::says(" ok"), targets.clone());
+    let config = foretoken_router::RouterConfig {
+        targets: vec![crate::entry("target", target.address.clone())],
+        linger: Duration::from_secs(60),
+        ..config()
+    };
+    let router = foretoken_router::Router::bind(config).await.expect("binds");
+    let client = Client::new(router.address());
+    let running = tokio::spawn(router.run(stop.clone()));
+    while client.get("/ready").await.status != 200 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    stop.cancel();
+    for _ in 0..3 {
+        let answer = client
+            .post("/v1/completions", &json!({"prompt": "x"}))
+            .await;
+        assert_eq!(answer.json()["choices"][0]["text"], " ok");
+        assert_eq!(client.get("/ready").await.status, 200, "it still serves");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    // Those who only look whether it is well do not keep it.
+    while !running.is_finished() {
+        let _ = tokio::net::TcpStream::connect(client.address).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    running.await.unwrap().unwrap();
+    targets.cancel();
 }

@@ -361,6 +361,8 @@ impl Worker {
         }
         if let Some(waited) = request.opened(seq, cached, self.now) {
             self.metrics.queue_time.observe(waited.as_secs_f64());
+            self.admitted.0 += 1;
+            self.admitted.1 += waited;
         }
         if request.link.is_none() {
             self.bind(&mut request);

@@ -70,8 +70,10 @@ pub struct DraftStats {
     pub built: u32,
     /// Tokens of continuations that were sent.
     pub pushed: u32,
-    /// Tokens of continuations for the outcomes that came about which were drafted and not in time
-    /// to be verified.
+    /// Tokens of continuations for the outcomes that came about which were drafted in time to be
+    /// verified.
+    pub timely: u32,
+    /// The same, not in time.
     pub late: u32,
     /// Verdicts that the candidates were held against.
     pub judged: u32,

@@ -41,7 +41,7 @@ fn heard(links: &[(&str, usize, Option<&str>)]) -> DeploymentFigures {
     });
     DeploymentFigures {
         links: links.collect(),
-        rounds: Rounds::default(),
+        ..DeploymentFigures::default()
     }
 }
 

@@ -174,7 +174,9 @@ impl DraftSession {
                 drafted.extend(self.build.find(outcome.round, key).take(asked));
                 q.extend(self.build.find_laws(outcome.round, key).take(asked));
             }
-            self.stats.late += self.late(outcome, key);
+            let [timely, late] = self.pushed_for(outcome, key);
+            self.stats.timely += timely;
+            self.stats.late += late;
             self.build.judge(outcome.round, key);
         }
         if self.build.end() {
@@ -207,16 +209,17 @@ impl DraftSession {
         binding.is_some_and(|binding| binding.verification != Verification::Coupled)
     }
 
-    /// Tokens that were pushed for this verdict and that the target cannot have had in time.
-    fn late(&self, outcome: &Outcome, key: OutcomeKey) -> u32 {
+    /// Tokens that were pushed for this verdict: those that the target had in time, and those that it
+    /// cannot have had.
+    fn pushed_for(&self, outcome: &Outcome, key: OutcomeKey) -> [u32; 2] {
         let branching = self.binding.as_ref().and_then(|binding| binding.branching);
         if branching.is_none_or(|branching| branching.delivery != Delivery::Push) {
-            return 0;
+            return [0; 2];
         }
         let wanted = outcome.lookahead as usize;
         let drafted = self.build.find(outcome.round, key).take(wanted).count();
         let used = outcome.verifying.as_ref().map_or(0, Proposals::height);
-        drafted.saturating_sub(used) as u32
+        [drafted.min(used), drafted.saturating_sub(used)].map(|tokens| tokens as u32)
     }
 
     fn knows(&self, tokens: &[TokenId]) -> bool {
