@@ -12,6 +12,7 @@ use crate::{
     bounds::{LABEL, MAX_ITEMS, MAX_LABEL, MAX_REPLICAS, rule},
     deployment::one,
     object::{self, Accelerator, DataType, ModelSource, PodPatch, Scaling, Selector},
+    rollout::RolloutSpec,
     status::EndpointStatus,
     telemetry::TelemetrySpec,
 };
@@ -75,6 +76,12 @@ impl SpeculationEndpoint {
         description = "Share of verdicts that were prepared for"
     ),
     printcolumn(
+        name = "Rollout",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"RolledOut\")].reason",
+        description = "How far it is with the revision that is asked for"
+    ),
+    printcolumn(
         name = "Ready",
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"Ready\")].status",
@@ -129,6 +136,9 @@ pub struct EndpointSpec {
     /// What is added to its pods in a cluster; the container is called `draft`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<PodPatch>,
+    /// How it comes to another revision; absent: by a canary.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<RolloutSpec>,
     /// What its drafts record of requests that their targets record; absent: nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub telemetry: Option<TelemetrySpec>,

@@ -30,6 +30,7 @@ pub mod policy;
 pub mod problem;
 pub mod profile;
 pub mod reference;
+pub mod rollout;
 pub mod served;
 pub mod status;
 pub mod telemetry;

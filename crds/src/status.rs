@@ -4,7 +4,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-use crate::bounds::{MAX_ITEMS, MAX_LABEL, MAX_MESSAGE, MAX_PREFIXED, MAX_TEXT};
+use crate::{
+    bounds::{MAX_ITEMS, MAX_LABEL, MAX_MESSAGE, MAX_PREFIXED, MAX_TEXT},
+    rollout::RolloutStatus,
+};
 
 /// Most consumers that the status of an endpoint lists.
 const MAX_CONSUMERS: u32 = 1024;
@@ -28,6 +31,8 @@ pub mod condition {
     pub const SPECULATION_ACTIVE: &str = "SpeculationActive";
     /// What runs is being brought to what is asked for.
     pub const PROGRESSING: &str = "Progressing";
+    /// All drafts of a pool are of the revision that is asked for.
+    pub const ROLLED_OUT: &str = "RolledOut";
     /// A token can be served, or, of an endpoint, a session.
     pub const READY: &str = "Ready";
 
@@ -43,7 +48,7 @@ pub mod condition {
         READY,
     ];
     /// Conditions of a `SpeculationEndpoint`.
-    pub const OF_ENDPOINTS: [&str; 3] = [ACCEPTED, PROGRESSING, READY];
+    pub const OF_ENDPOINTS: [&str; 4] = [ACCEPTED, ROLLED_OUT, PROGRESSING, READY];
 }
 
 /// What became of a `SpecDecodeDeployment`.
@@ -199,7 +204,10 @@ pub struct EndpointStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = MAX_PREFIXED))]
     pub tokenizer_digest: Option<String>,
-    /// `Accepted`, `Progressing`, `Ready`.
+    /// Its revisions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<RolloutStatus>,
+    /// `Accepted`, `RolledOut`, `Progressing`, `Ready`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions")]
     pub conditions: Vec<Condition>,

@@ -8,7 +8,8 @@
 //! A CA lives for a year. At two thirds of that its successor is made, and trusted by everybody from
 //! then on. A day later, when every service has read of it, it signs; every leaf is issued anew. When
 //! as long as a leaf lives has passed since, nobody has one of the old CA any more, and it goes. So
-//! whichever two services meet, each trusts who made the other's certificate.
+//! whichever two services meet, each trusts who made the other's certificate. Whoever does not want to
+//! wait asks for a successor, which comes in the same steps.
 //!
 //! Not here: keys and certificates ([`issue`]), where they are kept (`certificates`).
 
@@ -57,6 +58,21 @@ impl Authority {
             make,
             drop_before: drop_before.filter(|_| drops),
         })
+    }
+
+    /// What is to be done at `now` if somebody asks for a successor: one is made, unless one waits
+    /// already until it signs.
+    pub fn plan_succession(&self, now: Timestamp) -> Change {
+        let Change { make, drop_before } = self.plan(now).unwrap_or(Change {
+            make: false,
+            drop_before: None,
+        });
+        let newest = self.0.last().map(|ca| ca.made);
+        let is_awaited = newest != self.signer(now).map(|ca| ca.made);
+        Change {
+            make: make || !is_awaited,
+            drop_before,
+        }
     }
 
     /// Who signs at `now`, if there is any CA: the newest that has been trusted for long enough, or the

@@ -29,7 +29,7 @@ use crate::{
 };
 
 pub use deployment::{Given, deployment, templates, url};
-pub use endpoint::{GivenToEndpoint, endpoint};
+pub use endpoint::{Canary, GivenToEndpoint, endpoint};
 pub use pod::PatchError;
 
 /// Port on which targets answer routers.

@@ -31,6 +31,8 @@ use crate::{
 
 /// Name of the Secret of the authority.
 pub(crate) const AUTHORITY: &str = "foretoken-ca";
+/// Annotation of its Secret by which people ask for a successor.
+const SUCCEED: &str = "foretoken.io/succeed";
 /// Annotation with what is known of a certificate.
 const FACTS: &str = "foretoken.io/certificate";
 /// How long what was seen of a Secret is believed.
@@ -190,7 +192,13 @@ impl Certificates {
             Some(secret) => read_authority(secret).map_err(|problem| self.broken(&problem))?,
             None => Authority::default(),
         };
-        if let Some(change) = authority.plan(now) {
+        let is_asked = |secret: &Secret| secret.annotations().contains_key(SUCCEED);
+        let change = if found.as_ref().is_some_and(is_asked) {
+            Some(authority.plan_succession(now))
+        } else {
+            authority.plan(now)
+        };
+        if let Some(change) = change {
             carry_out(&mut authority, &change, now)?;
             let text = authority_secret(&authority, found.as_ref());
             let written = if found.is_some() {
@@ -265,6 +273,8 @@ fn authority_secret(authority: &Authority, found: Option<&Secret>) -> Value {
     for name in before.into_iter().flat_map(BTreeMap::keys) {
         data.insert(name.clone(), Value::Null);
     }
+    // What was asked for is done.
+    let annotations = found.map(|_| json!({SUCCEED: null}));
     let bytes = |text: &str| json!(ByteString(text.as_bytes().to_vec()));
     for ca in &authority.0 {
         let made = ca.made.as_second();
@@ -279,6 +289,7 @@ fn authority_secret(authority: &Authority, found: Option<&Secret>) -> Value {
         "metadata": {
             "name": AUTHORITY,
             "labels": {MANAGED_BY: OPERATOR},
+            "annotations": annotations.unwrap_or_else(|| json!({})),
             // Nobody's change in between is lost.
             "resourceVersion": found.and_then(|secret| secret.metadata.resource_version.clone()),
         },
@@ -349,7 +360,9 @@ mod tests {
             serde_json::from_value(authority_secret(&authority, None)).expect("one");
         assert_eq!(read_authority(&secret), Ok(authority.clone()));
         carry_out(&mut authority, &second, later).expect("made");
-        let patch = authority_secret(&authority, Some(&secret));
+        let mut patch = authority_secret(&authority, Some(&secret));
+        let asked = patch["metadata"]["annotations"].take();
+        assert_eq!(asked, json!({SUCCEED: null}), "it is asked for once");
         let secret: Secret = serde_json::from_value(patch).expect("one");
         assert_eq!(read_authority(&secret).expect("whole").0.len(), 2);
 

@@ -3,6 +3,7 @@
 
 mod deployment;
 mod endpoint;
+mod rollout;
 mod scale;
 mod told;
 

@@ -5,6 +5,7 @@
 //! nothing.
 
 mod history;
+mod tally;
 
 use std::{collections::BTreeMap, fmt};
 
@@ -13,6 +14,7 @@ use foretoken_service::report::{
 };
 
 pub use history::History;
+pub use tally::{Revisions, Tally, Trial, refusal};
 
 /// Least windows, and least verdicts, that a figure is taken from.
 const ENOUGH: u64 = 20;

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use foretoken_service::report::Report;
+use foretoken_service::report::{Report, Rounds};
 use futures::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
@@ -21,8 +21,12 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use crate::{
     build::{DRAFT, METRICS, TARGET},
-    figures::{self, DeploymentFigures, EndpointFigures, Fetching, History, Named, News},
-    object::{COMPONENT, OF_DEPLOYMENT, OF_ENDPOINT},
+    figures::{
+        self, DeploymentFigures, EndpointFigures, Fetching, History, Named, News, Revisions, Tally,
+        Trial,
+    },
+    object::{COMPONENT, OF_DEPLOYMENT, OF_ENDPOINT, REVISION},
+    rollout::Heard,
     status::MODEL,
     world::{Bells, World},
 };
@@ -55,6 +59,8 @@ struct Known {
     deployments: HashMap<Named, Noted<DeploymentFigures>>,
     endpoints: HashMap<Named, Noted<EndpointFigures>>,
     fetching: HashMap<Whose, Fetching>,
+    revisions: Revisions,
+    tally: Tally,
 }
 
 /// One pod.
@@ -86,6 +92,8 @@ struct Candidate {
     uid: String,
     whose: Whose,
     address: IpAddr,
+    /// Of a draft.
+    revision: Option<String>,
 }
 
 impl Candidate {
@@ -107,6 +115,7 @@ impl Candidate {
             uid: pod.uid()?,
             whose,
             address,
+            revision: labels.get(REVISION).cloned(),
         })
     }
 
@@ -198,6 +207,24 @@ impl Hearsay {
         self.lock().fetching.get(whose).copied()
     }
 
+    /// What targets say of two revisions since the trial began; `before` is what had been told of it.
+    pub(crate) fn heard(&self, named: &Named, trial: &Trial, before: [Rounds; 2]) -> Heard {
+        let mut known = self.lock();
+        let [old, new] = known.tally.of(named, trial, before);
+        let histories = known
+            .pods
+            .values()
+            .filter_map(|spoken| spoken.history.as_ref());
+        let latest = histories.map(History::latest);
+        let refused = figures::refusal(latest, named, trial, &known.revisions);
+        Heard { old, new, refused }
+    }
+
+    /// No revisions of this endpoint are compared.
+    pub(crate) fn compare_none(&self, named: &Named) {
+        self.lock().tally.end(named);
+    }
+
     async fn ask(&self, world: &World, bells: &Bells) {
         let Some(client) = &self.client else { return };
         let pods = world.pods.state();
@@ -221,6 +248,7 @@ impl Hearsay {
         let now = Instant::now();
         let mut known = self.lock();
         let mut pods = std::mem::take(&mut known.pods);
+        known.revisions = candidates.iter().filter_map(revision).collect();
         let mut due = Vec::new();
         for candidate in candidates {
             let spoken = pods.remove(&candidate.uid).unwrap_or_else(|| Spoken {
@@ -258,7 +286,10 @@ impl Known {
         spoken.due = now;
         let at = now.saturating_duration_since(began);
         match &mut spoken.history {
-            Some(history) => history.hear(at, report),
+            Some(history) => {
+                self.tally.hear(history.latest(), &report, &self.revisions);
+                history.hear(at, report);
+            }
             history => *history = Some(History::new(at, report)),
         }
     }
@@ -327,6 +358,15 @@ impl Known {
             bells.endpoint(&name, &namespace);
         }
     }
+}
+
+/// The revision of a draft, by whose it is and where.
+fn revision(candidate: &Candidate) -> Option<((Named, IpAddr), String)> {
+    let Whose::Endpoint(named) = &candidate.whose else {
+        return None;
+    };
+    let revision = candidate.revision.clone()?;
+    Some(((named.clone(), candidate.address), revision))
 }
 
 /// Replaces figures; says whose are to be told now.

@@ -10,6 +10,7 @@
 //! - [`build`]: the objects that are wanted;
 //! - `world`: what the cluster has, followed by watches;
 //! - [`authority`]: which certificates are needed when; `certificates` keeps them in Secrets;
+//! - [`revision`] and [`rollout`]: whether a pool comes to another draft, by what targets verified;
 //! - `apply`: writes what differs from what is wanted, and nothing else;
 //! - `hearsay`: asks pods how they are doing, and [`figures`]: what that comes to;
 //! - [`scale`]: how many replicas a load asks for;
@@ -29,6 +30,8 @@ pub mod figures;
 pub mod merge;
 pub mod object;
 pub mod resolve;
+pub mod revision;
+pub mod rollout;
 pub mod scale;
 pub mod settings;
 pub mod status;

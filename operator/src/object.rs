@@ -26,6 +26,14 @@ pub const COMPONENT: &str = "app.kubernetes.io/component";
 pub const OF_DEPLOYMENT: &str = "foretoken.io/deployment";
 /// Label with the name of the `SpeculationEndpoint` that an object is for.
 pub const OF_ENDPOINT: &str = "foretoken.io/endpoint";
+/// Label of drafts with the digest of their revision.
+pub const REVISION: &str = "foretoken.io/revision";
+/// Label of what a revision is tried with; its value is [`CANARY`].
+pub const TRACK: &str = "foretoken.io/track";
+/// Value of [`TRACK`], and the end of the name of a Deployment.
+pub const CANARY: &str = "canary";
+/// Annotation of a Deployment of drafts with the revision that they have.
+pub const MADE_OF: &str = "foretoken.io/made-of";
 /// Annotation with the digest of what was applied.
 pub const APPLIED: &str = "foretoken.io/applied";
 /// Annotation of pods with the digest of the configuration they were started with.

@@ -3,6 +3,7 @@
 mod condition;
 mod deployment;
 mod endpoint;
+mod rollout;
 mod speculation;
 mod trouble;
 mod workload;

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 use foretoken_crds::{AcceleratorProfile, Manifest, object::Accelerator};
 use foretoken_operator::{
     Certificates, Issuer, Made, Object, Settings,
-    build::{self, GivenToEndpoint},
+    build::{self, Canary, GivenToEndpoint},
     resolve::{self, Known},
 };
 use k8s_openapi::{
@@ -64,6 +64,7 @@ fn wanted(text: &str, settings: &Settings) -> Vec<Object> {
             profile,
             grants: resolve::granted(endpoint, all),
             drafts: None,
+            canary: None,
         };
         objects.extend(build::endpoint(endpoint, &given, settings).unwrap());
     }
@@ -149,6 +150,54 @@ fn profiles_volumes_templates_and_exposure_change_what_is_wanted() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     compare(&folder.join("devices.in.yaml"), "devices.yaml");
     compare(&folder.join("claims.in.yaml"), "claims.yaml");
+}
+
+#[test]
+fn a_revision_is_tried_by_one_more_deployment_and_nothing_else_changes() {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/shared-endpoint.yaml");
+    let manifest = Manifest::parse(&fs::read_to_string(example).unwrap()).unwrap();
+    let endpoint = &manifest.endpoints[0].object;
+    let mut tried = endpoint.spec.clone();
+    tried.model.uri = "oci://story-draft:next".into();
+    let mut given = GivenToEndpoint {
+        profile: None,
+        grants: resolve::granted(endpoint, std::iter::empty()),
+        drafts: None,
+        canary: None,
+    };
+    let mut without = build::endpoint(endpoint, &given, &settings()).unwrap();
+    given.canary = Some(Canary {
+        spec: &tried,
+        profile: None,
+        replicas: 2,
+    });
+    let mut with = build::endpoint(endpoint, &given, &settings()).unwrap();
+    let canary = with.pop().unwrap();
+    is_sound(&canary);
+    assert_eq!(with, without);
+
+    let serving = without.pop().unwrap().body;
+    assert_eq!(canary.name, "story-draft-canary");
+    let labels = |object: &Value| object["spec"]["template"]["metadata"]["labels"].clone();
+    let (old, new) = (labels(&serving), labels(&canary.body));
+    let revision = "foretoken.io/revision";
+    assert_ne!(old[revision], new[revision]);
+    assert_eq!(new["foretoken.io/track"], "canary");
+    let selector = &canary.body["spec"]["selector"]["matchLabels"];
+    assert_eq!(
+        selector["foretoken.io/track"], "canary",
+        "no pod is of both"
+    );
+    assert_eq!(selector[revision], Value::Null, "it cannot be changed");
+    let theirs = serving["spec"]["selector"]["matchLabels"]
+        .as_object()
+        .unwrap();
+    let is_found = |(key, value): (&String, &Value)| new[key.as_str()] == *value;
+    assert!(theirs.iter().all(is_found), "it is found where the pool is");
+    assert_eq!(canary.body["spec"]["replicas"], 2);
+    let pods = |object: &Value| object["spec"]["template"]["spec"].to_string();
+    let expected = pods(&serving).replace("story-draft:dev", "story-draft:next");
+    assert_eq!(pods(&canary.body), expected);
 }
 
 #[test]

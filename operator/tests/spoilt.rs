@@ -9,7 +9,7 @@ use foretoken_crds::{
 };
 use foretoken_operator::{
     Certificates, Object, Settings, accept,
-    build::{self, Given, GivenToEndpoint},
+    build::{self, Canary, Given, GivenToEndpoint},
     resolve::{self, Known},
     status::{self, Observed, ObservedEndpoint},
 };
@@ -188,6 +188,11 @@ impl Cluster {
             profile,
             grants: resolve::granted(object, [("chat".to_owned(), &labels)].into_iter()),
             drafts: None,
+            canary: Some(Canary {
+                spec: &object.spec,
+                profile,
+                replicas: 1,
+            }),
         };
         let accepted = accept::endpoint(object, profile).ok();
         let wanted = accepted.and_then(|()| build::endpoint(object, &given, &self.settings).ok());

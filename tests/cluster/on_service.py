@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Callable, Iterator
 
 import cluster
+import drafts
 import layout
 import service
 from on_chart import documented
@@ -31,6 +32,8 @@ BODIES = [{"prompt": QUESTION, "temperature": 0, "max_tokens": 160}]
 BODIES += [{"prompt": QUESTION, "temperature": 1, "seed": seed, "max_tokens": 160} for seed in range(8)]
 BODIES += [{"messages": [{"role": "user", "content": QUESTION}], "temperature": 0.7, "seed": seed, "max_tokens": 96} for seed in range(3)]
 NAMESPACES = (POOL, *SHARING)
+# Seconds that nodes take to pass on a Secret, at most.
+NODES = 100
 # Rights that others ask for, of which no log tells: of whoever makes an owner wait, and of whoever gives rights to others.
 BY_ADMISSION = {
     "foretoken.io/specdecodedeployments/finalizers",
@@ -112,9 +115,9 @@ def is_ready(pod: dict) -> bool:
     return any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", []))
 
 
-def status(namespace: str) -> dict:
-    """What the example's deployment in a namespace says of itself."""
-    return json.loads(kubectl("get", "sdd", "story", f"--namespace={namespace}", "-o", "json")).get("status", {})
+def status(namespace: str, kind: str = "sdd") -> dict:
+    """What the example's deployment in a namespace, or its pool, says of itself."""
+    return json.loads(kubectl("get", kind, "story", f"--namespace={namespace}", "-o", "json")).get("status", {})
 
 
 def condition(status: dict, name: str) -> str:
@@ -160,6 +163,7 @@ class OnService(unittest.TestCase):
     def setUpClass(cls) -> None:
         with tempfile.TemporaryDirectory() as folder:
             service.install(service.make(Path(EXECUTABLE), Path(folder)))
+            drafts.load(Path(folder))
         cls.addClassCleanup(cluster.helm, "uninstall", service.RELEASE, f"--namespace={service.NAMESPACE}", "--wait")
         cls.addClassCleanup(kubectl, "delete", "--ignore-not-found", "-f", str(service.EXAMPLE), "--timeout=180s")
         service.apply()
@@ -168,8 +172,8 @@ class OnService(unittest.TestCase):
             cls.expected = [said(complete(url, body)) for body in BODIES]
         cls.rows: list[Row] = []
 
-    def stream(self) -> Stream:
-        return Stream(self.urls, BODIES, self.expected)
+    def stream(self, again: int = 0) -> Stream:
+        return Stream(self.urls, BODIES, self.expected, again=again)
 
     def test_helm_sees_that_the_operator_works(self) -> None:
         told = cluster.helm("test", service.RELEASE, f"--namespace={service.NAMESPACE}", "--logs", "--timeout=120s")
@@ -276,6 +280,82 @@ class OnService(unittest.TestCase):
 
             return roll
 
+        def draft(image: str, reason: str) -> Callable[[], set[str]]:
+            """Another draft model, which is tried beside the old one until it is told which is better."""
+
+            def roll() -> set[str]:
+                old = {pod["metadata"]["uid"] for pod in pods(POOL).values()}
+                patch = json.dumps({"spec": {"model": {"uri": f"oci://story-draft:{image}"}}})
+                kubectl("patch", "spe", "story", f"--namespace={POOL}", "--type=merge", "--patch", patch)
+                eventually(lambda: condition(status(POOL, "spe"), "RolledOut") == reason)
+                told = status(POOL, "spe")["rollout"]["outcome"]
+                print(f"{image}: {told['result']}, {told['reason']}: {told['message']}", flush=True)
+                return old if told["result"] == "Promoted" else set()
+
+            return roll
+
+        def targets() -> set[str]:
+            patch = json.dumps({"spec": {"target": {"template": {"metadata": {"annotations": {"rolled": "once"}}}}}})
+            gone = {pods(chat)[name]["metadata"]["uid"] for name in names(chat, "target")}
+            kubectl("patch", "sdd", "story", f"--namespace={chat}", "--type=merge", "--patch", patch)
+            return gone
+
+        def routers(count: int) -> None:
+            patch = json.dumps({"spec": {"router": {"replicas": count}}})
+            kubectl("patch", "sdd", "story", f"--namespace={chat}", "--type=merge", "--patch", patch)
+            wanted[chat] += count - len(names(chat, "router"))
+            eventually(lambda: whole(wanted, set()))
+
+        def kill_router() -> set[str]:
+            routers(2)
+            return kill_pod(chat, "router")
+
+        def upgrade() -> set[str]:
+            gone = {pod["metadata"]["uid"] for namespace in NAMESPACES for pod in pods(namespace).values()}
+            service.upgrade("another")
+            return gone
+
+        def certified() -> dict[str, str]:
+            """The certificates that pods are given, by namespace and Secret."""
+            found: dict[str, str] = {}
+            for namespace in NAMESPACES:
+                for secret in json.loads(kubectl("get", "secrets", f"--namespace={namespace}", "-o", "json"))["items"]:
+                    if secret["metadata"]["name"].endswith("-tls"):
+                        found[f"{namespace}/{secret['metadata']['name']}"] = secret["data"]["tls.crt"]
+            return found
+
+        def issued_anew(change: Callable[[], object]) -> set[str]:
+            """Whether all pods have other certificates after a change, once nodes have passed them on and new connections are made."""
+            before = certified()
+            change()
+            operator()
+            eventually(lambda: all(after != before[name] for name, after in certified().items()))
+            time.sleep(NODES)
+            return delete(POOL, "draft")
+
+        def succeed() -> set[str]:
+            """A successor of the authority that is asked for, and signs as if a day had passed."""
+            ca = ("secret", "foretoken-ca", f"--namespace={service.NAMESPACE}")
+            kubectl("annotate", *ca, "foretoken.io/succeed=now")
+            operator()
+            read = lambda: json.loads(kubectl("get", *ca, "-o", "json"))["data"]
+            eventually(lambda: sum(name.endswith(".key") for name in read()) == 2)
+            time.sleep(NODES)
+
+            def age() -> None:
+                data = read()
+                made = sorted(int(name.removesuffix(".key")) for name in data if name.endswith(".key"))
+                older: dict[str, str | None] = {f"{one}.{end}": None for one in made for end in ("crt", "key")}
+                for one, hours in zip(made, (50, 25)):
+                    older |= {f"{one - 3600 * hours}.{end}": data[f"{one}.{end}"] for end in ("crt", "key")}
+                kubectl("patch", *ca, "--type=merge", "--patch", json.dumps({"data": older}))
+
+            return issued_anew(age)
+
+        def replace() -> set[str]:
+            ca = ("secret", "foretoken-ca", f"--namespace={service.NAMESPACE}")
+            return issued_anew(lambda: kubectl("delete", *ca))
+
         def kill(program: str) -> Callable[[], set[str]]:
             def end() -> set[str]:
                 cluster.ask({"do": "kill", "program": program})
@@ -287,13 +367,21 @@ class OnService(unittest.TestCase):
             "endpoint pod killed": lambda: kill_pod(POOL, "draft"),
             "endpoint pod deleted": lambda: delete(POOL, "draft"),
             "pool rolled": pool(32),
+            "pool to a worse draft and back": draft("worse", "False RolledBack"),
+            "pool to an equal draft": draft("equal", "True Promoted"),
+            "targets rolled": targets,
             "the only target pod deleted": lambda: delete(chat, "target"),
             "targets 1 to 3": scale(3),
             "one target pod of 3 killed": lambda: kill_pod(chat, "target"),
             "targets 3 to 1": scale(1),
             "router pod deleted": lambda: delete(tales, "router"),
+            "one of two router pods killed": kill_router,
+            "routers 2 to 1": lambda: routers(1) or set(),
             "operator pod deleted": operator,
+            "operator upgraded with all pods": upgrade,
             "grant revoked and given again": revoke,
+            "authority succeeded": succeed,
+            "authority deleted": replace,
             "API server killed": kill("kube-apiserver"),
             "etcd killed": kill("etcd"),
         }
@@ -308,13 +396,16 @@ class OnService(unittest.TestCase):
 
     def suffer(self, fault: str, cause: Callable[[], set[str]], wanted: dict[str, int]) -> None:
         """Has something fail in the middle of requests, until all is as it was and some more have been answered."""
-        with self.stream() as stream:
+        # Connections to a router that is killed break; whoever uses a client library does not see it.
+        again = 2 if "router pods killed" in fault else 0
+        with self.stream(again) as stream:
             stream.more(8)
             begin = time.monotonic()
             gone = cause()
             eventually(lambda: whole(wanted, gone))
             seconds = time.monotonic() - begin
             stream.more(12)
+        fault += f" ({stream.broken} broken connections)" if stream.broken else ""
         self.rows.append(Row(fault, stream.done + len(stream.failures), len(stream.failures), len(stream.changes), seconds))
         self.assertEqual(stream.failures, [])
         self.assertEqual(stream.changes, [])

@@ -61,6 +61,14 @@ def install(archives: list[Path], *more: str) -> None:
     cluster.helm("upgrade", "--install", RELEASE, str(CHART), *where, "--wait", f"--timeout={PATIENCE}", *values)
 
 
+def upgrade(tag: str) -> None:
+    """Gives the operator, and so all pods, another image: the same under another name, which says as much to a node."""
+    name = oci.reference(IMAGE)
+    cluster.ctr("images", "tag", "--force", name, f"{name.rpartition(':')[0]}:{tag}")
+    values = ["--reuse-values", f"--set=image.tag={tag}"]
+    cluster.helm("upgrade", RELEASE, str(CHART), f"--namespace={NAMESPACE}", "--wait", f"--timeout={PATIENCE}", *values)
+
+
 def apply() -> None:
     """Applies the example and waits until all of it can serve, the pool first: without it, the first words come slower."""
     cluster.kubectl("apply", "--server-side", "-f", str(EXAMPLE))

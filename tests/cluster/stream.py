@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import itertools
 import json
 import threading
@@ -38,8 +39,11 @@ class Stream:
     expected: list[tuple]
     # Requests at a time to each address: what is in flight when something fails.
     each: int = 2
+    # How often a request is made again whose connection broke: as OpenAI's client libraries do.
+    again: int = 0
     done: int = 0
     drafted: int = 0
+    broken: int = 0
     failures: list[str] = field(default_factory=list)
     changes: list[str] = field(default_factory=list)
 
@@ -63,8 +67,8 @@ class Stream:
             which = next(self.turns) % len(self.bodies)
             begin = time.monotonic()
             try:
-                answer = complete(url, self.bodies[which])
-            except (OSError, ValueError, urllib.error.URLError) as error:
+                answer = self.ask(url, self.bodies[which])
+            except (OSError, ValueError, http.client.HTTPException) as error:
                 detail = error.read().decode(errors="replace") if isinstance(error, urllib.error.HTTPError) else ""
                 with self.lock:
                     self.failures.append(f"{url} after {time.monotonic() - begin:.2f} s: {error} {detail}")
@@ -76,6 +80,20 @@ class Stream:
                 self.drafted += answer["usage"]["foretoken"]["drafted"]
                 if self.expected and said(answer) != self.expected[which]:
                     self.changes.append(f"{url} {self.bodies[which]}: {said(answer)} instead of {self.expected[which]}")
+
+    def ask(self, url: str, body: dict) -> dict:
+        for attempt in range(self.again + 1):
+            try:
+                return complete(url, body)
+            except urllib.error.HTTPError:
+                raise
+            except (OSError, http.client.HTTPException):
+                if attempt == self.again:
+                    raise
+                with self.lock:
+                    self.broken += 1
+                self.stopping.wait(0.5 * 2**attempt)
+        raise AssertionError("there is an answer or an error")
 
     def more(self, count: int) -> None:
         """Waits for so many more answers."""

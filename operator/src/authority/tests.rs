@@ -33,6 +33,23 @@ fn advance(authority: &mut Authority, now: Timestamp) -> bool {
 }
 
 #[test]
+fn a_successor_that_is_asked_for_is_made_once_and_signs_when_it_is_trusted() {
+    let mut authority = Authority::default();
+    advance(&mut authority, day(0));
+    let asked = authority.plan_succession(day(3));
+    assert_eq!((asked.make, asked.drop_before), (true, None));
+    authority.0.push(ca(day(3)));
+    assert_eq!(authority.bundle(), "<3><0>");
+    let now = day(3) + SignedDuration::from_hours(1);
+    assert!(!authority.plan_succession(now).make, "it waits already");
+    let signer = |now| authority.signer(now).map(|ca| ca.made);
+    assert_eq!((signer(now), signer(day(4))), (Some(day(0)), Some(day(3))));
+    assert!(authority.plan_succession(day(4)).make);
+    let late = authority.plan_succession(day(11));
+    assert_eq!((late.make, late.drop_before), (true, Some(day(3))));
+}
+
+#[test]
 fn a_ca_is_followed_by_another_that_is_trusted_before_it_signs() {
     let mut authority = Authority::default();
     let mut told = Vec::new();

@@ -186,6 +186,7 @@ impl Build<'_> {
             drain: config.grace,
             discovers: false,
             traces: self.traces(),
+            marks: Vec::new(),
             patch: spec.template.as_ref(),
         };
         let routers = json!([{
@@ -242,6 +243,7 @@ impl Build<'_> {
             drain: config.linger + config.grace,
             discovers: true,
             traces: self.traces(),
+            marks: Vec::new(),
             patch: None,
         };
         let exposure = spec.exposure.unwrap_or_default();

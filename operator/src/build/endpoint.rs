@@ -3,7 +3,7 @@
 use foretoken_configuration::SIMULATED_DRAFT;
 use foretoken_crds::{
     AcceleratorProfile, Kind, SpeculationEndpoint,
-    endpoint::{AllowedNamespaces, NamespacesFrom},
+    endpoint::{AllowedNamespaces, EndpointSpec, NamespacesFrom},
 };
 use foretoken_draft::DraftConfig;
 use foretoken_protocol::link::Grants;
@@ -16,7 +16,8 @@ use super::{
     told,
 };
 use crate::{
-    object::{COMPONENT, Made, Object, Owner, digest},
+    object::{CANARY, COMPONENT, MADE_OF, Made, Object, Owner, REVISION, TRACK, digest},
+    revision::Revision,
     settings::Settings,
 };
 
@@ -27,8 +28,21 @@ pub struct GivenToEndpoint<'a> {
     pub profile: Option<&'a AcceleratorProfile>,
     /// Who may use it.
     pub grants: Grants,
-    /// How many drafts there should be, if that follows the load.
+    /// How many drafts have what the spec says, if that is not what it says.
     pub drafts: Option<u32>,
+    /// What is tried beside them.
+    pub canary: Option<Canary<'a>>,
+}
+
+/// Another revision that is tried.
+#[derive(Clone, Debug)]
+pub struct Canary<'a> {
+    /// The spec with it.
+    pub spec: &'a EndpointSpec,
+    /// The profile that it names.
+    pub profile: Option<&'a AcceleratorProfile>,
+    /// How many pods have it.
+    pub replicas: u32,
 }
 
 /// The objects that `endpoint` wants.
@@ -40,7 +54,6 @@ pub fn endpoint(
     given: &GivenToEndpoint<'_>,
     settings: &Settings,
 ) -> Result<Vec<Object>, PatchError> {
-    let profile = given.profile;
     let spec = &endpoint.spec;
     let owner = Owner::new(Kind::SpeculationEndpoint, &endpoint.metadata);
     let draft = Component {
@@ -55,42 +68,21 @@ pub fn endpoint(
         ..foretoken_configuration::draft(spec)
     };
     let text = file(&json!({"service": told(&config)}));
-    let devices = Devices {
-        accelerator: spec.accelerator.as_ref(),
-        profile,
-        count: spec.parallelism.map_or(1, |parallelism| parallelism.tracks),
-    };
-    let model = ModelVolume::new(&spec.model, !devices.are_simulated(), settings);
-    let mut args = vec![
-        format!("--config={CONFIGURATIONS}/service/{FILE}"),
-        format!("--model={}", model.folder),
-        format!("--dtype={}", foretoken_configuration::dtype(spec.dtype)),
-        "--instance=$(POD_NAME)".to_owned(),
-    ];
-    if devices.are_simulated() {
-        args.push(format!("--simulated={SIMULATED_DRAFT}"));
-    }
     // Read again when it changes, so it is no part of what pods are started with.
     let granted_name = format!("{}-grants", owner.name);
     let grants = json!({"data": {GRANTS: file(&given.grants)}});
     let grants = owner.object(Made::ConfigMap, "grants", &granted_name, &grants);
-    let pod = Pod {
-        owner: &owner,
-        component: DRAFT,
-        args,
-        ports: vec![("metrics", METRICS), ("link", LINK)],
-        model,
-        devices,
-        config_maps: vec![(draft.name(), "service"), (granted_name.clone(), "grants")],
-        secrets: tls_secret(&owner, DRAFT, settings),
+    let pods = Pods {
+        draft: &draft,
+        mounted: [(draft.name(), "service"), (granted_name, "grants")],
         digest: digest(&Value::from(text.as_str())),
-        drain: config.grace,
-        discovers: false,
-        traces: foretoken_configuration::traces(spec.telemetry.as_ref()),
-        patch: spec.template.as_ref(),
+        config: &config,
+        settings,
     };
-    let template = pod.template(settings)?;
     let replicas = given.drafts.or(spec.replicas).unwrap_or(1);
+    let deployment = pods.deployment(spec, given.profile, replicas)?;
+    let canary = given.canary.as_ref();
+    let canary = canary.map(|canary| pods.canary(canary)).transpose()?;
     let mut objects = vec![
         draft.service_account(),
         draft.config_map(&text),
@@ -100,8 +92,100 @@ pub fn endpoint(
         draft.disruption_budget(),
     ];
     objects.extend(draft.certificate(settings));
-    objects.push(draft.deployment(replicas, &template, devices.are_scarce()));
+    objects.push(deployment);
+    objects.extend(canary);
     Ok(objects)
+}
+
+/// What pods of all revisions have in common.
+struct Pods<'a> {
+    draft: &'a Component<'a>,
+    mounted: [(String, &'static str); 2],
+    digest: String,
+    config: &'a DraftConfig,
+    settings: &'a Settings,
+}
+
+impl Pods<'_> {
+    /// `replicas` pods with the revision that `spec` asks for, which is noted at their Deployment: it
+    /// is what they are made of again while another one is tried.
+    fn deployment(
+        &self,
+        spec: &EndpointSpec,
+        profile: Option<&AcceleratorProfile>,
+        replicas: u32,
+    ) -> Result<Object, PatchError> {
+        let revision = Revision::of(spec);
+        let marks = vec![(REVISION, revision.digest())];
+        let (template, scarce) = self.template(spec, profile, marks)?;
+        let mut object = self.draft.deployment(replicas, &template, scarce);
+        if let Some(text) = revision.text() {
+            object.body["metadata"]["annotations"][MADE_OF] = text.into();
+        }
+        Ok(object)
+    }
+
+    /// The same beside it. Other objects of the pool mean its pods too.
+    fn canary(&self, canary: &Canary<'_>) -> Result<Object, PatchError> {
+        let Canary {
+            spec,
+            profile,
+            replicas,
+        } = canary;
+        let revision = Revision::of(spec).digest();
+        let marks = vec![(REVISION, revision.clone()), (TRACK, CANARY.to_owned())];
+        let (template, scarce) = self.template(spec, *profile, marks)?;
+        let Component { owner, component } = *self.draft;
+        let mut content = self.draft.deployment(*replicas, &template, scarce).body["spec"].take();
+        // Pods of both are told apart, since neither may take the other's for its own.
+        content["selector"]["matchLabels"][TRACK] = CANARY.into();
+        let name = format!("{}-{CANARY}", self.draft.name());
+        let content = json!({"spec": content});
+        let mut object = owner.object(Made::Deployment, component, &name, &content);
+        object.body["metadata"]["annotations"][MADE_OF] = revision.into();
+        Ok(object)
+    }
+
+    /// Pods of a revision, and whether there may be no devices for more of them.
+    fn template(
+        &self,
+        spec: &EndpointSpec,
+        profile: Option<&AcceleratorProfile>,
+        marks: Vec<(&'static str, String)>,
+    ) -> Result<(Value, bool), PatchError> {
+        let devices = Devices {
+            accelerator: spec.accelerator.as_ref(),
+            profile,
+            count: spec.parallelism.map_or(1, |parallelism| parallelism.tracks),
+        };
+        let model = ModelVolume::new(&spec.model, !devices.are_simulated(), self.settings);
+        let mut args = vec![
+            format!("--config={CONFIGURATIONS}/service/{FILE}"),
+            format!("--model={}", model.folder),
+            format!("--dtype={}", foretoken_configuration::dtype(spec.dtype)),
+            "--instance=$(POD_NAME)".to_owned(),
+        ];
+        if devices.are_simulated() {
+            args.push(format!("--simulated={SIMULATED_DRAFT}"));
+        }
+        let pod = Pod {
+            owner: self.draft.owner,
+            component: DRAFT,
+            args,
+            ports: vec![("metrics", METRICS), ("link", LINK)],
+            model,
+            devices,
+            config_maps: self.mounted.to_vec(),
+            secrets: tls_secret(self.draft.owner, DRAFT, self.settings),
+            digest: self.digest.clone(),
+            drain: self.config.grace,
+            discovers: false,
+            traces: foretoken_configuration::traces(spec.telemetry.as_ref()),
+            marks,
+            patch: spec.template.as_ref(),
+        };
+        Ok((pod.template(self.settings)?, devices.are_scarce()))
+    }
 }
 
 /// Pods that may dial an endpoint: targets of the namespaces that it grants itself to.

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{ROUTER, model::ModelVolume};
 use crate::{
     merge::merge,
-    object::{CONFIGURATION, OF_DEPLOYMENT, OF_ENDPOINT, Owner},
+    object::{CONFIGURATION, Owner},
     settings::Settings,
 };
 
@@ -59,6 +59,8 @@ pub(super) struct Pod<'a> {
     pub(super) discovers: bool,
     /// Where it sends traces: variables of its environment.
     pub(super) traces: Vec<(&'static str, String)>,
+    /// Labels of its own.
+    pub(super) marks: Vec<(&'static str, String)>,
     /// What the user adds.
     pub(super) patch: Option<&'a PodPatch>,
 }
@@ -112,6 +114,8 @@ impl Pod<'_> {
     /// The template of the pods.
     pub(super) fn template(&self, settings: &Settings) -> Result<Value, PatchError> {
         let mut labels = self.owner.labels(self.component);
+        let marks = self.marks.iter();
+        labels.extend(marks.map(|(key, value)| ((*key).to_owned(), value.clone())));
         let mut annotations: BTreeMap<String, String> =
             [(CONFIGURATION.to_owned(), self.digest.clone())].into();
         let mut spec = json!({
@@ -146,8 +150,7 @@ impl Pod<'_> {
         {
             if let Some(metadata) = metadata {
                 let is_ours = |key: &String| {
-                    [OF_DEPLOYMENT, OF_ENDPOINT].contains(&key.as_str())
-                        || key.starts_with("app.kubernetes.io/")
+                    key.starts_with("foretoken.io/") || key.starts_with("app.kubernetes.io/")
                 };
                 let theirs = metadata.labels.iter().filter(|(key, _)| !is_ours(key));
                 labels.extend(theirs.map(|(key, value)| (key.clone(), value.clone())));

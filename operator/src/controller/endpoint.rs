@@ -18,12 +18,17 @@ use kube::{
 };
 use serde_json::json;
 
-use super::{Brought, Context, refused, scale::Pool};
+use super::{
+    Brought, Context, refused,
+    rollout::{Drafts, Rolled},
+    scale::Pool,
+};
 use crate::{
     accept,
-    build::{self, DRAFT, GivenToEndpoint},
+    build::{self, Canary, DRAFT, GivenToEndpoint},
     failure::Failure,
     object::{OPERATOR, Object, Owner},
+    rollout::Course,
     scale,
     status::{self, ObservedEndpoint, Refused},
 };
@@ -32,6 +37,9 @@ use crate::{
 const FINALIZER: &str = "foretoken.io/drain";
 /// How long targets may take to hear: nodes look at files of config maps once a minute or so.
 const DRAIN: Duration = Duration::from_secs(90);
+
+/// How often two revisions that are compared are looked at.
+const TRIAL: Duration = Duration::from_secs(5);
 
 /// Brings a cluster to what `object` says, and tells what was observed.
 pub(super) async fn reconcile(
@@ -52,27 +60,44 @@ pub(super) async fn reconcile(
         .hold(&object, context.has_consumers(&object))
         .await?;
     let owner = Owner::new(Kind::SpeculationEndpoint, &object.metadata);
-    let drafts = context.drafts_of(&object, &owner).await;
-    let wanted = context.wanted_of_endpoint(&object, drafts);
+    let mut known = object.as_ref().clone();
+    known.status = context.endpoints.before(&known, known.status.clone());
+    let drafts = context.drafts(&owner);
+    let count = context.count_of(&object, &owner, &drafts).await;
+    let (wanted, decision) = match context.accepted(&object) {
+        Ok(()) => {
+            let rolled = context.roll(&known, &owner, &drafts, count);
+            (
+                context.wanted_of_endpoint(&object, &rolled, count),
+                Some(rolled.decision),
+            )
+        }
+        Err(refused) => (Err(refused), None),
+    };
     let services = &[DRAFT];
     let brought = context
         .bring(object.as_ref(), &owner, services, wanted)
         .await;
     let Brought { refused, failure } = brought;
+    let course = decision.as_ref().map(|decision| decision.course);
+    let drafts = context.drafts(&owner);
     let observed = ObservedEndpoint {
         refused,
-        draft: context.component(&owner, DRAFT),
+        draft: drafts.all(),
+        rollout: decision,
         selector: owner.selector_text(DRAFT),
         figures: context.hearsay.endpoint(&owner.named()),
         is_simulated: context.is_simulated(object.spec.accelerator.as_ref()),
     };
-    let mut known = object.as_ref().clone();
-    known.status = context.endpoints.before(&known, known.status.clone());
     let status = status::endpoint(&known, &observed, Timestamp::now());
     let before = known.status.as_ref();
     let told = &context.endpoints;
     context.tell(told, object.as_ref(), before, &status).await?;
-    context.ended_and_follows(object.as_ref(), failure, drafts.is_some())
+    let next = context.ended_and_follows(object.as_ref(), failure, count.is_some())?;
+    Ok(match course {
+        Some(Course::Try) => Action::requeue(TRIAL),
+        _ => next,
+    })
 }
 
 /// How long an endpoint stays that was `deleted` by the API server's clock, it being `now` by this
@@ -96,32 +121,55 @@ impl Context {
     }
 
     /// How many drafts there should be, if that follows the load.
-    async fn drafts_of(&self, object: &SpeculationEndpoint, owner: &Owner) -> Option<u32> {
+    async fn count_of(
+        &self,
+        object: &SpeculationEndpoint,
+        owner: &Owner,
+        drafts: &Drafts,
+    ) -> Option<u32> {
         let scaling = object.spec.scaling.as_ref()?;
+        // Two revisions are compared under one load; it is followed again after that.
+        if let Some(both) = drafts.while_compared(scaling.min) {
+            return Some(both);
+        }
         let figures = self.hearsay.endpoint(&owner.named());
         let pool = Pool {
             component: DRAFT,
             scaling,
-            current: self.component(owner, DRAFT).map(|live| live.wanted),
+            current: drafts.serving().map(|live| live.wanted),
             pressure: figures.and_then(|told| scale::of_drafts(scaling.metric, &told)),
         };
         Some(self.scaled(object, pool).await)
     }
 
+    /// Whether this version serves it.
+    fn accepted(&self, object: &SpeculationEndpoint) -> Result<(), Refused> {
+        let profile = self.world.profile(object.spec.accelerator.as_ref());
+        accept::endpoint(object, profile.as_deref())
+            .map_err(|refusal| refused(refusal.reason, &refusal))
+    }
+
     fn wanted_of_endpoint(
         &self,
         object: &SpeculationEndpoint,
-        drafts: Option<u32>,
+        rolled: &Rolled,
+        count: Option<u32>,
     ) -> Result<Vec<Object>, Refused> {
-        let profile = self.world.profile(object.spec.accelerator.as_ref());
-        accept::endpoint(object, profile.as_deref())
-            .map_err(|refusal| refused(refusal.reason, &refusal))?;
+        let serving = rolled.serving(object);
+        let profile = self.world.profile(serving.spec.accelerator.as_ref());
+        let tried = self.world.profile(object.spec.accelerator.as_ref());
+        let split = rolled.split();
         let given = GivenToEndpoint {
             profile: profile.as_deref(),
             grants: self.world.granted(object),
-            drafts,
+            drafts: split.map(|split| split.old).or(count),
+            canary: split.map(|split| Canary {
+                spec: &object.spec,
+                profile: tried.as_deref(),
+                replicas: split.new,
+            }),
         };
-        build::endpoint(object, &given, &self.settings)
+        build::endpoint(&serving, &given, &self.settings)
             .map_err(|error| refused("InvalidTemplate", format!("spec.{error}")))
     }
 

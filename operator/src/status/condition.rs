@@ -2,7 +2,7 @@
 
 use foretoken_crds::status::{
     DeploymentStatus, EndpointStatus,
-    condition::{ACCEPTED, ENDPOINTS_RESOLVED, PROGRESSING},
+    condition::{ACCEPTED, ENDPOINTS_RESOLVED, PROGRESSING, ROLLED_OUT},
 };
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, Time},
@@ -176,7 +176,8 @@ pub fn changes(before: &[Condition], after: &[Condition]) -> Vec<Change> {
         // Rollouts come and go; what they lead to is told by the others.
         if is_told && new.type_ != PROGRESSING {
             changes.push(Change {
-                is_warning: !holds,
+                // One that is tried is nothing to look at; one that was rolled back is.
+                is_warning: !holds && (new.type_ != ROLLED_OUT || new.reason == "RolledBack"),
                 reason: new.reason.clone(),
                 note: format!("{}: {}", new.type_, new.message),
             });

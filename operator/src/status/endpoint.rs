@@ -11,7 +11,10 @@ use super::{
     condition::{Conditions, Refused},
     workload::Workload,
 };
-use crate::figures::{self, EndpointFigures};
+use crate::{
+    figures::{self, EndpointFigures},
+    rollout::Decision,
+};
 
 /// Most consumers that are listed.
 const MOST_CONSUMERS: usize = 1024;
@@ -29,6 +32,8 @@ pub struct ObservedEndpoint {
     pub figures: Option<EndpointFigures>,
     /// Whether its drafts are only said to compute.
     pub is_simulated: bool,
+    /// Which revisions they have; none: it is not acted upon.
+    pub rollout: Option<Decision>,
 }
 
 /// What is told about `object`.
@@ -42,7 +47,11 @@ pub fn endpoint(
     let mut conditions = Conditions::new(&before.conditions, now, generation);
     conditions.accepted(observed.refused.as_ref(), observed.is_simulated);
     let draft = observed.draft.clone().unwrap_or_default();
-    conditions.progressing(&[("draft", &draft)], observed.refused.as_ref());
+    super::rollout::rolled_out(&mut conditions, object, observed.rollout.as_ref());
+    let is_told = super::rollout::progressing(&mut conditions, observed.rollout.as_ref());
+    if !is_told {
+        conditions.progressing(&[("draft", &draft)], observed.refused.as_ref());
+    }
     if draft.ready > 0 {
         let message = format!("{} of {} drafts are ready", draft.ready, draft.wanted);
         conditions.set(READY, true, "DraftReady", message);
@@ -67,6 +76,10 @@ pub fn endpoint(
         drafts: Some(draft.shown()),
         selector: Some(observed.selector.clone()),
         slots: Some(slots.try_into().unwrap_or(u32::MAX)),
+        rollout: match &observed.rollout {
+            Some(decision) => Some(decision.status.clone()),
+            None => before.rollout,
+        },
         conditions: conditions.finish(),
         ..known
     }

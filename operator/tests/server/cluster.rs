@@ -192,6 +192,11 @@ impl Cluster {
         .await;
     }
 
+    /// Waits until something is so.
+    pub(crate) async fn wait(&self, what: &str, so: impl AsyncFn() -> bool) {
+        wait_for(what, so).await;
+    }
+
     /// Waits until an object does not exist.
     pub(crate) async fn is_gone(&self, kind: Made, namespace: &str, name: &str) {
         wait_for(&format!("no {kind:?} {namespace}/{name}"), async || {
@@ -410,8 +415,14 @@ impl Cluster {
 
     /// Changes the statuses of the pods of a component.
     pub(crate) async fn set_pods(&self, namespace: &str, component: &str, change: &Value) {
+        let selector = format!("{COMPONENT}={component}");
+        self.set_selected_pods(namespace, &selector, change).await;
+    }
+
+    /// The same of those with these labels.
+    pub(crate) async fn set_selected_pods(&self, namespace: &str, selector: &str, change: &Value) {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let ours = ListParams::default().labels(&format!("{COMPONENT}={component}"));
+        let ours = ListParams::default().labels(selector);
         for pod in api.list(&ours).await.unwrap() {
             let params = PatchParams::default();
             let patched = api

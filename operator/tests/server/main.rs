@@ -8,6 +8,7 @@
 mod cluster;
 mod control_plane;
 mod lifecycle;
+mod rolling;
 mod service;
 mod speaking;
 mod troubles;
@@ -56,7 +57,7 @@ async fn a_cluster_becomes_what_its_objects_say_and_stays_so() {
     troubles::each_has_its_reason_and_says_what_to_do(&cluster).await;
     only_what_changed_is_written(&cluster).await;
     lifecycle::the_scale_subresource_scales(&cluster).await;
-    lifecycle::a_draft_is_rolled_alone(&cluster).await;
+    let operator = rolling::a_draft_is_tried_beside_the_old_one(&cluster, operator).await;
     edits_by_hand_are_undone(&cluster).await;
     a_policy_without_a_data_path_is_refused(&cluster).await;
     troubles::an_object_of_a_newer_definition_is_told_so_and_holds_nobody_up(&cluster).await;
