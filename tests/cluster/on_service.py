@@ -125,11 +125,11 @@ def condition(status: dict, name: str) -> str:
     return f"{found[0]['status']} {found[0]['reason']}" if found else ""
 
 
-def eventually(what: Callable[[], object], pause: float = 0.1) -> None:
+def eventually(what: Callable[[], object], pause: float = 0.1, patience: float = PATIENCE) -> None:
     """Waits until something holds."""
     begin = time.monotonic()
     problem = "it is not so"
-    while time.monotonic() - begin < PATIENCE:
+    while time.monotonic() - begin < patience:
         try:
             if what():
                 return
@@ -137,7 +137,7 @@ def eventually(what: Callable[[], object], pause: float = 0.1) -> None:
         except AssertionError as error:
             problem = str(error)
         time.sleep(pause)
-    raise AssertionError(f"not within {PATIENCE} s: {problem}")
+    raise AssertionError(f"not within {patience} s: {problem}")
 
 
 def whole(wanted: dict[str, int], gone: set[str]) -> bool:
@@ -285,9 +285,11 @@ class OnService(unittest.TestCase):
 
             def roll() -> set[str]:
                 old = {pod["metadata"]["uid"] for pod in pods(POOL).values()}
-                patch = json.dumps({"spec": {"model": {"uri": f"oci://story-draft:{image}"}}})
+                # As many as a busy machine has within the time.
+                rollout = {"canary": {"minVerdicts": 100, "deadlineSeconds": 300}}
+                patch = json.dumps({"spec": {"model": {"uri": f"oci://story-draft:{image}"}, "rollout": rollout}})
                 kubectl("patch", "spe", "story", f"--namespace={POOL}", "--type=merge", "--patch", patch)
-                eventually(lambda: condition(status(POOL, "spe"), "RolledOut") == reason)
+                eventually(lambda: condition(status(POOL, "spe"), "RolledOut") == reason, 0.5, 360)
                 told = status(POOL, "spe")["rollout"]["outcome"]
                 print(f"{image}: {told['result']}, {told['reason']}: {told['message']}", flush=True)
                 return old if told["result"] == "Promoted" else set()
