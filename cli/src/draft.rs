@@ -50,7 +50,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         announce_address,
         weight,
     } = args;
-    service::run::<DraftService>(service, |config| {
+    service::run::<DraftService>(service, None, |config| {
         config.max_sessions = max_sessions.unwrap_or(config.max_sessions);
         config.registry = registry.over(config.registry.take())?;
         if announce {

@@ -13,6 +13,7 @@ mod draft;
 mod failure;
 mod fetch;
 mod generate;
+mod group;
 mod logging;
 mod model;
 mod operator;

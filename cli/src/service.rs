@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     child::{self, ServiceArgs, TlsArgs},
+    group::{Group, Next},
     model::{Dtype, Loaded, ModelConfig},
     report::Reporter,
 };
@@ -93,10 +94,11 @@ pub(crate) trait Service: Sized {
     async fn run(self, reporter: Reporter, stop: CancellationToken) -> anyhow::Result<()>;
 }
 
-/// Loads the model and serves until told to stop. `adjust` sets what flags of the service's own
-/// say.
+/// Loads the model and serves until told to stop, as one of a `group` of processes if there is one.
+/// `adjust` sets what flags of the service's own say.
 pub(crate) fn run<S: Service>(
     args: EngineArgs,
+    group: Option<Group>,
     adjust: impl FnOnce(&mut S::Config) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let reporter = args.process.reporter();
@@ -108,6 +110,14 @@ pub(crate) fn run<S: Service>(
     model.dtype.get_or_insert(S::DTYPE);
     adjust(&mut config)?;
     let runtime = child::small_runtime()?;
+    if let Some(group) = group {
+        let observed = S::fields(&mut config).metrics_listen.clone();
+        let is_simulated = model.simulated.is_some();
+        match group.join(&runtime, is_simulated, observed.as_deref(), &stop)? {
+            Next::Serve => {}
+            Next::End => return Ok(()),
+        }
+    }
     let Loaded {
         runner,
         folder: _,

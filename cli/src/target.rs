@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     failure::usage,
+    group::GroupArgs,
     model::Dtype,
     registry::RegistryArgs,
     report::Reporter,
@@ -45,6 +46,8 @@ pub(crate) struct Args {
     /// Show token ids to listeners of /rounds that ask for them: what users said and were answered
     #[arg(long)]
     observe_tokens: bool,
+    #[command(flatten)]
+    group: GroupArgs,
 }
 
 /// Configuration file of a target.
@@ -61,8 +64,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         announce,
         announce_address,
         observe_tokens,
+        group,
     } = args;
-    service::run::<TargetService>(service, |config| {
+    service::run::<TargetService>(service, group.group()?, |config| {
         config.policy = policy.unwrap_or(config.policy);
         config.lookahead = lookahead.unwrap_or(config.lookahead);
         config.observe_tokens |= observe_tokens;

@@ -71,6 +71,11 @@ pub struct ProfileSpec {
     /// Devices by dynamic resource allocation, instead of `resource`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<DeviceClaim>,
+    /// Devices of one node: a target whose `parallelism.tensor` is more spans nodes, as a group of
+    /// pods; absent: a node has as many as are asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = MAX_ITEMS))]
+    pub devices_per_node: Option<u32>,
     /// Labels of the nodes that have it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "labels")]

@@ -8,6 +8,8 @@ use foretoken_crds::{
     profile::Device,
 };
 
+use crate::{build::LONGEST_NAME, shape::Shape, world::Offer};
+
 /// Why an object is not acted upon until it, or what it names, is edited.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field} {message}")]
@@ -54,16 +56,7 @@ pub fn deployment(
     let target = &spec.target;
     let fewest = target.scaling.map(|scaling| scaling.min);
     fewest_replicas("spec.target.scaling.min", fewest)?;
-    let parallelism = target.parallelism.unwrap_or_default();
-    for (field, value) in [
-        ("spec.target.parallelism.tensor", parallelism.tensor),
-        ("spec.target.parallelism.pipeline", parallelism.pipeline),
-    ] {
-        if value > 1 {
-            let message = format!("is {value}: this version serves 1 only");
-            return Err(refusal("ParallelismNotServed", field, message));
-        }
-    }
+    spread(object, profile)?;
     if spec
         .router
         .as_ref()
@@ -77,6 +70,82 @@ pub fn deployment(
         target.accelerator.as_ref(),
         profile,
     )
+}
+
+/// Whether targets can be spread over devices as it is asked for.
+fn spread(
+    object: &SpecDecodeDeployment,
+    profile: Option<&AcceleratorProfile>,
+) -> Result<(), Refusal> {
+    let target = &object.spec.target;
+    let parallelism = target.parallelism.unwrap_or_default();
+    let tensor = ("spec.target.parallelism.tensor", parallelism.tensor);
+    let pipeline = ("spec.target.parallelism.pipeline", parallelism.pipeline);
+    let spread = [tensor, pipeline].into_iter().find(|(_, count)| *count > 1);
+    let Some((field, count)) = spread else {
+        return Ok(());
+    };
+    let asked = target.accelerator.as_ref();
+    let is_known = profile.is_some() || asked.and_then(|it| it.profile.as_ref()).is_none();
+    if !is_known {
+        return accelerator("spec.target.accelerator", asked, profile);
+    }
+    if !profile.is_some_and(AcceleratorProfile::is_simulated) {
+        let message = format!(
+            "is {count}: this version serves 1 only, or more of a simulated model (an \
+             AcceleratorProfile with device: sim)"
+        );
+        return Err(refusal("ParallelismNotServed", field, message));
+    }
+    let shape = Shape::of(target, profile);
+    let (field, tensor) = tensor;
+    if tensor % shape.devices > 0 {
+        let message = format!(
+            "is {tensor}, and its nodes have {} devices each (devicesPerNode of its profile): \
+             set it to a multiple of that",
+            shape.devices
+        );
+        return Err(refusal("ParallelismNotServed", field, message));
+    }
+    let name = foretoken_crds::object::name(&object.metadata);
+    if shape.spans_pods() && name.len() > LONGEST_NAME {
+        let message = format!(
+            "has {} characters: with targets that span pods it has at most {LONGEST_NAME}; create it \
+             anew under a shorter one",
+            name.len()
+        );
+        return Err(refusal("NameTooLong", "metadata.name", message));
+    }
+    Ok(())
+}
+
+/// Whether the cluster can run `object`, whose targets may span pods; `offer` is whether it has
+/// `LeaderWorkerSets`.
+pub(crate) fn group(
+    object: &SpecDecodeDeployment,
+    profile: Option<&AcceleratorProfile>,
+    offer: Offer,
+) -> Result<(), Refusal> {
+    let shape = Shape::of(&object.spec.target, profile);
+    if !shape.spans_pods() || offer == Offer::Present {
+        return Ok(());
+    }
+    let field = "spec.target.parallelism";
+    let pods = shape.pods;
+    if offer == Offer::Forbidden {
+        let message = format!(
+            "makes each target a group of {pods} pods, and this operator may not have \
+             LeaderWorkerSets: give it the rights of its present release (`helm upgrade`)"
+        );
+        return Err(refusal("LeaderWorkerSetForbidden", field, message));
+    }
+    let message = format!(
+        "makes each target a group of {pods} pods, which needs LeaderWorkerSets \
+         (leaderworkerset.x-k8s.io/v1), and this cluster has none: install them (`helm install lws \
+         oci://registry.k8s.io/lws/charts/lws --version 0.8.0 --namespace lws-system \
+         --create-namespace --wait`), or ask for no more than one pod"
+    );
+    Err(refusal("LeaderWorkerSetMissing", field, message))
 }
 
 /// Whether `object` can be served; `profile` is the one that it names, if there is one.
@@ -214,6 +283,59 @@ mod tests {
             let accepted = endpoint(&object.expect("valid"), Some(&profile.expect("valid")));
             assert_eq!(accepted, Ok(()), "{device}");
         }
+    }
+
+    fn group_of(name: &str, parallelism: &Value, offer: Offer) -> Option<(&'static str, String)> {
+        let profile = serde_json::from_value(json!({
+            "apiVersion": "foretoken.io/v1alpha1",
+            "kind": "AcceleratorProfile",
+            "metadata": {"name": "p"},
+            "spec": {"device": "sim", "devicesPerNode": 4},
+        }));
+        let profile = profile.expect("valid");
+        let object = serde_json::from_value(json!({
+            "apiVersion": "foretoken.io/v1alpha1",
+            "kind": "SpecDecodeDeployment",
+            "metadata": {"name": name, "namespace": "chat"},
+            "spec": {
+                "model": {"uri": "hf://a/b"},
+                "target": {"parallelism": parallelism, "accelerator": {"profile": "p"}},
+            },
+        }));
+        let object = object.expect("valid");
+        let verdict = deployment(&object, Some(&profile))
+            .and_then(|()| group(&object, Some(&profile), offer));
+        verdict.err().map(|it| (it.reason, it.to_string()))
+    }
+
+    #[test]
+    fn simulated_targets_span_pods_where_there_are_sets_of_them() {
+        let two = json!({"pipeline": 2});
+        assert_eq!(group_of("story", &two, Offer::Present), None);
+        let (reason, message) = group_of("story", &two, Offer::Absent).expect("refused");
+        assert_eq!(reason, "LeaderWorkerSetMissing");
+        assert!(message.contains("a group of 2 pods"), "{message}");
+        assert!(message.contains("helm install lws"), "{message}");
+        let (reason, _) = group_of("story", &two, Offer::Forbidden).expect("refused");
+        assert_eq!(reason, "LeaderWorkerSetForbidden");
+        // One pod needs none.
+        assert_eq!(
+            group_of("story", &json!({"tensor": 4}), Offer::Absent),
+            None
+        );
+    }
+
+    #[test]
+    fn groups_that_cannot_be_made_are_refused() {
+        let (reason, message) =
+            group_of("story", &json!({"tensor": 6}), Offer::Present).expect("refused");
+        assert_eq!(reason, "ParallelismNotServed");
+        assert!(message.contains("a multiple of that"), "{message}");
+        let long = "a".repeat(LONGEST_NAME + 1);
+        let (reason, _) =
+            group_of(&long, &json!({"pipeline": 2}), Offer::Present).expect("refused");
+        assert_eq!(reason, "NameTooLong");
+        assert_eq!(group_of(&long, &json!({"tensor": 4}), Offer::Present), None);
     }
 
     #[test]

@@ -40,9 +40,8 @@ pub(crate) async fn apply(
 ) -> Result<Written, Failure> {
     let mut written = Written::default();
     // Pods come last: what they need is there then.
-    let (pods, others): (Vec<&Object>, Vec<&Object>) = wanted
-        .iter()
-        .partition(|object| object.kind == Made::Deployment);
+    let (pods, others): (Vec<&Object>, Vec<&Object>) =
+        wanted.iter().partition(|object| object.kind.makes_pods());
     for objects in others.chunks(AT_ONCE).chain(pods.chunks(AT_ONCE)) {
         let mut all: Vec<BoxFuture<'_, Result<Brought, Failure>>> = Vec::new();
         for object in objects {

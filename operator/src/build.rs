@@ -8,12 +8,14 @@
 //!                         NAME, NAME-2 ..: SpeculationEndpoints of its templates
 //! ```
 //!
-//! One pod is one replica. The registry names headless Services: targets resolve the names of
-//! endpoints, and routers ask the API server which targets are ready behind theirs; it is read again
+//! One pod is one replica, but for targets that span pods: these are groups of a `LeaderWorkerSet`
+//! (`NAME-group`, with a `NetworkPolicy` `NAME-worker`) instead of pods of a Deployment. The registry
+//! names headless Services: targets resolve the names of endpoints, and routers ask the API server which targets are ready behind theirs; it is read again
 //! when it changes, and no pod restarts for it. All else that services are told is read when they start, so its digest is part of the pods.
 
 mod deployment;
 mod endpoint;
+mod group;
 mod model;
 mod pod;
 
@@ -30,6 +32,7 @@ use crate::{
 
 pub use deployment::{Given, deployment, templates, url};
 pub use endpoint::{Canary, GivenToEndpoint, endpoint};
+pub(crate) use group::{LONGEST_NAME, name as group_name};
 pub use pod::PatchError;
 
 /// Port on which targets answer routers.
@@ -50,8 +53,10 @@ const REGISTRY: &str = "registry.json";
 /// Group of the API that says who may do what.
 const RBAC: &str = "rbac.authorization.k8s.io";
 
-/// Component of targets.
+/// Component of targets; of those that span pods, of their leaders.
 pub const TARGET: &str = "target";
+/// Component of the other pods of a target that spans several.
+pub const WORKER: &str = "worker";
 /// Component of routers.
 pub const ROUTER: &str = "router";
 /// Component of drafts.

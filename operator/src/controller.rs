@@ -329,11 +329,25 @@ impl Context {
         Some(Workload::read(&live.data, live.metadata.generation))
     }
 
+    /// The same of the `LeaderWorkerSet` of `owner`, if its targets span pods.
+    fn groups(&self, owner: &Owner) -> Option<Workload> {
+        let name = build::group_name(owner);
+        let live = self
+            .world
+            .made_called(crate::Made::LeaderWorkerSet, &owner.namespace, &name)?;
+        Some(Workload::of_groups(&live.data))
+    }
+
     /// The same of a component of `owner`, with what its pods say.
     fn component(&self, owner: &Owner, component: &str) -> Option<Workload> {
         let name = format!("{}-{component}", owner.name);
-        let mut workload = self.workload(&owner.namespace, &name)?;
-        let pods = self.world.pods_of(owner, component);
+        let is_target = component == build::TARGET;
+        let groups = is_target.then(|| self.groups(owner)).flatten();
+        let mut workload = groups.or_else(|| self.workload(&owner.namespace, &name))?;
+        let mut pods = self.world.pods_of(owner, component);
+        if is_target {
+            pods.extend(self.world.pods_of(owner, build::WORKER));
+        }
         let trouble = status::of_pods(pods.iter().map(Arc::as_ref));
         workload.trouble = trouble.or(workload.trouble);
         let whose = match component {

@@ -6,6 +6,7 @@
 //! ```
 //!
 //! - [`accept`]: what this version does not serve, and says so;
+//! - [`shape`]: how a target is spread over pods;
 //! - [`resolve`]: which endpoints a deployment means and may use;
 //! - [`build`]: the objects that are wanted;
 //! - `world`: what the cluster has, followed by watches;
@@ -34,6 +35,7 @@ pub mod revision;
 pub mod rollout;
 pub mod scale;
 pub mod settings;
+pub mod shape;
 pub mod status;
 
 mod apply;

@@ -64,11 +64,14 @@ pub enum Made {
     SpeculationEndpoint,
     /// The pods.
     Deployment,
+    /// The pods, where a target spans several. A cluster may not have the kind.
+    LeaderWorkerSet,
 }
 
 impl Made {
-    /// All that are followed by watches, certificates only if they are made at all.
-    pub const ALL: [Self; 10] = [
+    /// All that are followed by watches, certificates only if they are made at all, and
+    /// `LeaderWorkerSets` only if there are any.
+    pub const ALL: [Self; 11] = [
         Self::ServiceAccount,
         Self::Role,
         Self::RoleBinding,
@@ -79,6 +82,7 @@ impl Made {
         Self::PodDisruptionBudget,
         Self::SpeculationEndpoint,
         Self::Deployment,
+        Self::LeaderWorkerSet,
     ];
 
     /// Where the API server has them.
@@ -103,7 +107,19 @@ impl Made {
                 ApiResource::erase::<foretoken_crds::SpeculationEndpoint>(&())
             }
             Self::Deployment => ApiResource::erase::<Deployment>(&()),
+            Self::LeaderWorkerSet => ApiResource {
+                group: "leaderworkerset.x-k8s.io".to_owned(),
+                version: "v1".to_owned(),
+                api_version: "leaderworkerset.x-k8s.io/v1".to_owned(),
+                kind: "LeaderWorkerSet".to_owned(),
+                plural: "leaderworkersets".to_owned(),
+            },
         }
+    }
+
+    /// Whether it makes pods.
+    pub fn makes_pods(self) -> bool {
+        matches!(self, Self::Deployment | Self::LeaderWorkerSet)
     }
 }
 

@@ -169,7 +169,7 @@ async fn check_cert_manager(client: &Client) -> Result<(), OperateError> {
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &Made::Certificate.resource());
     match api.list_metadata(&ListParams::default().limit(1)).await {
         Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.is_not_found() => Err(OperateError::NoCertManager),
+        Err(kube::Error::Api(status)) if status.code == 404 => Err(OperateError::NoCertManager),
         Err(kube::Error::Api(status)) if status.is_forbidden() => {
             Err(OperateError::Forbidden("Certificate"))
         }
@@ -185,7 +185,8 @@ where
     let api: Api<K> = Api::all(client.clone());
     match api.list_metadata(&ListParams::default().limit(1)).await {
         Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.is_not_found() => {
+        // Of a group that is not there the API server says so in words of its own.
+        Err(kube::Error::Api(status)) if status.code == 404 => {
             Err(OperateError::NotInstalled(kind.name()))
         }
         Err(kube::Error::Api(status)) if status.is_forbidden() => {

@@ -2,6 +2,7 @@
 //! asked for while nothing changes.
 
 mod lenient;
+mod offered;
 mod owned;
 
 use std::{
@@ -31,7 +32,7 @@ use kube::{
     },
 };
 use serde::de::DeserializeOwned;
-use tokio::task::JoinSet;
+use tokio::{sync::watch, task::JoinSet};
 
 use crate::{
     object::{
@@ -39,6 +40,7 @@ use crate::{
     },
     resolve, status,
 };
+pub(crate) use offered::Offer;
 use owned::{Owned, Sort};
 
 /// Everything the operator watches.
@@ -51,6 +53,8 @@ pub(crate) struct World {
     namespaces: Store<PartialObjectMeta<Namespace>>,
     pub(crate) pods: Store<Pod>,
     owned: Arc<Owned>,
+    /// Whether there are `LeaderWorkerSets`.
+    groups: watch::Receiver<Offer>,
 }
 
 /// Where objects are told that they have something to do.
@@ -88,7 +92,10 @@ impl World {
         let profiles = Writer::default();
         let namespaces = Writer::default();
         let pods = Writer::default();
+        let (offered, groups) = watch::channel(Offer::Unknown);
+        let mut offered = Some(offered);
         let mut world = Self {
+            groups,
             made: BTreeMap::new(),
             deployments: deployments.as_reader(),
             endpoints: endpoints.as_reader(),
@@ -104,13 +111,21 @@ impl World {
             let writer = Writer::new(resource.clone());
             world.made.insert(kind, writer.as_reader());
             let api = Api::all_with(client.clone(), &resource);
+            let ring = world.ring_deployments(bells);
             let (bells, owned) = (bells.clone(), Arc::clone(&world.owned));
             let touched = move |object: &DynamicObject, gone| {
                 owned.note(Sort::Made(kind), object, gone);
                 ring_owner(&bells, object);
             };
-            let events = watcher::watcher(api, ours.clone());
-            tasks.spawn(follow(events, writer, touched));
+            let events = watcher::watcher(api.clone(), ours.clone());
+            let seen = writer.as_reader();
+            let following = follow(events, writer, touched);
+            let is_optional = kind == Made::LeaderWorkerSet;
+            if let Some(offered) = offered.take_if(|_| is_optional) {
+                tasks.spawn(offered::follow(api, following, seen, offered, ring));
+            } else {
+                tasks.spawn(following);
+            }
         }
         let owned = Arc::clone(&world.owned);
         let events = watcher::watcher(Api::all(client.clone()), ours).modify(lean);
@@ -163,14 +178,34 @@ impl World {
 
     /// Waits until all that exists has been seen once: before that, what is missing here may exist.
     pub(crate) async fn wait_until_seen(&self) -> Result<(), WriterDropped> {
-        for store in self.made.values() {
-            store.wait_until_ready().await?;
+        for (kind, store) in &self.made {
+            if *kind != Made::LeaderWorkerSet {
+                store.wait_until_ready().await?;
+            }
         }
+        // Whoever looks ends with the watches.
+        let mut groups = self.groups.clone();
+        let _ = groups.wait_for(|offer| *offer != Offer::Unknown).await;
         self.deployments.wait_until_ready().await?;
         self.endpoints.wait_until_ready().await?;
         self.profiles.wait_until_ready().await?;
         self.pods.wait_until_ready().await?;
         self.namespaces.wait_until_ready().await
+    }
+
+    /// Whether there are `LeaderWorkerSets`.
+    pub(crate) fn groups(&self) -> Offer {
+        *self.groups.borrow()
+    }
+
+    /// What lets all deployments be looked at.
+    fn ring_deployments(&self, bells: &Bells) -> impl Fn() + Send + Sync + use<> {
+        let (deployments, bells) = (self.deployments.clone(), bells.clone());
+        move || {
+            for found in deployments.state() {
+                bells.deployment(&found.name_any(), namespace(&found.metadata));
+            }
+        }
     }
 
     /// The object that is called as `wanted` is, if the operator made it.

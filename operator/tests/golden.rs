@@ -14,7 +14,7 @@ use foretoken_operator::{
 use k8s_openapi::{
     api::{
         apps::v1::Deployment,
-        core::v1::{ConfigMap, Service, ServiceAccount},
+        core::v1::{ConfigMap, PodTemplateSpec, Service, ServiceAccount},
         networking::v1::NetworkPolicy,
         policy::v1::PodDisruptionBudget,
         rbac::v1::{Role, RoleBinding},
@@ -133,8 +133,14 @@ fn is_sound(object: &Object) {
         Made::PodDisruptionBudget => same::<PodDisruptionBudget>(body),
         Made::SpeculationEndpoint => same::<foretoken_crds::SpeculationEndpoint>(body),
         Made::Deployment => same::<Deployment>(body),
-        // Kubernetes itself does not know it.
+        // Kubernetes itself does not know these.
         Made::Certificate => assert_eq!(body["apiVersion"], "cert-manager.io/v1"),
+        Made::LeaderWorkerSet => {
+            let template = &body["spec"]["leaderWorkerTemplate"];
+            for pod in ["leaderTemplate", "workerTemplate"] {
+                same::<PodTemplateSpec>(&template[pod]);
+            }
+        }
         Made::Secret => unreachable!("Secrets are no part of what is wanted of an object alone"),
     }
 }
@@ -150,6 +156,7 @@ fn profiles_volumes_templates_and_exposure_change_what_is_wanted() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     compare(&folder.join("devices.in.yaml"), "devices.yaml");
     compare(&folder.join("claims.in.yaml"), "claims.yaml");
+    compare(&folder.join("groups.in.yaml"), "groups.yaml");
 }
 
 #[test]

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import unittest
 from pathlib import Path
-from typing import Callable
+from typing import Callable, Sequence
 
 import addons
 import api
@@ -37,6 +37,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
     serve = commands.add_parser("serve", help="start it if need be, install the chart and apply examples/shared-endpoint.yaml")
     serve.add_argument("--images", type=Path, required=True, metavar="FOLDER", help="where `make image` put them")
     commands.add_parser("test-api", help="see that an API server judges objects of our kinds as `foretoken check` does, and takes the chart")
+    commands.add_parser("test-groups", help="see that a target that spans pods is made, served, rolled and replaced whole")
     commands.add_parser("test-telemetry", help="see that a collector gets traces, and that Prometheus reads the rules")
     commands.add_parser("down", help="end the cluster and remove all that it made")
     commands.add_parser("status", help="which programs run, and their memory")
@@ -86,6 +87,8 @@ def run(wanted: argparse.Namespace) -> int:
         return unless_impossible(lambda: test(named(wanted.names)))
     elif wanted.command == "test-api":
         return unless_impossible(lambda: api.run(API_TESTS, [build.HELM]))
+    elif wanted.command == "test-groups":
+        return unless_impossible(lambda: test(["helm"], ["on_groups"]))
     elif wanted.command == "test-telemetry":
         return unless_impossible(test_telemetry)
     elif wanted.command == "api":
@@ -142,15 +145,15 @@ def unless_impossible(run_tests: Callable[[], int]) -> int:
         return UNAVAILABLE if mode == "required" else 0
 
 
-def test(names: list[str]) -> int:
-    """Runs the tests of the cluster, and ends it if it was started for them and they pass."""
+def test(names: list[str], suites: Sequence[str] = ("on_cluster", "on_service")) -> int:
+    """Runs tests of the cluster, and ends it if it was started for them and they pass."""
     is_ours = os.environ.get("FORETOKEN_TEST_CLUSTER") != "existing" and cluster.node() is None
     if os.environ.get("FORETOKEN_TEST_CLUSTER") != "existing":
         cluster.up(names if "helm" in names else ["helm", *names])
         go = machine.go()
-        if go is not None and not build.test(build.KUBERNETES, go):
+        if "on_cluster" in suites and go is not None and not build.test(build.KUBERNETES, go):
             return 1
-    suite = unittest.defaultTestLoader.loadTestsFromNames(["on_cluster", "on_service"])
+    suite = unittest.defaultTestLoader.loadTestsFromNames(suites)
     passed = unittest.TextTestRunner(verbosity=2).run(suite).wasSuccessful()
     if is_ours and passed:
         cluster.down()

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::{
     Component, FILE, GENERATE, HTTP, LINK, METRICS, PatchError, REGISTRY, ROUTER, TARGET,
-    everywhere, file,
+    everywhere, file, group,
     model::ModelVolume,
     pod::{CONFIGURATIONS, Devices, Pod, tls_secret},
     service_address, service_ports, told,
@@ -23,6 +23,7 @@ use crate::{
     object::{Made, Object, Owner, digest},
     resolve::Found,
     settings::Settings,
+    shape::Shape,
 };
 
 /// Folder of [`CONFIGURATIONS`] with the files of API keys.
@@ -154,10 +155,11 @@ impl Build<'_> {
             ..foretoken_configuration::target(self.deployment).unwrap_or_default()
         };
         let text = file(&json!({"service": told(&config)}));
+        let shape = Shape::of(spec, self.given.profile);
         let devices = Devices {
             accelerator: spec.accelerator.as_ref(),
             profile: self.given.profile,
-            count: spec.parallelism.unwrap_or_default().tensor,
+            count: shape.devices,
         };
         let source = &self.deployment.spec.model;
         let model = ModelVolume::new(source, !devices.are_simulated(), self.settings);
@@ -169,6 +171,9 @@ impl Build<'_> {
         ];
         if devices.are_simulated() {
             args.push(format!("--simulated={SIMULATED_TARGET}"));
+        }
+        if shape.spans_pods() {
+            args.extend(group::arguments(shape));
         }
         let pod = Pod {
             owner: self.owner,
@@ -198,11 +203,18 @@ impl Build<'_> {
             target.config_map(&text),
             target.headless(&[("generate", GENERATE), ("metrics", METRICS)]),
             target.network_policy(GENERATE, Some(&routers)),
-            target.disruption_budget(),
         ];
         objects.extend(target.certificate(self.settings));
         let replicas = self.given.targets.or(spec.replicas).unwrap_or(1);
-        objects.push(target.deployment(replicas, &template, devices.are_scarce()));
+        let scarce = devices.are_scarce();
+        if shape.spans_pods() {
+            objects.push(group::disruption_budget(&target));
+            objects.push(group::network_policy(self.owner));
+            objects.push(group::set(&target, replicas, shape, &template, scarce));
+        } else {
+            objects.push(target.disruption_budget());
+            objects.push(target.deployment(replicas, &template, scarce));
+        }
         Ok(objects)
     }
 

@@ -94,7 +94,9 @@ impl Context {
         targets: Option<u32>,
     ) -> Result<Vec<Object>, Refused> {
         let profile = self.world.profile(object.spec.target.accelerator.as_ref());
+        let groups = self.world.groups();
         accept::deployment(object, profile.as_deref())
+            .and_then(|()| accept::group(object, profile.as_deref(), groups))
             .map_err(|refusal| refused(refusal.reason, &refusal))?;
         let given = Given {
             profile: profile.as_deref(),

@@ -1,4 +1,4 @@
-//! What a Deployment says of its pods.
+//! What a Deployment says of its pods, or a `LeaderWorkerSet` of its groups.
 
 use serde_json::Value;
 
@@ -41,6 +41,22 @@ impl Workload {
             trouble: trouble(object),
             fetching: None,
         }
+    }
+
+    /// What the `LeaderWorkerSet` in `object` says, its metadata left aside: its groups count as pods.
+    /// It does not say which of its generations it has seen, so for a moment after an edit what was
+    /// said before the edit is taken for what is.
+    pub fn of_groups(object: &Value) -> Self {
+        let conditions = object
+            .pointer("/status/conditions")
+            .and_then(Value::as_array);
+        let is_available = |one: &Value| one["type"] == "Available" && one["status"] == "True";
+        let wants_none = object["spec"]["replicas"] == 0;
+        let mut said = Self::read(object, None);
+        // Of a set `Progressing` means that something is underway, not that it goes well.
+        said.trouble = None;
+        said.is_seen = wants_none || conditions.is_some_and(|all| all.iter().any(is_available));
+        said
     }
 
     /// Whether what is wanted is what runs.
@@ -132,6 +148,27 @@ mod tests {
         let workload = Workload::read(&object, Some(3));
         assert!(!workload.is_settled());
         assert_eq!(workload.shown(), "1/2");
+    }
+
+    #[test]
+    fn groups_are_settled_when_all_of_them_are_ready_and_their_set_says_so() {
+        let mut object = json!({
+            "spec": {"replicas": 2},
+            "status": {
+                "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2,
+                "conditions": [
+                    {"type": "Progressing", "status": "False", "message": "Replicas are progressing"},
+                    {"type": "Available", "status": "True", "message": "All replicas are ready"},
+                ],
+            },
+        });
+        let workload = Workload::of_groups(&object);
+        assert!(workload.is_settled());
+        assert_eq!((workload.shown().as_str(), workload.trouble), ("2/2", None));
+        object["status"]["conditions"][1]["status"] = "False".into();
+        assert!(!Workload::of_groups(&object).is_settled());
+        let none = json!({"spec": {"replicas": 0}, "status": {}});
+        assert!(Workload::of_groups(&none).is_settled());
     }
 
     #[test]

@@ -168,7 +168,11 @@ impl Cluster {
         namespace: &str,
         name: &str,
     ) -> Option<DynamicObject> {
-        self.made(kind, namespace).get_opt(name).await.unwrap()
+        match self.made(kind, namespace).get(name).await {
+            // Its kind may not exist either.
+            Err(kube::Error::Api(status)) if status.code == 404 => None,
+            found => Some(found.unwrap()),
+        }
     }
 
     /// Waits until an object exists.
@@ -210,7 +214,8 @@ impl Cluster {
         let ours = ListParams::default().labels(&format!("{MANAGED_BY}={OPERATOR}"));
         let mut count = 0;
         let kinds = Made::ALL.into_iter();
-        for kind in kinds.filter(|kind| *kind != Made::Certificate) {
+        let optional = [Made::Certificate, Made::LeaderWorkerSet];
+        for kind in kinds.filter(|kind| !optional.contains(kind)) {
             let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &kind.resource());
             count += api.list(&ours).await.unwrap().items.len();
         }
@@ -225,6 +230,17 @@ impl Cluster {
             .patch(name, &params, &Patch::Merge(change))
             .await;
         edited.unwrap();
+    }
+
+    /// Changes the status of an object that the operator made, as its controller would.
+    pub(crate) async fn set_status(&self, kind: Made, namespace: &str, name: &str, status: &Value) {
+        let params = PatchParams::default();
+        let change = json!({"status": status});
+        let api = self.made(kind, namespace);
+        let changed = api
+            .patch_status(name, &params, &Patch::Merge(&change))
+            .await;
+        changed.unwrap();
     }
 
     /// Deletes an object that the operator made.

@@ -7,6 +7,7 @@
 
 mod cluster;
 mod control_plane;
+mod groups;
 mod lifecycle;
 mod rolling;
 mod service;
@@ -63,6 +64,7 @@ async fn a_cluster_becomes_what_its_objects_say_and_stays_so() {
     troubles::an_object_of_a_newer_definition_is_told_so_and_holds_nobody_up(&cluster).await;
     troubles::a_model_of_the_same_name_is_told(&cluster).await;
     a_grant_is_needed(&cluster).await;
+    groups::a_target_that_spans_pods_needs_sets_of_them(&cluster).await;
     services_have_certificates(&cluster).await;
     names_of_others_are_not_taken(&cluster).await;
     operator.stop().await;
