@@ -104,31 +104,13 @@ impl World {
             pods: pods.as_reader(),
             owned: Arc::default(),
         };
-        let ours = Config::default().labels(&format!("{MANAGED_BY}={OPERATOR}"));
         let kinds = Made::ALL.into_iter();
         for kind in kinds.filter(|kind| *kind != Made::Certificate || with_cert_manager) {
-            let resource = kind.resource();
-            let writer = Writer::new(resource.clone());
-            world.made.insert(kind, writer.as_reader());
-            let api = Api::all_with(client.clone(), &resource);
-            let ring = world.ring_deployments(bells);
-            let (bells, owned) = (bells.clone(), Arc::clone(&world.owned));
-            let touched = move |object: &DynamicObject, gone| {
-                owned.note(Sort::Made(kind), object, gone);
-                ring_owner(&bells, object);
-            };
-            let events = watcher::watcher(api.clone(), ours.clone());
-            let seen = writer.as_reader();
-            let following = follow(events, writer, touched);
-            let is_optional = kind == Made::LeaderWorkerSet;
-            if let Some(offered) = offered.take_if(|_| is_optional) {
-                tasks.spawn(offered::follow(api, following, seen, offered, ring));
-            } else {
-                tasks.spawn(following);
-            }
+            let told = offered.take_if(|_| kind == Made::LeaderWorkerSet);
+            world.follow_made(client, bells, kind, told, tasks);
         }
         let owned = Arc::clone(&world.owned);
-        let events = watcher::watcher(Api::all(client.clone()), ours).modify(lean);
+        let events = watcher::watcher(Api::all(client.clone()), ours()).modify(lean);
         let rung = bells.clone();
         let mut troubles = HashMap::new();
         tasks.spawn(follow(events, pods, move |object: &Pod, gone| {
@@ -174,6 +156,34 @@ impl World {
             seen.touched_namespace(&object.name_any(), &rung);
         }));
         world
+    }
+
+    /// Follows the objects of `kind` that were made; whether a cluster has a kind that it may not have
+    /// is `told`.
+    fn follow_made(
+        &mut self,
+        client: &Client,
+        bells: &Bells,
+        kind: Made,
+        told: Option<watch::Sender<Offer>>,
+        tasks: &mut JoinSet<()>,
+    ) {
+        let resource = kind.resource();
+        let writer = Writer::new(resource.clone());
+        let seen = writer.as_reader();
+        self.made.insert(kind, writer.as_reader());
+        let api = Api::all_with(client.clone(), &resource);
+        let ring = self.ring_deployments(bells);
+        let (bells, owned) = (bells.clone(), Arc::clone(&self.owned));
+        let touched = move |object: &DynamicObject, gone| {
+            owned.note(Sort::Made(kind), object, gone);
+            ring_owner(&bells, object);
+        };
+        let following = follow(watcher::watcher(api.clone(), ours()), writer, touched);
+        match told {
+            Some(told) => tasks.spawn(offered::follow(api, following, seen, told, ring)),
+            None => tasks.spawn(following),
+        };
     }
 
     /// Waits until all that exists has been seen once: before that, what is missing here may exist.
@@ -365,6 +375,11 @@ impl World {
             }
         }
     }
+}
+
+/// What the operator makes, and their pods.
+fn ours() -> Config {
+    Config::default().labels(&format!("{MANAGED_BY}={OPERATOR}"))
 }
 
 /// What was made for somebody concerns whom it was made for.
