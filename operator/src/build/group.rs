@@ -1,4 +1,4 @@
-//! Targets that span pods: a LeaderWorkerSet, whose groups are made, replaced and rolled whole.
+//! Targets that span pods: a `LeaderWorkerSet`, whose groups are made, replaced and rolled whole.
 //!
 //! Leaders are what routers find: they have the component's own labels. Workers have other ones, so
 //! that no Service means them, and serve nobody.
@@ -11,18 +11,18 @@ use crate::{
     shape::Shape,
 };
 
-/// Longest name of a deployment whose targets span pods: the LeaderWorkerSet is called after it, its
-/// StatefulSets after that, and their revisions are labels.
+/// Longest name of a deployment whose targets span pods: the `LeaderWorkerSet` is called after it, its
+/// `StatefulSets` after that, and their revisions are labels.
 pub(crate) const LONGEST_NAME: usize = 40;
 
-/// Name of the LeaderWorkerSet of `owner`; and, made by its controller, of the Service by whose name
+/// Name of the `LeaderWorkerSet` of `owner`; and, made by its controller, of the Service by whose name
 /// pods of a group find each other.
 pub(crate) fn name(owner: &Owner) -> String {
     format!("{}-group", owner.name)
 }
 
 /// Arguments by which a pod knows its place in its group. The variables are set by the controller of
-/// LeaderWorkerSets.
+/// `LeaderWorkerSets`.
 pub(super) fn arguments(shape: Shape) -> [String; 3] {
     [
         format!("--group-size={}", shape.pods),
