@@ -37,7 +37,7 @@ mod tests {
 
     use super::*;
 
-    fn shape(parallelism: serde_json::Value, per_node: Option<u32>) -> (u32, u32) {
+    fn shape(parallelism: &serde_json::Value, per_node: Option<u32>) -> (u32, u32) {
         let target = serde_json::from_value(json!({"parallelism": parallelism})).expect("valid");
         let profile = serde_json::from_value(json!({
             "apiVersion": "foretoken.io/v1alpha1",
@@ -51,12 +51,12 @@ mod tests {
 
     #[test]
     fn stages_and_devices_that_a_node_does_not_have_are_in_other_pods() {
-        assert_eq!(shape(json!({}), None), (1, 1));
-        assert_eq!(shape(json!({"tensor": 8}), None), (1, 8));
-        assert_eq!(shape(json!({"tensor": 8}), Some(8)), (1, 8));
-        assert_eq!(shape(json!({"tensor": 4}), Some(8)), (1, 4));
-        assert_eq!(shape(json!({"tensor": 8}), Some(4)), (2, 4));
-        assert_eq!(shape(json!({"pipeline": 3}), None), (3, 1));
-        assert_eq!(shape(json!({"tensor": 8, "pipeline": 3}), Some(4)), (6, 4));
+        assert_eq!(shape(&json!({}), None), (1, 1));
+        assert_eq!(shape(&json!({"tensor": 8}), None), (1, 8));
+        assert_eq!(shape(&json!({"tensor": 8}), Some(8)), (1, 8));
+        assert_eq!(shape(&json!({"tensor": 4}), Some(8)), (1, 4));
+        assert_eq!(shape(&json!({"tensor": 8}), Some(4)), (2, 4));
+        assert_eq!(shape(&json!({"pipeline": 3}), None), (3, 1));
+        assert_eq!(shape(&json!({"tensor": 8, "pipeline": 3}), Some(4)), (6, 4));
     }
 }
