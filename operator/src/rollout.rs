@@ -27,6 +27,11 @@ const IN_VAIN: f64 = 8.0;
 /// The same once the deadline has passed.
 const IN_VAIN_AT_LAST: f64 = 2.0;
 
+/// How many standard errors a difference has to have: it is looked at again and again.
+const CERTAIN: f64 = 2.5;
+/// How many times the verdicts that are needed are waited for until chance may say nothing else.
+const MOST: u64 = 20;
+
 /// What is known of a pool and its revisions.
 #[derive(Clone, Debug)]
 pub struct Given<'a> {
@@ -289,10 +294,10 @@ fn end(given: &Given<'_>, canary: &CanaryStatus, terms: &CanarySpec, old: &str) 
     }
     let least = u64::from(terms.min_verdicts);
     let figures = compared(wanted, old, heard);
-    if heard.old.windows >= least && heard.new.windows >= least {
-        let [new, old] = [heard.new, heard.old].map(|it| it.acceptance_length().unwrap_or(1.0));
-        // Of a length, 1 is the target's own.
-        return if new >= old * (1.0 - terms.tolerance) {
+    let fewest = heard.old.windows.min(heard.new.windows);
+    if fewest >= least {
+        let last = is_over || fewest >= least.saturating_mul(MOST);
+        return if is_as_good(heard, terms.tolerance, last)? {
             promoted("AsGood", figures)
         } else {
             rolled_back("LowerAcceptance", figures)
@@ -314,6 +319,22 @@ fn end(given: &Given<'_>, canary: &CanaryStatus, terms: &CanarySpec, old: &str) 
         Undecided::Promote => promoted("TooFewVerdicts", message),
         Undecided::RollBack => rolled_back("TooFewVerdicts", message),
     }
+}
+
+/// Whether the new revision's acceptance length is at most `tolerance` shorter than the old one's; none
+/// while chance alone may say either, unless it is the `last` look.
+fn is_as_good(heard: &Heard, tolerance: f64, last: bool) -> Option<bool> {
+    let accepted = |rounds: Rounds| rounds.acceptance_length().unwrap_or(1.0) - 1.0;
+    let kept = 1.0 - tolerance;
+    let difference = 1.0 + accepted(heard.new) - kept * (1.0 + accepted(heard.old));
+    // Reports have no variances. Were each token accepted with one probability, without an end, the
+    // number accepted would be geometric: of mean a, its variance is a (1 + a).
+    let variance = |rounds: Rounds| {
+        let mean = accepted(rounds);
+        mean * (1.0 + mean) / rounds.windows.max(1) as f64
+    };
+    let error = (variance(heard.new) + kept * kept * variance(heard.old)).sqrt();
+    (last || difference.abs() > CERTAIN * error).then_some(difference >= 0.0)
 }
 
 fn passed(since: &Time, now: Timestamp) -> Duration {

@@ -119,7 +119,7 @@ fn one_that_is_as_good_is_promoted_and_its_trial_ends_when_all_pods_are_new() {
     assert_eq!((canary.old.verdicts, canary.new.verdicts), (200, 200));
     assert_eq!(canary.new.acceptance_length, Some(2.9));
     assert_eq!(
-        pool.look(30, heard((400, 3.0), (400, 2.9))),
+        pool.look(30, heard((4000, 3.0), (4000, 2.9))),
         Course::Promote
     );
     assert_eq!(
@@ -127,8 +127,8 @@ fn one_that_is_as_good_is_promoted_and_its_trial_ends_when_all_pods_are_new() {
         (
             RolloutResult::Promoted,
             "AsGood",
-            "revision b had acceptance length 2.90 of 400 verdicts, a had acceptance length 3.00 \
-             of 400 verdicts"
+            "revision b had acceptance length 2.90 of 4000 verdicts, a had acceptance length 3.00 \
+             of 4000 verdicts"
         )
     );
     assert_eq!(
@@ -144,9 +144,31 @@ fn one_that_is_as_good_is_promoted_and_its_trial_ends_when_all_pods_are_new() {
 }
 
 #[test]
+fn what_chance_may_say_is_looked_at_for_longer_and_at_last_decided() {
+    // The same draft, as it was measured.
+    let mut equal = Pool::begun();
+    assert_eq!(equal.look(20, heard((300, 3.9), (300, 3.3))), Course::Try);
+    assert_eq!(
+        equal.look(30, heard((3000, 3.6), (3000, 3.5))),
+        Course::Promote
+    );
+    // What is clear needs no more.
+    let mut bad = Pool::begun();
+    assert_eq!(bad.look(20, heard((300, 3.4), (300, 1.1))), Course::Keep);
+    // At the edge of what is tolerated.
+    let edge = |windows| heard((windows, 3.0), (windows, 2.699));
+    let mut most = Pool::begun();
+    assert_eq!(most.look(20, edge(5999)), Course::Try);
+    assert_eq!(most.look(30, edge(6000)), Course::Keep);
+    let mut late = Pool::begun();
+    assert_eq!(late.look(20, edge(1000)), Course::Try);
+    assert_eq!(late.look(10 + 900, edge(1000)), Course::Keep);
+}
+
+#[test]
 fn one_that_is_worse_is_rolled_back_and_not_tried_again_until_the_spec_asks_for_another() {
     let mut pool = Pool::begun();
-    assert_eq!(pool.look(30, heard((400, 3.0), (300, 2.6))), Course::Keep);
+    assert_eq!(pool.look(30, heard((400, 3.0), (300, 2.0))), Course::Keep);
     assert_eq!(pool.outcome().1, "LowerAcceptance");
     for second in (40..10_000).step_by(500) {
         assert_eq!(
@@ -249,7 +271,7 @@ fn one_that_becomes_ready_and_fails_again_and_again_is_never_promoted() {
         assert_eq!(course, Course::Try);
         pool.ready = 0;
         // However good it was.
-        let course = pool.look(second + 10, heard((900, 3.0), (900, 3.0)));
+        let course = pool.look(second + 10, heard((9000, 3.0), (9000, 3.0)));
         assert_eq!(course, Course::Try);
     }
     let canary = pool.status.canary.as_ref().expect("it is tried");
@@ -258,7 +280,10 @@ fn one_that_becomes_ready_and_fails_again_and_again_is_never_promoted() {
         Some(Time(at(10))),
         "its deadline does not move"
     );
-    assert_eq!(pool.look(910, heard((900, 3.0), (900, 3.0))), Course::Keep);
+    assert_eq!(
+        pool.look(910, heard((9000, 3.0), (9000, 3.0))),
+        Course::Keep
+    );
     assert_eq!(pool.outcome().1, "NotReady");
 }
 
@@ -307,8 +332,8 @@ fn an_operator_that_is_started_again_in_the_middle_goes_on_from_what_was_told() 
     let (old, new) = (super::rounds(canary.old), super::rounds(canary.new));
     assert_eq!((old, new), (rounds(250, 3.0), rounds(250, 2.5)));
     let more = Heard {
-        old: old.plus(rounds(50, 3.0)),
-        new: new.plus(rounds(50, 2.5)),
+        old: old.plus(rounds(1500, 3.0)),
+        new: new.plus(rounds(1500, 2.5)),
         refused: None,
     };
     assert_eq!(pool.look(60, more), Course::Keep);
@@ -319,7 +344,7 @@ fn an_operator_that_is_started_again_in_the_middle_goes_on_from_what_was_told() 
     assert_eq!(pool.look(70, Heard::default()), Course::Keep);
     let mut good = Pool::begun();
     assert_eq!(
-        good.look(20, heard((400, 3.0), (400, 3.0))),
+        good.look(20, heard((4000, 3.0), (4000, 3.0))),
         Course::Promote
     );
     good.running = Some("a");
