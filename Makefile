@@ -109,3 +109,4 @@ telemetry-test: rust-build
 cluster-test: rust-build api-test
 	FORETOKEN_EXECUTABLE=$(abspath $(CARGO_TARGET_DIR))/debug/foretoken python3 tests/cluster test
 	FORETOKEN_EXECUTABLE=$(abspath $(CARGO_TARGET_DIR))/debug/foretoken python3 tests/cluster test-groups
+	python3 tests/cluster/groups.py --operator $(CARGO_TARGET_DIR)/debug/foretoken

@@ -199,7 +199,7 @@ class OnChart(unittest.TestCase):
     @staticmethod
     def dry(text: str) -> None:
         """Has the API server say what it would do, in a namespace that there is."""
-        text = re.sub(r"(\bnamespace: )(?:drafts|chat|tales)$", r"\1default", text, flags=re.M)
+        text = re.sub(r"(\bnamespace: )(?:drafts|chat|tales|groups)$", r"\1default", text, flags=re.M)
         kubectl("apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-", stdin=text)
 
 
