@@ -70,6 +70,7 @@ async fn a_cluster_becomes_what_its_objects_say_and_stays_so() {
     operator.stop().await;
     let operator = Operator::start(&cluster, "third");
     a_certificate_that_was_edited_is_issued_anew(&cluster).await;
+    a_successor_that_was_asked_for_is_trusted_by_all(&cluster).await;
     what_is_deleted_takes_its_objects_along(&cluster).await;
     operator.stop().await;
     operators_take_turns(&cluster).await;
@@ -302,6 +303,31 @@ async fn services_have_certificates(cluster: &Cluster) {
     cluster
         .edit(Made::Secret, "chat", "story-target-tls", &edit)
         .await;
+    let ask = json!({"metadata": {"annotations": {"foretoken.io/succeed": "now"}}});
+    cluster
+        .edit(Made::Secret, "default", "foretoken-ca", &ask)
+        .await;
+}
+
+async fn a_successor_that_was_asked_for_is_trusted_by_all(cluster: &Cluster) {
+    let is_done = |secret: &DynamicObject| {
+        let entries = secret.data["data"].as_object().unwrap();
+        let asked = secret.metadata.annotations.clone().unwrap_or_default();
+        let keys = entries.keys().filter(|name| name.contains(".key"));
+        keys.count() == 2 && !asked.contains_key("foretoken.io/succeed")
+    };
+    cluster
+        .becomes(Made::Secret, "default", "foretoken-ca", is_done)
+        .await;
+    let authority = cluster.get(Made::Secret, "default", "foretoken-ca").await;
+    let bundle = authority.unwrap().data["data"]["ca.crt"].clone();
+    for (namespace, component) in [("drafts", "draft"), ("chat", "target"), ("tales", "router")] {
+        let name = format!("story-{component}-tls");
+        let trusts = |secret: &DynamicObject| secret.data["data"]["ca.crt"] == bundle;
+        cluster
+            .becomes(Made::Secret, namespace, &name, trusts)
+            .await;
+    }
 }
 
 async fn a_certificate_that_was_edited_is_issued_anew(cluster: &Cluster) {
