@@ -5,7 +5,7 @@ use futures::future::{BoxFuture, join_all};
 use kube::{
     Api, Client, ResourceExt as _,
     api::{
-        DeleteParams, DynamicObject, GetParams, Patch, PatchParams, Preconditions,
+        DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions,
         ValidationDirective,
     },
 };
@@ -14,11 +14,15 @@ use serde_json::Value;
 use crate::{
     failure::Failure,
     object::{Made, OPERATOR, Object, Owner},
-    world::{World, applied},
+    world::{Live, World},
 };
 
 /// Most objects of one owner that are written at once.
 const AT_ONCE: usize = 6;
+
+/// A version that no object ever has: servers make an object that says it if there is none of that name,
+/// and refuse it if there is one.
+const NEVER: &str = "1";
 
 /// What was written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,6 +42,7 @@ pub(crate) async fn apply(
     owner: &Owner,
     wanted: &[Object],
 ) -> Result<Written, Failure> {
+    let is_new = world.is_new(owner);
     let mut written = Written::default();
     // Pods come last: what they need is there then.
     let (pods, others): (Vec<&Object>, Vec<&Object>) =
@@ -45,7 +50,7 @@ pub(crate) async fn apply(
     for objects in others.chunks(AT_ONCE).chain(pods.chunks(AT_ONCE)) {
         let mut all: Vec<BoxFuture<'_, Result<Brought, Failure>>> = Vec::new();
         for object in objects {
-            all.push(Box::pin(bring(client, world, owner, object)));
+            all.push(Box::pin(bring(client, world, (owner, is_new), object)));
         }
         for brought in join_all(all).await {
             match brought? {
@@ -60,8 +65,8 @@ pub(crate) async fn apply(
     }
     for kind in Made::ALL {
         for live in world.made_for(kind, owner) {
-            let is_wanted = |object: &Object| object.kind == kind && object.name == live.name_any();
-            if !wanted.iter().any(is_wanted) && live.metadata.deletion_timestamp.is_none() {
+            let is_wanted = |object: &Object| object.kind == kind && object.name == live.name;
+            if !wanted.iter().any(is_wanted) && !live.is_leaving {
                 delete(client, kind, &live).await?;
                 written.pruned += 1;
             }
@@ -81,12 +86,16 @@ enum Brought {
 async fn bring(
     client: &Client,
     world: &World,
-    owner: &Owner,
+    (owner, is_new): (&Owner, bool),
     object: &Object,
 ) -> Result<Brought, Failure> {
     let Some(live) = world.made(object) else {
-        check_name(client, owner, object).await?;
-        write(client, object).await?;
+        // Of one that had nothing before, names are free as a rule, and need not be asked for.
+        let is_made = is_new && create(client, object).await?;
+        if !is_made {
+            check_name(client, owner, object).await?;
+            write(client, object).await?;
+        }
         return Ok(Brought::Written);
     };
     match compare(&live, object) {
@@ -114,21 +123,25 @@ enum Compared {
 }
 
 /// Compares `live` with what is `wanted`.
-fn compare(live: &DynamicObject, wanted: &Object) -> Compared {
+fn compare(live: &Live, wanted: &Object) -> Compared {
     let digest = wanted
         .body
         .pointer("/metadata/annotations/foretoken.io~1applied");
-    if applied(live) != digest.and_then(Value::as_str) {
+    if live.applied() != digest.and_then(Value::as_str) {
         return Compared::Older;
     }
-    let metadata = serde_json::to_value(&live.metadata).unwrap_or_default();
+    let Some(said) = live.unread() else {
+        return Compared::Same;
+    };
     let mut fields = wanted.body.as_object().into_iter().flatten();
     let difference = fields.find_map(|(name, wanted)| match name.as_str() {
         // Lists leave out what all of their items are.
         "apiVersion" | "kind" => None,
-        "metadata" => difference(&metadata, wanted, name),
-        _ => difference(live.data.get(name).unwrap_or(&Value::Null), wanted, name),
+        _ => difference(said.get(name).unwrap_or(&Value::Null), wanted, name),
     });
+    if difference.is_none() {
+        live.is_as_applied();
+    }
     if let Some(field) = &difference {
         let (kind, namespace, name) = (wanted.kind, &wanted.namespace, &wanted.name);
         tracing::info!(
@@ -182,20 +195,15 @@ async fn check_name(client: &Client, owner: &Owner, object: &Object) -> Result<(
         name,
         ..
     } = object;
-    // What the API server has in its cache will do: between question and answer anything may come.
-    let found = api(client, *kind, namespace)
-        .get_with(name, &GetParams::any())
-        .await;
-    let found = match found {
-        Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(()),
-        found => found,
-    };
+    // By a list, which the operator may ask for anyway.
+    let its_name = ListParams::default().fields(&format!("metadata.name={name}"));
+    let found = api(client, *kind, namespace).list_metadata(&its_name).await;
     let found = found.map_err(|source| Failure::Api {
         what: format!("look for {kind:?} {namespace}/{name}"),
         source,
     })?;
-    let is_its = |found: &DynamicObject| found.labels().get(owner.label()) == Some(&owner.name);
-    if is_its(&found) {
+    let mut others = found.iter();
+    if others.all(|found| found.labels().get(owner.label()) == Some(&owner.name)) {
         return Ok(());
     }
     Err(Failure::NameTaken {
@@ -205,38 +213,62 @@ async fn check_name(client: &Client, owner: &Owner, object: &Object) -> Result<(
     })
 }
 
+/// Makes `object`, unless there is one of that name; tells whether it did.
+pub(crate) async fn create(client: &Client, object: &Object) -> Result<bool, Failure> {
+    let mut body = object.body.clone();
+    body["metadata"]["resourceVersion"] = NEVER.into();
+    match send(client, object, &body).await {
+        Ok(()) => Ok(true),
+        Err(kube::Error::Api(status)) if status.is_conflict() => Ok(false),
+        Err(source) => Err(not_applied(object, source)),
+    }
+}
+
 /// Writes `object`, whatever is there.
 pub(crate) async fn write(client: &Client, object: &Object) -> Result<(), Failure> {
+    let sent = send(client, object, &object.body).await;
+    sent.map_err(|source| not_applied(object, source))
+}
+
+fn not_applied(object: &Object, source: kube::Error) -> Failure {
     let Object {
         kind,
         namespace,
         name,
-        body,
+        ..
+    } = object;
+    Failure::Api {
+        what: format!("apply {kind:?} {namespace}/{name}"),
+        source,
+    }
+}
+
+async fn send(client: &Client, object: &Object, body: &Value) -> Result<(), kube::Error> {
+    let Object {
+        kind,
+        namespace,
+        name,
+        ..
     } = object;
     // Fields that somebody else took are taken back: the user edits the object they are made from.
     let mut params = PatchParams::apply(OPERATOR).force();
     params.field_validation = Some(ValidationDirective::Strict);
-    let patched = api(client, *kind, namespace)
-        .patch(name, &params, &Patch::Apply(body))
-        .await;
-    patched.map_err(|source| Failure::Api {
-        what: format!("apply {kind:?} {namespace}/{name}"),
-        source,
-    })?;
+    let api = api(client, *kind, namespace);
+    api.patch(name, &params, &Patch::Apply(body)).await?;
     tracing::debug!(?kind, namespace, name, "applied");
     Ok(())
 }
 
-async fn delete(client: &Client, kind: Made, live: &DynamicObject) -> Result<(), Failure> {
-    let (name, namespace) = (live.name_any(), live.namespace().unwrap_or_default());
+async fn delete(client: &Client, kind: Made, live: &Live) -> Result<(), Failure> {
+    let (name, namespace) = (&live.name, &live.namespace);
     let params = DeleteParams {
         preconditions: Some(Preconditions {
-            uid: live.metadata.uid.clone(),
+            uid: live.uid.clone(),
             resource_version: None,
         }),
         ..DeleteParams::background()
     };
-    match api(client, kind, &namespace).delete(&name, &params).await {
+    match api(client, kind, namespace).delete(name, &params).await {
         Ok(_) => {
             tracing::info!(?kind, namespace, name, "deleted: not wanted any more");
             Ok(())

@@ -91,11 +91,13 @@ impl Certificates {
     }
 
     /// Sees to it that `service` has a good certificate at `now`; tells whether anything was written.
+    /// Of one that `is_new` none is expected.
     pub(crate) async fn ensure(
         &self,
         client: &Client,
         service: &Service<'_>,
         now: Timestamp,
+        is_new: bool,
     ) -> Result<bool, Failure> {
         // As Secrets tell times.
         let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
@@ -109,7 +111,11 @@ impl Certificates {
         {
             return Ok(false);
         }
-        let live = self.leaf(client, service).await?;
+        let live = if is_new {
+            None
+        } else {
+            self.leaf(client, service).await?
+        };
         let leaf = live.as_ref().map(|(leaf, _)| leaf);
         let plan = renewal(leaf, &name, &authority, now);
         let (leaf, pair) = match (plan, live) {
@@ -136,7 +142,12 @@ impl Certificates {
                 (leaf, pair)
             }
         };
-        apply::write(client, &secret(service, &leaf, &pair)).await?;
+        let object = secret(service, &leaf, &pair);
+        if !is_new {
+            apply::write(client, &object).await?;
+        } else if !apply::create(client, &object).await? {
+            return Box::pin(self.ensure(client, service, now, false)).await;
+        }
         let (namespace, secret) = &key;
         tracing::info!(namespace, secret, ?plan, "certificate written");
         self.remember(key, leaf).await;
@@ -145,6 +156,8 @@ impl Certificates {
 
     async fn remember(&self, key: (String, String), leaf: Leaf) {
         let mut seen = self.seen.lock().await;
+        // What is not believed any more would be asked for again, or nobody needs it any more.
+        seen.retain(|_, (at, _)| at.elapsed() < BELIEVED);
         seen.insert(key, (Instant::now(), leaf));
     }
 

@@ -44,7 +44,7 @@ use crate::{
     scale::Scaler,
     settings::{self, Settings},
     status::{self, Change, HasConditions, Refused, Workload},
-    world::{Bells, World},
+    world::{self, Bells, World},
 };
 use told::Told;
 
@@ -189,39 +189,50 @@ impl Context {
         Action::requeue(pause)
     }
 
-    /// An object was looked at: with this failure, or it is what it should be.
+    /// An object was looked at: with this failure, or it is what it should be, and is looked at `again`
+    /// so much later.
     fn ended<K: Resource<DynamicType = ()>>(
         &self,
         object: &K,
         failure: Option<Failure>,
+        again: Option<Duration>,
     ) -> Result<Action, Failure> {
         if let Some(failure) = failure {
             return Err(failure);
         }
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         failures.remove(&key(object));
-        Ok(Action::requeue(RESYNC))
+        Ok(Action::requeue(again.unwrap_or(RESYNC)))
     }
 
-    /// Writes a status if it is news, and tells people which conditions changed.
+    /// Writes a status if it is news, and tells people which conditions changed; or says how long it
+    /// should wait for more, if it `may_wait`.
     async fn tell<K, S>(
         &self,
         told: &Told<S>,
         object: &K,
-        before: Option<&S>,
-        status: &S,
-    ) -> Result<(), Failure>
+        (before, status): (Option<&S>, &S),
+        may_wait: bool,
+    ) -> Result<Option<Duration>, Failure>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
         K: Clone + std::fmt::Debug + DeserializeOwned,
         S: HasConditions + Clone + PartialEq + Serialize,
     {
-        if told.tell(&self.client, object, before, status).await? {
-            let known = before.map_or(&[][..], HasConditions::conditions);
-            let changes = status::changes(known, status.conditions());
-            self.announce(object, changes).await;
+        if before == Some(status) {
+            told.is_told(object);
+            return Ok(None);
         }
-        Ok(())
+        let known = before.map_or(&[][..], HasConditions::conditions);
+        let is_urgent = status::is_urgent(known, status.conditions());
+        let wait = told.wait(object, is_urgent, Instant::now());
+        if let Some(wait) = wait.filter(|_| may_wait) {
+            return Ok(Some(wait));
+        }
+        told.tell(&self.client, object, status).await?;
+        let changes = status::changes(known, status.conditions());
+        self.announce(object, changes).await;
+        Ok(None)
     }
 
     /// Tells people of changes. Nothing depends on it.
@@ -304,10 +315,11 @@ impl Context {
     /// Sees to it that the components of `owner` have certificates.
     async fn certify(&self, owner: &Owner, components: &[&'static str]) -> Option<Failure> {
         let certificates = self.certificates.as_ref()?;
-        let now = Timestamp::now();
+        let (now, is_new) = (Timestamp::now(), self.world.is_new(owner));
         for component in components {
             let service = Service { owner, component };
-            let ensured = certificates.ensure(&self.client, &service, now).await;
+            let ensured = certificates.ensure(&self.client, &service, now, is_new);
+            let ensured = ensured.await;
             if let Err(failure) = ensured {
                 return Some(failure);
             }
@@ -326,7 +338,7 @@ impl Context {
         let live = self
             .world
             .made_called(crate::Made::Deployment, namespace, name)?;
-        Some(Workload::read(&live.data, live.metadata.generation))
+        live.workload.as_deref().cloned()
     }
 
     /// The same of the `LeaderWorkerSet` of `owner`, if its targets span pods.
@@ -335,7 +347,7 @@ impl Context {
         let live = self
             .world
             .made_called(crate::Made::LeaderWorkerSet, &owner.namespace, &name)?;
-        Some(Workload::of_groups(&live.data))
+        live.workload.as_deref().cloned()
     }
 
     /// The same of a component of `owner`, with what its pods say.
@@ -348,7 +360,7 @@ impl Context {
         if is_target {
             pods.extend(self.world.pods_of(owner, build::WORKER));
         }
-        let trouble = status::of_pods(pods.iter().map(Arc::as_ref));
+        let trouble = world::trouble(&pods);
         workload.trouble = trouble.or(workload.trouble);
         let whose = match component {
             build::TARGET => Whose::Deployment(owner.named()),

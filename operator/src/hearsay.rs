@@ -88,7 +88,8 @@ pub(crate) enum Whose {
 }
 
 /// A pod to be asked.
-struct Candidate {
+#[derive(Clone, Debug)]
+pub(crate) struct Candidate {
     uid: String,
     whose: Whose,
     address: IpAddr,
@@ -98,7 +99,7 @@ struct Candidate {
 
 impl Candidate {
     /// A pod that serves as a target or a draft, or downloads a model to do so.
-    fn of(pod: &Pod) -> Option<Self> {
+    pub(crate) fn of(pod: &Pod) -> Option<Self> {
         let labels = pod.labels();
         let namespace = pod.namespace()?;
         let named = |label: &str| Some((namespace.clone(), labels.get(label)?.clone()));
@@ -228,8 +229,8 @@ impl Hearsay {
     async fn ask(&self, world: &World, bells: &Bells) {
         let Some(client) = &self.client else { return };
         let pods = world.pods.state();
-        let candidates: Vec<Candidate> = pods.iter().filter_map(|pod| Candidate::of(pod)).collect();
-        let due = self.begin(candidates);
+        let candidates = pods.iter().filter_map(|pod| pod.candidate.clone());
+        let due = self.begin(candidates.collect());
         let answers = stream::iter(due)
             .map(|candidate| async move {
                 let report = ask(client, &candidate.url()).await;

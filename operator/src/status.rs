@@ -8,10 +8,10 @@ mod speculation;
 mod trouble;
 mod workload;
 
-pub use condition::{Change, Conditions, HasConditions, Refused, changes};
+pub use condition::{Change, Conditions, HasConditions, Refused, changes, is_urgent};
 pub use deployment::{Observed, deployment};
 pub use endpoint::{ObservedEndpoint, endpoint};
-pub use trouble::{Trouble, cause, of_pods};
+pub use trouble::{Trouble, cause, of_pod};
 pub use workload::Workload;
 
 pub(crate) use trouble::MODEL;

@@ -2,12 +2,13 @@
 //! asked for while nothing changes.
 
 mod lenient;
+mod live;
 mod offered;
 mod owned;
+mod pod;
 
 use std::{
     collections::{BTreeMap, HashMap},
-    fmt::Debug,
     hash::Hash,
     sync::Arc,
 };
@@ -18,40 +19,45 @@ use foretoken_crds::{
 };
 use foretoken_protocol::link::Grants;
 use futures::{
-    StreamExt as _,
+    Stream, StreamExt as _, TryStreamExt as _,
     channel::mpsc::{self, UnboundedSender},
 };
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::{
     Api, Client, Resource, ResourceExt as _,
-    api::{DynamicObject, PartialObjectMeta},
+    api::PartialObjectMeta,
     runtime::{
         WatchStreamExt as _,
-        reflector::{ObjectRef, Store, store::Writer, store::WriterDropped},
+        reflector::{Lookup, ObjectRef, Store, store::Writer, store::WriterDropped},
         watcher::{self, Config, Event},
     },
 };
-use serde::de::DeserializeOwned;
 use tokio::{sync::watch, task::JoinSet};
 
 use crate::{
-    object::{
-        APPLIED, COMPONENT, MANAGED_BY, Made, OF_DEPLOYMENT, OF_ENDPOINT, OPERATOR, Object, Owner,
-    },
-    resolve, status,
+    object::{MANAGED_BY, Made, OF_DEPLOYMENT, OF_ENDPOINT, OPERATOR, Object, Owner},
+    resolve,
 };
 pub(crate) use offered::Offer;
 use owned::{Owned, Sort};
 
+pub(crate) use live::Live;
+pub(crate) use pod::{KnownPod, trouble};
+
+/// Objects of a page of what exists: a page is in memory whole.
+const PAGE: u32 = 100;
+/// Annotation in which `kubectl apply` keeps a copy of what it was given.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
 /// Everything the operator watches.
 #[derive(Clone)]
 pub(crate) struct World {
-    made: BTreeMap<Made, Store<DynamicObject>>,
+    made: BTreeMap<Made, Store<Live>>,
     pub(crate) deployments: Store<SpecDecodeDeployment>,
     pub(crate) endpoints: Store<SpeculationEndpoint>,
     profiles: Store<AcceleratorProfile>,
     namespaces: Store<PartialObjectMeta<Namespace>>,
-    pub(crate) pods: Store<Pod>,
+    pub(crate) pods: Store<KnownPod>,
     owned: Arc<Owned>,
     /// Whether there are `LeaderWorkerSets`.
     groups: watch::Receiver<Offer>,
@@ -76,6 +82,15 @@ impl Bells {
         let _ = self
             .endpoints
             .unbounded_send(ObjectRef::new(name).within(namespace));
+    }
+
+    /// What was made for somebody concerns whom it was made for: the one of that name, by a label.
+    fn owner(&self, label: &str, name: &str, namespace: &str) {
+        match label {
+            OF_DEPLOYMENT => self.deployment(name, namespace),
+            OF_ENDPOINT => self.endpoint(name, namespace),
+            _ => {}
+        }
     }
 }
 
@@ -110,19 +125,24 @@ impl World {
             world.follow_made(client, bells, kind, told, tasks);
         }
         let owned = Arc::clone(&world.owned);
-        let events = watcher::watcher(Api::all(client.clone()), ours()).modify(lean);
+        let events = watcher::watcher(Api::<Pod>::all(client.clone()), ours());
+        let events = events.map_ok(|event| map(event, KnownPod::of));
         let rung = bells.clone();
         let mut troubles = HashMap::new();
-        tasks.spawn(follow(events, pods, move |object: &Pod, gone| {
-            owned.note(Sort::Pod, object, gone);
-            let trouble = status::of_pods([object]).filter(|_| !gone);
-            let uid = object.uid().unwrap_or_default();
+        tasks.spawn(follow(events, pods, move |pod: &KnownPod, gone| {
+            let trouble = pod.trouble.clone().filter(|_| !gone);
             let before = match trouble.clone() {
-                Some(trouble) => troubles.insert(uid, trouble),
-                None => troubles.remove(&uid),
+                Some(trouble) => troubles.insert(pod.uid.clone(), trouble),
+                None => troubles.remove(&pod.uid),
             };
-            if before != trouble {
-                ring_owner(&rung, object);
+            let KnownPod {
+                namespace, name, ..
+            } = pod;
+            for (label, owner) in pod.made_for() {
+                owned.note(label, (namespace, owner), (Sort::Pod, name), gone);
+                if before != trouble {
+                    rung.owner(label, owner, namespace);
+                }
             }
         }));
         let (misread, mut complaints) = mpsc::unbounded();
@@ -134,24 +154,24 @@ impl World {
         });
         let all = |bells: &Bells| (world.clone(), bells.clone());
         let (seen, rung) = all(bells);
-        let events = lenient::watch(client, misread.clone());
+        let events = lean(lenient::watch(client, misread.clone()));
         let mut known = BTreeMap::new();
         tasks.spawn(follow(events, deployments, move |object, gone| {
             seen.touched_deployment(object, gone, &mut known, &rung);
         }));
         let (seen, rung) = all(bells);
-        let events = lenient::watch(client, misread.clone());
+        let events = lean(lenient::watch(client, misread.clone()));
         tasks.spawn(follow(events, endpoints, move |object, _| {
             seen.touched_endpoint(object, &rung);
         }));
         let (seen, rung) = all(bells);
-        let events = lenient::watch(client, misread);
+        let events = lean(lenient::watch(client, misread));
         tasks.spawn(follow(events, profiles, move |object, _| {
             seen.touched_profile(object, &rung);
         }));
         let (seen, rung) = all(bells);
         let names: Api<PartialObjectMeta<Namespace>> = Api::all(client.clone());
-        let events = watcher::watcher(names, Config::default());
+        let events = lean(watcher::watcher(names, Config::default()));
         tasks.spawn(follow(events, namespaces, move |object, _| {
             seen.touched_namespace(&object.name_any(), &rung);
         }));
@@ -168,18 +188,24 @@ impl World {
         told: Option<watch::Sender<Offer>>,
         tasks: &mut JoinSet<()>,
     ) {
-        let resource = kind.resource();
-        let writer = Writer::new(resource.clone());
+        let writer = Writer::new(kind);
         let seen = writer.as_reader();
         self.made.insert(kind, writer.as_reader());
-        let api = Api::all_with(client.clone(), &resource);
+        let api = Api::all_with(client.clone(), &kind.resource());
         let ring = self.ring_deployments(bells);
         let (bells, owned) = (bells.clone(), Arc::clone(&self.owned));
-        let touched = move |object: &DynamicObject, gone| {
-            owned.note(Sort::Made(kind), object, gone);
-            ring_owner(&bells, object);
+        let touched = move |object: &Live, gone| {
+            let Live {
+                namespace, name, ..
+            } = object;
+            for (label, owner) in object.made_for() {
+                owned.note(label, (namespace, owner), (Sort::Made(kind), name), gone);
+                bells.owner(label, owner, namespace);
+            }
         };
-        let following = follow(watcher::watcher(api.clone(), ours()), writer, touched);
+        let events = watcher::watcher(api.clone(), ours());
+        let events = events.map_ok(move |event| map(event, |object| Live::of(kind, object)));
+        let following = follow(events, writer, touched);
         match told {
             Some(told) => tasks.spawn(offered::follow(api, following, seen, told, ring)),
             None => tasks.spawn(following),
@@ -219,37 +245,33 @@ impl World {
     }
 
     /// The object that is called as `wanted` is, if the operator made it.
-    pub(crate) fn made(&self, wanted: &Object) -> Option<Arc<DynamicObject>> {
+    pub(crate) fn made(&self, wanted: &Object) -> Option<Arc<Live>> {
         self.made_called(wanted.kind, &wanted.namespace, &wanted.name)
     }
 
     /// The object of that name, if the operator made it.
-    pub(crate) fn made_called(
-        &self,
-        kind: Made,
-        namespace: &str,
-        name: &str,
-    ) -> Option<Arc<DynamicObject>> {
-        let reference = ObjectRef::new_with(name, kind.resource()).within(namespace);
+    pub(crate) fn made_called(&self, kind: Made, namespace: &str, name: &str) -> Option<Arc<Live>> {
+        let reference = ObjectRef::new_with(name, kind).within(namespace);
         self.made.get(&kind)?.get(&reference)
     }
 
     /// All objects of `kind` that were made for `owner`.
-    pub(crate) fn made_for(&self, kind: Made, owner: &Owner) -> Vec<Arc<DynamicObject>> {
+    pub(crate) fn made_for(&self, kind: Made, owner: &Owner) -> Vec<Arc<Live>> {
         let names = self.owned.of(owner, Sort::Made(kind)).into_iter();
         names
             .filter_map(|name| self.made_called(kind, &owner.namespace, &name))
             .collect()
     }
 
+    /// Whether nothing was made for `owner` yet, as far as it is seen.
+    pub(crate) fn is_new(&self, owner: &Owner) -> bool {
+        self.owned.is_empty(owner)
+    }
+
     /// The pods of a component that were made for `owner`.
-    pub(crate) fn pods_of(&self, owner: &Owner, component: &str) -> Vec<Arc<Pod>> {
+    pub(crate) fn pods_of(&self, owner: &Owner, component: &str) -> Vec<Arc<KnownPod>> {
         let names = self.owned.of(owner, Sort::Pod).into_iter();
-        let is_its = |pod: &Arc<Pod>| {
-            pod.labels()
-                .get(COMPONENT)
-                .is_some_and(|it| it == component)
-        };
+        let is_its = |pod: &Arc<KnownPod>| pod.component.as_deref() == Some(component);
         names
             .filter_map(|name| {
                 self.pods
@@ -379,40 +401,45 @@ impl World {
 
 /// What the operator makes, and their pods.
 fn ours() -> Config {
-    Config::default().labels(&format!("{MANAGED_BY}={OPERATOR}"))
+    Config::default()
+        .labels(&format!("{MANAGED_BY}={OPERATOR}"))
+        .page_size(PAGE)
 }
 
-/// What was made for somebody concerns whom it was made for.
-fn ring_owner(bells: &Bells, object: &impl kube::ResourceExt) {
-    let namespace = object.meta().namespace.as_deref().unwrap_or_default();
-    if let Some(name) = object.labels().get(OF_DEPLOYMENT) {
-        bells.deployment(name, namespace);
-    }
-    if let Some(name) = object.labels().get(OF_ENDPOINT) {
-        bells.endpoint(name, namespace);
-    }
+/// The same without half of the bytes of its objects, which nothing here reads.
+fn lean<K: Resource>(
+    events: impl Stream<Item = watcher::Result<Event<K>>> + Send,
+) -> impl Stream<Item = watcher::Result<Event<K>>> + Send {
+    events.modify(|object| {
+        let metadata = object.meta_mut();
+        metadata.managed_fields = None;
+        if let Some(annotations) = &mut metadata.annotations {
+            annotations.remove(LAST_APPLIED);
+        }
+    })
 }
 
-/// Leaves of a pod what is looked at: whose it is, and how it is doing.
-fn lean(pod: &mut Pod) {
-    pod.spec = None;
-    pod.metadata.annotations = None;
+/// The same event of what is kept of its object.
+fn map<K, L>(event: Event<K>, kept: impl FnOnce(K) -> L) -> Event<L> {
+    match event {
+        Event::Apply(object) => Event::Apply(kept(object)),
+        Event::Delete(object) => Event::Delete(kept(object)),
+        Event::InitApply(object) => Event::InitApply(kept(object)),
+        Event::Init => Event::Init,
+        Event::InitDone => Event::InitDone,
+    }
 }
 
 /// Keeps a store up to date, for ever, and tells of what was touched, and whether it is gone.
 async fn follow<K>(
-    events: impl futures::Stream<Item = watcher::Result<Event<K>>> + Send,
+    events: impl Stream<Item = watcher::Result<Event<K>>> + Send,
     mut writer: Writer<K>,
     mut touched: impl FnMut(&K, bool) + Send,
 ) where
-    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+    K: Lookup + Clone + 'static,
     K::DynamicType: Clone + Eq + Hash,
 {
-    let lean = |object: &mut K| {
-        // Half of an object's bytes, and nothing here reads it.
-        object.meta_mut().managed_fields = None;
-    };
-    let mut events = Box::pin(events.default_backoff().modify(lean));
+    let mut events = Box::pin(events.default_backoff());
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {
@@ -426,9 +453,4 @@ async fn follow<K>(
             Err(error) => tracing::warn!(%error, "a watch broke off and is started again"),
         }
     }
-}
-
-/// Digest of what was applied last.
-pub(crate) fn applied(object: &DynamicObject) -> Option<&str> {
-    object.annotations().get(APPLIED).map(String::as_str)
 }

@@ -176,7 +176,8 @@ impl Cluster {
             resolved,
             ..Observed::default()
         };
-        status::deployment(object, &observed, Timestamp::UNIX_EPOCH);
+        let before = object.status.as_ref();
+        status::deployment(object, before, &observed, Timestamp::UNIX_EPOCH);
         wanted
     }
 
@@ -196,7 +197,9 @@ impl Cluster {
         };
         let accepted = accept::endpoint(object, profile).ok();
         let wanted = accepted.and_then(|()| build::endpoint(object, &given, &self.settings).ok());
-        status::endpoint(object, &ObservedEndpoint::default(), Timestamp::UNIX_EPOCH);
+        let before = object.status.as_ref();
+        let observed = ObservedEndpoint::default();
+        status::endpoint(object, before, &observed, Timestamp::UNIX_EPOCH);
         wanted
     }
 }

@@ -10,11 +10,14 @@ only said to run. What the operator asks and writes is counted from the API serv
 from __future__ import annotations
 
 import argparse
+import collections
 import dataclasses
 import json
 import os
 import platform
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -54,6 +57,8 @@ def main() -> int:
     parser.add_argument("--counts", default="10,100,1000")
     parser.add_argument("--window", type=float, default=60.0, help="seconds of steady state that are looked at")
     parser.add_argument("--output", type=Path, help="where the results go, as JSON")
+    parser.add_argument("--keep", type=Path, help="an existing folder that logs of the operator and of requests go to")
+    parser.add_argument("--wrap", default="", help="a command that the operator is started by, such as a profiler")
     wanted = parser.parse_args()
     if FOLDER in os.environ:
         return inside(wanted, Path(os.environ[FOLDER]), int(wanted.counts))
@@ -62,6 +67,8 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="foretoken-scale-") as folder:
             result = Path(folder) / "result.json"
             outcome = run(wanted, Path(folder), count)
+            for log in ("operator.log", "audit.log") if wanted.keep else ():
+                shutil.copy(Path(folder) / log, wanted.keep / f"{count}-{log}")
             if outcome != 0:
                 return outcome
             results.append(json.loads(result.read_text()))
@@ -96,7 +103,7 @@ def run(wanted: argparse.Namespace, folder: Path, count: str) -> int:
     for program in simulated(state, ready, stages):
         server.children[program.name] = node.Child(program)
     os.environ[FOLDER] = str(folder)
-    words = [f"--operator={wanted.operator.resolve()}", f"--counts={count}", f"--window={wanted.window}"]
+    words = [f"--operator={wanted.operator.resolve()}", f"--counts={count}", f"--window={wanted.window}", f"--wrap={wanted.wrap}"]
     try:
         return api.supervise(server, [sys.executable, __file__, *words], state)
     finally:
@@ -145,7 +152,7 @@ def inside(wanted: argparse.Namespace, folder: Path, count: int) -> int:
     kubectl("create", "-f", "-", text=listed(surroundings(count)))
     # Nobody looks after nodes here who would take it away.
     kubectl("taint", "nodes", "--all", "node.kubernetes.io/not-ready:NoSchedule-")
-    operator = start(wanted.operator, folder)
+    operator = start(wanted, folder)
     time.sleep(3)
     result: dict[str, object] = {"deployments": count}
     began = time.monotonic()
@@ -158,24 +165,25 @@ def inside(wanted: argparse.Namespace, folder: Path, count: int) -> int:
     print(f"{count} deployments: {json.dumps(result)}", file=sys.stderr, flush=True)
     settle(log)
     reads, writes = asked(log)
-    result |= {"requests": reads + writes, "writes": writes, "cpu_seconds": cpu(operator), **memory(operator)}
-    before, busy = asked(log), cpu(operator)
+    result |= {"requests": reads + writes, "writes": writes, "cpu_seconds": cpu(operator.pid), **memory(operator)}
+    result |= {"asked": kinds_asked(log), "cpu_seconds_of_others": others()}
+    before, busy = asked(log), cpu(operator.pid)
     time.sleep(wanted.window)
     after = asked(log)
     result["steady"] = {
         "seconds": wanted.window,
         "writes": after[1] - before[1],
         "requests": sum(after) - sum(before),
-        "cpu_seconds": round(cpu(operator) - busy, 2),
+        "cpu_seconds": round(cpu(operator.pid) - busy, 2),
     }
     result["rss_mb"] = memory(operator)["rss_mb"]
     operator.terminate()
     operator.wait()
     before = asked(log)
-    operator = start(wanted.operator, folder)
+    operator = start(wanted, folder)
     time.sleep(20 + count / 50)
     after = asked(log)
-    result["restart"] = {"writes": after[1] - before[1], "requests": sum(after) - sum(before), "cpu_seconds": cpu(operator), **memory(operator)}
+    result["restart"] = {"writes": after[1] - before[1], "requests": sum(after) - sum(before), "cpu_seconds": cpu(operator.pid), **memory(operator)}
     operator.terminate()
     operator.wait()
     (folder / "result.json").write_text(json.dumps(result))
@@ -239,9 +247,10 @@ def create(folder: Path, objects: list[dict[str, object]]) -> None:
         raise RuntimeError("objects were not made")
 
 
-def start(executable: Path, folder: Path) -> subprocess.Popen[bytes]:
+def start(wanted: argparse.Namespace, folder: Path) -> subprocess.Popen[bytes]:
     log = open(folder / "operator.log", "ab")
-    return subprocess.Popen([executable, "operator", "--image=foretoken:1", "--alone"], stdout=log, stderr=log)
+    command = [*shlex.split(wanted.wrap), wanted.operator, "operator", "--image=foretoken:1", "--alone"]
+    return subprocess.Popen(command, stdout=log, stderr=log)
 
 
 def amount(path: str) -> int:
@@ -282,9 +291,34 @@ def settle(log: Path) -> None:
         time.sleep(SILENCE)
 
 
-def cpu(process: subprocess.Popen[bytes]) -> float:
+def kinds_asked(log: Path) -> dict[str, int]:
+    """How often the operator has asked what, most often first."""
+    counts: collections.Counter[str] = collections.Counter()
+    with log.open() as lines:
+        for line in lines:
+            event = json.loads(line) if OPERATOR in line else {}
+            if event.get("userAgent") == OPERATOR:
+                about = event.get("objectRef", {})
+                counts["/".join(filter(None, (f"{event['verb']} {about.get('resource')}", about.get("subresource"))))] += 1
+    return dict(counts.most_common())
+
+
+def others() -> dict[str, float]:
+    """Seconds of processor time that the programs of the control plane have used."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            name, _, rest = (folder / "stat").read_text().rpartition(")")
+        except OSError:
+            continue
+        if int(rest.split()[1]) == os.getppid() and int(folder.name) != os.getpid():
+            found[name.partition("(")[2]] = cpu(int(folder.name))
+    return found
+
+
+def cpu(process: int) -> float:
     """Seconds of processor time it has used."""
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return round((int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), 2)
 
 

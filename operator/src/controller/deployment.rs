@@ -53,13 +53,16 @@ pub(super) async fn reconcile(
         resolved,
         refused,
     };
-    let mut known = object.as_ref().clone();
-    known.status = context.deployments.before(&known, known.status.clone());
-    let status = status::deployment(&known, &observed, Timestamp::now());
-    let before = known.status.as_ref();
     let told = &context.deployments;
-    context.tell(told, object.as_ref(), before, &status).await?;
-    context.ended_and_follows(object.as_ref(), failure, targets.is_some())
+    let before = told.before(object.as_ref(), object.status.as_ref());
+    let before = before.as_deref();
+    let status = status::deployment(&object, before, &observed, Timestamp::now());
+    let may_wait = failure.is_none();
+    let later = context
+        .tell(told, object.as_ref(), (before, &status), may_wait)
+        .await?;
+    let again = later.or(targets.map(|_| scale::PERIOD));
+    context.ended(object.as_ref(), failure, again)
 }
 
 impl Context {

@@ -60,13 +60,13 @@ pub(super) async fn reconcile(
         .hold(&object, context.has_consumers(&object))
         .await?;
     let owner = Owner::new(Kind::SpeculationEndpoint, &object.metadata);
-    let mut known = object.as_ref().clone();
-    known.status = context.endpoints.before(&known, known.status.clone());
+    let told = &context.endpoints;
+    let before = told.before(object.as_ref(), object.status.as_ref());
     let drafts = context.drafts(&owner);
     let count = context.count_of(&object, &owner, &drafts).await;
     let (wanted, decision) = match context.accepted(&object) {
         Ok(()) => {
-            let rolled = context.roll(&known, &owner, &drafts, count);
+            let rolled = context.roll(&object, before.as_deref(), (&owner, &drafts), count);
             (
                 context.wanted_of_endpoint(&object, &rolled, count),
                 Some(rolled.decision),
@@ -89,15 +89,19 @@ pub(super) async fn reconcile(
         figures: context.hearsay.endpoint(&owner.named()),
         is_simulated: context.is_simulated(object.spec.accelerator.as_ref()),
     };
-    let status = status::endpoint(&known, &observed, Timestamp::now());
-    let before = known.status.as_ref();
-    let told = &context.endpoints;
-    context.tell(told, object.as_ref(), before, &status).await?;
-    let next = context.ended_and_follows(object.as_ref(), failure, count.is_some())?;
-    Ok(match course {
-        Some(Course::Try) => Action::requeue(TRIAL),
-        _ => next,
-    })
+    let before = before.as_deref();
+    let status = status::endpoint(&object, before, &observed, Timestamp::now());
+    // What was decided is kept in the status, and is acted upon.
+    let is_decided = before.and_then(|before| before.rollout.as_ref()) == status.rollout.as_ref();
+    let may_wait = failure.is_none() && is_decided;
+    let later = context
+        .tell(told, object.as_ref(), (before, &status), may_wait)
+        .await?;
+    let next = match course {
+        Some(Course::Try) => Some(TRIAL),
+        _ => count.map(|_| scale::PERIOD),
+    };
+    context.ended(object.as_ref(), failure, later.or(next))
 }
 
 /// How long an endpoint stays that was `deleted` by the API server's clock, it being `now` by this

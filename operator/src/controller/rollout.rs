@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use foretoken_crds::SpeculationEndpoint;
-use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
-use kube::{ResourceExt as _, api::DynamicObject};
+use foretoken_crds::{SpeculationEndpoint, status::EndpointStatus};
+use k8s_openapi::jiff::Timestamp;
 
 use super::Context;
 use crate::{
@@ -12,10 +11,11 @@ use crate::{
     build::DRAFT,
     figures::Trial,
     hearsay::Whose,
-    object::{CANARY, MADE_OF, Made, TRACK},
+    object::{CANARY, Made},
     revision::Revision,
     rollout::{self, CanaryPods, Course, Decision, Given, Heard, Split},
-    status::{self, Workload},
+    status::Workload,
+    world::{self, KnownPod, Live},
 };
 
 /// The pods of an endpoint.
@@ -111,15 +111,15 @@ impl Context {
         };
         let pods = self.world.pods_of(owner, DRAFT);
         let fetching = self.hearsay.fetching(&Whose::Endpoint(owner.named()));
-        let workload = |live: &DynamicObject, is_canary: bool| {
-            let its = |pod: &&Arc<Pod>| pod.labels().contains_key(TRACK) == is_canary;
-            let mut workload = Workload::read(&live.data, live.metadata.generation);
-            let trouble = status::of_pods(pods.iter().filter(its).map(Arc::as_ref));
+        let workload = |live: &Live, is_canary: bool| {
+            let its = |pod: &&Arc<KnownPod>| pod.is_canary == is_canary;
+            let mut workload = live.workload.as_deref().cloned().unwrap_or_default();
+            let trouble = world::trouble(pods.iter().filter(its));
             workload.trouble = trouble.or(workload.trouble);
             workload.fetching = fetching;
             workload
         };
-        let made_of = |live: &DynamicObject| live.annotations().get(MADE_OF).cloned();
+        let made_of = |live: &Live| live.made_of.as_deref().map(str::to_owned);
         let serving = live(&name);
         let canary = live(&format!("{name}-{CANARY}"));
         Drafts {
@@ -131,13 +131,13 @@ impl Context {
         }
     }
 
-    /// What is done about the revisions of `object`, whose status was told as it has it.
-    /// There are to be `count` of them, if that is not what the spec says.
+    /// What is done about the revisions of `object`, of which `before` was told.
+    /// There are to be `count` drafts, if that is not what the spec says.
     pub(super) fn roll(
         &self,
         object: &SpeculationEndpoint,
-        owner: &Owner,
-        drafts: &Drafts,
+        before: Option<&EndpointStatus>,
+        (owner, drafts): (&Owner, &Drafts),
         count: Option<u32>,
     ) -> Rolled {
         let spec = &object.spec;
@@ -146,7 +146,6 @@ impl Context {
         let rollout = spec.rollout.unwrap_or_default();
         let share = rollout.canary.unwrap_or_default().share;
         let split = Split::of(count.or(spec.replicas).unwrap_or(1), share);
-        let before = object.status.as_ref();
         let before = before.and_then(|status| status.rollout.clone());
         let before = before.unwrap_or_default();
         let canary = drafts.trying(&wanted);

@@ -3,14 +3,10 @@
 use std::sync::PoisonError;
 
 use foretoken_crds::object::Scaling;
-use kube::{Resource, runtime::controller::Action};
+use kube::Resource;
 
 use super::{Context, key};
-use crate::{
-    failure::Failure,
-    scale::{PERIOD, Pressure},
-    status::Change,
-};
+use crate::{scale::Pressure, status::Change};
 
 /// A pool of `component`s whose number follows the load.
 pub(super) struct Pool<'a, M: Copy + Default> {
@@ -51,22 +47,6 @@ impl Context {
             self.announce(object, vec![change]).await;
         }
         replicas
-    }
-
-    /// An object was looked at, see [`Context::ended`]; one that `follows` the load is looked at
-    /// again soon.
-    pub(super) fn ended_and_follows<K: Resource<DynamicType = ()>>(
-        &self,
-        object: &K,
-        failure: Option<Failure>,
-        follows: bool,
-    ) -> Result<Action, Failure> {
-        let ended = self.ended(object, failure)?;
-        Ok(if follows {
-            Action::requeue(PERIOD)
-        } else {
-            ended
-        })
     }
 
     /// Forgets what was advised for an object that goes.

@@ -1,6 +1,16 @@
-//! Writes statuses, each once.
+//! Writes statuses, each once, and no more of them than say something.
+//!
+//! While a rollout settles, a status changes several times a second in ways that one word sums up in
+//! the end. What is summed up is gathered for [`GATHER`]; all else is told at once, but not more often
+//! than every [`PACE`].
 
-use std::{collections::HashMap, fmt::Debug, sync::Mutex, sync::PoisonError};
+use std::{
+    borrow::Cow,
+    collections::HashMap,
+    fmt::Debug,
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
 use kube::{
     Api, Client, Resource, ResourceExt as _,
@@ -11,55 +21,110 @@ use serde_json::json;
 
 use crate::{failure::Failure, object::OPERATOR};
 
-/// Statuses that were written and may not have come back through the watch yet, by the uid of the
-/// object, with the version of it that they were made from. Without them a second look at an old
-/// version would tell of the same change again.
+/// Least time between two writes of one status.
+const PACE: Duration = Duration::from_secs(1);
+/// How long what is not urgent waits for more.
+const GATHER: Duration = Duration::from_secs(2);
+/// How long what was written is remembered if it never comes back.
+const REMEMBERED: Duration = Duration::from_secs(600);
+
+/// What was told of objects, by their uids.
 #[derive(Debug)]
 pub(super) struct Told<S> {
-    written: Mutex<HashMap<String, (String, S)>>,
+    known: Mutex<HashMap<String, Last<S>>>,
+}
+
+/// What was told of one object last.
+#[derive(Debug)]
+struct Last<S> {
+    /// When it was looked at last.
+    at: Instant,
+    /// When its status was written.
+    written: Option<Instant>,
+    /// Since when there is something to tell.
+    news: Option<Instant>,
+    /// The status that was written and may not have come back through the watch yet, with the version
+    /// of the object that it was made from. Without it a second look at an old version would tell of
+    /// the same change again.
+    unseen: Option<(String, S)>,
 }
 
 impl<S> Default for Told<S> {
     fn default() -> Self {
         Self {
-            written: Mutex::default(),
+            known: Mutex::default(),
         }
     }
 }
 
 impl<S: Clone + PartialEq + Serialize> Told<S> {
-    /// The status of an object of this metadata: what was written after this version was read, else
-    /// `seen`.
-    pub(super) fn before<K: Resource>(&self, object: &K, seen: Option<S>) -> Option<S> {
-        let mut written = self.lock();
-        let uid = object.uid()?;
-        match written.get(&uid) {
-            Some((version, status)) if Some(version) == object.resource_version().as_ref() => {
-                Some(status.clone())
-            }
-            Some(_) => {
-                written.remove(&uid);
-                seen
-            }
-            None => seen,
+    /// The status of `object`: what was written after this version was read, else what was `seen`.
+    pub(super) fn before<'a, K: Resource>(
+        &self,
+        object: &K,
+        seen: Option<&'a S>,
+    ) -> Option<Cow<'a, S>> {
+        let mut known = self.lock();
+        let last = object.uid().and_then(|uid| known.get_mut(&uid));
+        let unseen = last.and_then(|last| {
+            let version = object.resource_version();
+            last.unseen = last
+                .unseen
+                .take()
+                .filter(|(known, _)| Some(known) == version.as_ref());
+            last.unseen.as_ref()
+        });
+        match unseen {
+            Some((_, status)) => Some(Cow::Owned(status.clone())),
+            None => seen.map(Cow::Borrowed),
         }
     }
 
-    /// Writes `status` if it is not what it was `before`.
+    /// How long news of `object` wait at `now`, if they do.
+    pub(super) fn wait<K: Resource>(
+        &self,
+        object: &K,
+        is_urgent: bool,
+        now: Instant,
+    ) -> Option<Duration> {
+        let mut known = self.lock();
+        known.retain(|_, last| now.saturating_duration_since(last.at) < REMEMBERED);
+        let last = known.entry(object.uid()?).or_insert_with(|| Last {
+            at: now,
+            written: None,
+            news: None,
+            unseen: None,
+        });
+        last.at = now;
+        let since = *last.news.get_or_insert(now);
+        let due = match last.written {
+            _ if !is_urgent => since + GATHER,
+            Some(written) => written + PACE,
+            None => now,
+        };
+        let wait = due.saturating_duration_since(now);
+        (!wait.is_zero()).then_some(wait)
+    }
+
+    /// There is nothing to tell of `object`.
+    pub(super) fn is_told<K: Resource>(&self, object: &K) {
+        let mut known = self.lock();
+        if let Some(last) = object.uid().and_then(|uid| known.get_mut(&uid)) {
+            last.news = None;
+        }
+    }
+
+    /// Writes `status`.
     pub(super) async fn tell<K>(
         &self,
         client: &Client,
         object: &K,
-        before: Option<&S>,
         status: &S,
-    ) -> Result<bool, Failure>
+    ) -> Result<(), Failure>
     where
         K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
         K: Clone + Debug + DeserializeOwned,
     {
-        if before == Some(status) {
-            return Ok(false);
-        }
         let name = object.name_any();
         let namespace = object.namespace().unwrap_or_default();
         let patch = json!({
@@ -79,9 +144,16 @@ impl<S: Clone + PartialEq + Serialize> Told<S> {
             source,
         })?;
         if let (Some(uid), Some(version)) = (object.uid(), object.resource_version()) {
-            self.lock().insert(uid, (version, status.clone()));
+            let now = Instant::now();
+            let last = Last {
+                at: now,
+                written: Some(now),
+                news: None,
+                unseen: Some((version, status.clone())),
+            };
+            self.lock().insert(uid, last);
         }
-        Ok(true)
+        Ok(())
     }
 
     /// The object is gone.
@@ -91,7 +163,64 @@ impl<S: Clone + PartialEq + Serialize> Told<S> {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, (String, S)>> {
-        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Last<S>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use foretoken_crds::{SpeculationEndpoint, status::EndpointStatus};
+
+    use super::*;
+
+    fn object(version: &str) -> SpeculationEndpoint {
+        serde_json::from_value(json!({
+            "metadata": {"name": "tiny", "uid": "u", "resourceVersion": version},
+            "spec": {"model": {"uri": "hf://a/b"}},
+        }))
+        .expect("valid")
+    }
+
+    fn written(at: Instant) -> Told<EndpointStatus> {
+        let last = Last {
+            at,
+            written: Some(at),
+            news: None,
+            unseen: Some(("1".to_owned(), EndpointStatus::default())),
+        };
+        Told {
+            known: Mutex::new([("u".to_owned(), last)].into()),
+        }
+    }
+
+    #[test]
+    fn what_was_written_counts_until_a_newer_version_is_seen() {
+        let told = written(Instant::now());
+        assert!(told.before(&object("1"), None).is_some());
+        let seen = EndpointStatus {
+            slots: Some(3),
+            ..EndpointStatus::default()
+        };
+        let before = told.before(&object("2"), Some(&seen));
+        assert_eq!(before.as_deref(), Some(&seen));
+        assert!(told.before(&object("1"), None).is_none(), "it is forgotten");
+    }
+
+    #[test]
+    fn the_first_is_told_at_once_and_what_is_summed_up_later_is_gathered() {
+        let (told, now) = (Told::<EndpointStatus>::default(), Instant::now());
+        assert_eq!(told.wait(&object("1"), true, now), None);
+        let told = written(now);
+        let wait = |is_urgent, after| told.wait(&object("2"), is_urgent, now + after);
+        let half = PACE / 2;
+        assert_eq!(wait(true, half), Some(half));
+        assert_eq!(wait(true, PACE), None);
+        // Since the first of them, however many follow.
+        assert_eq!(wait(false, PACE), GATHER.checked_sub(half));
+        assert_eq!(wait(false, half + GATHER), None);
+        told.is_told(&object("2"));
+        assert_eq!(wait(false, half + GATHER), Some(GATHER));
+        assert_eq!(wait(true, REMEMBERED * 2), None);
     }
 }

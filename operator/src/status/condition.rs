@@ -2,7 +2,9 @@
 
 use foretoken_crds::status::{
     DeploymentStatus, EndpointStatus,
-    condition::{ACCEPTED, ENDPOINTS_RESOLVED, PROGRESSING, ROLLED_OUT},
+    condition::{
+        ACCEPTED, ENDPOINTS_RESOLVED, PROGRESSING, READY, ROLLED_OUT, ROUTER_READY, TARGET_READY,
+    },
 };
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, Time},
@@ -164,9 +166,18 @@ pub struct Change {
 /// `False`. Of what is new, only what somebody has to correct.
 pub fn changes(before: &[Condition], after: &[Condition]) -> Vec<Change> {
     let mut changes = Vec::new();
+    let is_ready = |conditions: &[Condition]| {
+        let mut conditions = conditions.iter();
+        conditions.any(|one| one.type_ == READY && one.status == "True")
+    };
+    let has_become_ready = is_ready(after) && !is_ready(before);
     for new in after {
         let old = before.iter().find(|known| known.type_ == new.type_);
         let holds = new.status == "True";
+        if has_become_ready && holds && [TARGET_READY, ROUTER_READY].contains(&new.type_.as_str()) {
+            // It says so.
+            continue;
+        }
         let is_told = match old {
             // What was not known and is well surprises nobody.
             Some(old) if old.status == "Unknown" && holds => false,
@@ -184,6 +195,19 @@ pub fn changes(before: &[Condition], after: &[Condition]) -> Vec<Change> {
         }
     }
     changes
+}
+
+/// Whether people should hear of the changes from `before` to `after` at once: a condition turned that
+/// no other sums up, or the object was edited.
+pub fn is_urgent(before: &[Condition], after: &[Condition]) -> bool {
+    const SUMMED_UP: [&str; 3] = [TARGET_READY, ROUTER_READY, PROGRESSING];
+    after.iter().any(|new| {
+        let old = before.iter().find(|known| known.type_ == new.type_);
+        old.is_none_or(|old| {
+            let has_turned = old.status != new.status && !SUMMED_UP.contains(&new.type_.as_str());
+            has_turned || old.observed_generation != new.observed_generation
+        })
+    })
 }
 
 #[cfg(test)]
@@ -220,6 +244,29 @@ mod tests {
         let told = changes(&other, &ready);
         assert_eq!((told.len(), told[0].is_warning), (1, false));
         assert!(changes(&ready, &first)[0].is_warning);
+    }
+
+    #[test]
+    fn readiness_of_components_is_summed_up_in_that_of_the_whole() {
+        let set = |ready: &[(&str, bool)]| {
+            let mut conditions = Conditions::new(&[], Timestamp::UNIX_EPOCH, Some(1));
+            for (kind, holds) in ready {
+                conditions.set(kind, *holds, "R", "m");
+            }
+            conditions.finish()
+        };
+        let none = set(&[(TARGET_READY, false), (ROUTER_READY, false), (READY, false)]);
+        let half = set(&[(TARGET_READY, true), (ROUTER_READY, false), (READY, false)]);
+        let all = set(&[(TARGET_READY, true), (ROUTER_READY, true), (READY, true)]);
+        assert!(is_urgent(&[], &none), "it is new");
+        assert!(!is_urgent(&none, &half));
+        assert_eq!(changes(&none, &half).len(), 1);
+        assert!(is_urgent(&half, &all) && is_urgent(&all, &half));
+        let told = changes(&none, &all);
+        assert_eq!((told.len(), told[0].note.as_str()), (1, "Ready: m"));
+        let mut edited = all.clone();
+        edited[0].observed_generation = Some(2);
+        assert!(is_urgent(&all, &edited));
     }
 
     #[test]

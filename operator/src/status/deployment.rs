@@ -43,13 +43,14 @@ pub struct Observed {
     pub is_simulated: bool,
 }
 
-/// What is told about `object`.
+/// What is told about `object`, whose status was `before`, whatever `object` itself says of that.
 pub fn deployment(
     object: &SpecDecodeDeployment,
+    before: Option<&DeploymentStatus>,
     observed: &Observed,
     now: Timestamp,
 ) -> DeploymentStatus {
-    let before = object.status.clone().unwrap_or_default();
+    let before = before.cloned().unwrap_or_default();
     let generation = object.metadata.generation;
     let target = observed.target.clone().unwrap_or_default();
     let router = observed.router.clone().unwrap_or_default();

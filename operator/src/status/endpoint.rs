@@ -36,13 +36,14 @@ pub struct ObservedEndpoint {
     pub rollout: Option<Decision>,
 }
 
-/// What is told about `object`.
+/// What is told about `object`, whose status was `before`, whatever `object` itself says of that.
 pub fn endpoint(
     object: &SpeculationEndpoint,
+    before: Option<&EndpointStatus>,
     observed: &ObservedEndpoint,
     now: Timestamp,
 ) -> EndpointStatus {
-    let before = object.status.clone().unwrap_or_default();
+    let before = before.cloned().unwrap_or_default();
     let generation = object.metadata.generation;
     let mut conditions = Conditions::new(&before.conditions, now, generation);
     conditions.accepted(observed.refused.as_ref(), observed.is_simulated);
@@ -133,16 +134,14 @@ mod tests {
 
     use super::*;
 
-    fn object(status: Option<EndpointStatus>) -> SpeculationEndpoint {
+    fn object() -> SpeculationEndpoint {
         let object = json!({
             "apiVersion": "foretoken.io/v1alpha1",
             "kind": "SpeculationEndpoint",
             "metadata": {"name": "tiny", "namespace": "drafts", "generation": 1},
             "spec": {"model": {"uri": "hf://a/b"}, "slotsPerReplica": 8},
         });
-        let mut object: SpeculationEndpoint = serde_json::from_value(object).expect("valid");
-        object.status = status;
-        object
+        serde_json::from_value(object).expect("valid")
     }
 
     fn observed(ready: u32, figures: Option<EndpointFigures>) -> ObservedEndpoint {
@@ -172,8 +171,8 @@ mod tests {
         }
     }
 
-    fn told(before: Option<EndpointStatus>, observed: &ObservedEndpoint) -> EndpointStatus {
-        endpoint(&object(before), observed, Timestamp::UNIX_EPOCH)
+    fn told(before: Option<&EndpointStatus>, observed: &ObservedEndpoint) -> EndpointStatus {
+        endpoint(&object(), before, observed, Timestamp::UNIX_EPOCH)
     }
 
     #[test]
@@ -188,9 +187,9 @@ mod tests {
             slots: 3,
         };
         assert_eq!(first.consumers, [consumer]);
-        let second = told(Some(first.clone()), &observed(1, None));
+        let second = told(Some(&first), &observed(1, None));
         assert_eq!(second, first);
-        let gone = told(Some(first), &observed(0, None));
+        let gone = told(Some(&first), &observed(0, None));
         assert_eq!((gone.slots_in_use, gone.consumers.len()), (Some(0), 0));
     }
 

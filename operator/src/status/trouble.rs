@@ -19,19 +19,8 @@ pub struct Trouble {
     pub message: String,
 }
 
-/// What keeps the pods of a component from serving, if anything does: of several troubles the one
-/// that comes first in the life of a pod.
-pub fn of_pods<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> Option<Trouble> {
-    let troubled = pods.into_iter().filter_map(|pod| {
-        let (rank, trouble) = of_pod(pod)?;
-        Some((rank, pod.metadata.name.clone(), trouble))
-    });
-    let first = troubled.min_by(|(a, a_name, _), (b, b_name, _)| (a, a_name).cmp(&(b, b_name)));
-    first.map(|(_, _, trouble)| trouble)
-}
-
-/// What keeps one pod from serving, and how early in its life.
-fn of_pod(pod: &Pod) -> Option<(u32, Trouble)> {
+/// What keeps one pod from serving, and how early in its life that is.
+pub fn of_pod(pod: &Pod) -> Option<(u32, Trouble)> {
     let status = pod.status.as_ref()?;
     if pod.metadata.deletion_timestamp.is_some() {
         return None;

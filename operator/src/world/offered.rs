@@ -10,6 +10,8 @@ use kube::{
 };
 use tokio::{sync::watch, time::sleep};
 
+use super::Live;
+
 /// How often a kind is looked for.
 const LOOK: Duration = Duration::from_secs(10);
 
@@ -31,7 +33,7 @@ pub(crate) enum Offer {
 pub(super) async fn follow(
     api: Api<DynamicObject>,
     following: impl Future<Output = ()>,
-    seen: Store<DynamicObject>,
+    seen: Store<Live>,
     told: watch::Sender<Offer>,
     ring: impl Fn(),
 ) {

@@ -5,9 +5,7 @@ use std::{
     sync::{PoisonError, RwLock},
 };
 
-use kube::ResourceExt;
-
-use crate::object::{Made, OF_DEPLOYMENT, OF_ENDPOINT, Owner};
+use crate::object::{Made, Owner};
 
 /// Names of what was made, by whom it was made for: without, whoever looks for what is an object's
 /// would look at what is all objects'.
@@ -25,35 +23,42 @@ pub(super) enum Sort {
 }
 
 impl Owned {
-    /// Notes an object that came, changed or went.
-    pub(super) fn note(&self, sort: Sort, object: &impl ResourceExt, gone: bool) {
-        let Some(namespace) = object.namespace() else {
-            return;
-        };
-        for label in [OF_DEPLOYMENT, OF_ENDPOINT] {
-            let Some(owner) = object.labels().get(label) else {
-                continue;
-            };
-            let key = (label, namespace.clone(), owner.clone());
-            let item = (sort, object.name_any());
-            let mut owned = self.0.write().unwrap_or_else(PoisonError::into_inner);
-            if !gone {
-                owned.entry(key).or_default().insert(item);
-            } else if let Some(items) = owned.get_mut(&key) {
-                items.remove(&item);
-                if items.is_empty() {
-                    owned.remove(&key);
-                }
+    /// Notes an object that came, changed or went; its `owner` by label, namespace and name.
+    pub(super) fn note(
+        &self,
+        label: &'static str,
+        (namespace, owner): (&str, &str),
+        (sort, name): (Sort, &str),
+        gone: bool,
+    ) {
+        let key = (label, namespace.to_owned(), owner.to_owned());
+        let item = (sort, name.to_owned());
+        let mut owned = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if !gone {
+            owned.entry(key).or_default().insert(item);
+        } else if let Some(items) = owned.get_mut(&key) {
+            items.remove(&item);
+            if items.is_empty() {
+                owned.remove(&key);
             }
         }
     }
 
+    /// Whether `owner` has nothing.
+    pub(super) fn is_empty(&self, owner: &Owner) -> bool {
+        let owned = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        !owned.contains_key(&key(owner))
+    }
+
     /// Names of what `owner` has; some of them may be gone.
     pub(super) fn of(&self, owner: &Owner, sort: Sort) -> Vec<String> {
-        let key = (owner.label(), owner.namespace.clone(), owner.name.clone());
         let owned = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let items = owned.get(&key).into_iter().flatten();
+        let items = owned.get(&key(owner)).into_iter().flatten();
         let same = items.filter(|(known, _)| *known == sort);
         same.map(|(_, name)| name.clone()).collect()
     }
+}
+
+fn key(owner: &Owner) -> OwnerKey {
+    (owner.label(), owner.namespace.clone(), owner.name.clone())
 }

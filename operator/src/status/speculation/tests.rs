@@ -6,7 +6,7 @@ use serde_json::json;
 use super::*;
 use crate::{resolve::Resolved, status::deployment};
 
-fn object(kind: &str, before: Option<DeploymentStatus>) -> SpecDecodeDeployment {
+fn object(kind: &str) -> SpecDecodeDeployment {
     let object = json!({
         "apiVersion": "foretoken.io/v1alpha1",
         "kind": "SpecDecodeDeployment",
@@ -16,9 +16,7 @@ fn object(kind: &str, before: Option<DeploymentStatus>) -> SpecDecodeDeployment 
             "speculation": {"policy": {"type": kind}, "onLoss": "Local"},
         },
     });
-    let mut object: SpecDecodeDeployment = serde_json::from_value(object).expect("valid");
-    object.status = before;
-    object
+    serde_json::from_value(object).expect("valid")
 }
 
 fn used(name: &str, ready: bool) -> UsedEndpoint {
@@ -46,7 +44,7 @@ fn heard(links: &[(&str, usize, Option<&str>)]) -> DeploymentFigures {
 }
 
 fn told(
-    before: Option<DeploymentStatus>,
+    before: Option<&DeploymentStatus>,
     endpoints: &[UsedEndpoint],
     figures: Option<DeploymentFigures>,
 ) -> DeploymentStatus {
@@ -56,7 +54,7 @@ fn told(
         figures,
         ..Observed::default()
     };
-    deployment(&object("SSD", before), &observed, Timestamp::UNIX_EPOCH)
+    deployment(&object("SSD"), before, &observed, Timestamp::UNIX_EPOCH)
 }
 
 /// State and reason, then status and message of a condition.
@@ -126,7 +124,7 @@ fn what_was_heard_is_kept_while_nothing_is() {
     let speculation = first.speculation.clone().expect("told");
     assert_eq!(speculation.acceptance_length, Some(3.5));
     assert_eq!(speculation.hit_rate, Some(0.8));
-    assert_eq!(told(Some(first.clone()), &endpoints, None), first);
+    assert_eq!(told(Some(&first), &endpoints, None), first);
 }
 
 #[test]
@@ -168,7 +166,8 @@ fn the_state_follows_links_where_they_are_known() {
 fn without_drafts_nothing_is_amiss() {
     let observed = Observed::default();
     let status = deployment(
-        &object("Autoregressive", None),
+        &object("Autoregressive"),
+        None,
         &observed,
         Timestamp::UNIX_EPOCH,
     );

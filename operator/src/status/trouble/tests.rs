@@ -31,7 +31,7 @@ fn ended(name: &str, reason: &str, message: &str) -> Value {
 
 /// Reason and message of a pod in this status.
 fn told(status: &Value) -> (&'static str, String) {
-    let trouble = of_pods([&pod(status)]).expect("a trouble");
+    let (_, trouble) = of_pod(&pod(status)).expect("a trouble");
     (trouble.reason, trouble.message)
 }
 
@@ -177,10 +177,10 @@ fn pods_that_serve_start_or_go_have_no_trouble() {
         json!({"phase": "Pending", "initContainerStatuses": container("model", &json!({"terminated": {"exitCode": 0}}), &json!({}))}),
         json!({}),
     ] {
-        assert_eq!(of_pods([&pod(&status)]), None, "{status}");
+        assert_eq!(of_pod(&pod(&status)), None, "{status}");
     }
     let mut going = pod(&json!({"containerStatuses": crashed}));
     going.metadata.deletion_timestamp =
         serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
-    assert_eq!(of_pods([&going]), None);
+    assert_eq!(of_pod(&going), None);
 }

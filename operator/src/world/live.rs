@@ -1,0 +1,190 @@
+//! What is kept of an object that was made. A cluster has many, and little of them is ever looked at.
+
+use std::{
+    borrow::Cow,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use kube::{
+    ResourceExt as _,
+    api::{DynamicObject, ObjectMeta},
+    runtime::reflector::Lookup,
+};
+use serde_json::{Value, json};
+
+use crate::{
+    object::{APPLIED, MADE_OF, Made, OF_DEPLOYMENT, OF_ENDPOINT},
+    status::Workload,
+};
+
+/// An object that was made, as the cluster has it.
+#[derive(Clone, Debug)]
+pub(crate) struct Live {
+    pub(crate) name: String,
+    pub(crate) namespace: String,
+    /// What tells it from an earlier one of the same name.
+    pub(crate) uid: Option<String>,
+    /// Whether it is being deleted.
+    pub(crate) is_leaving: bool,
+    /// What its pods are like, if it has pods.
+    pub(crate) workload: Option<Box<Workload>>,
+    /// The revision that its pods have, if it is of drafts.
+    pub(crate) made_of: Option<Box<str>>,
+    /// Digest of what was applied last.
+    applied: Option<String>,
+    /// Whom it was made for: the values of the labels [`OF_DEPLOYMENT`] and [`OF_ENDPOINT`].
+    made_for: [Option<String>; 2],
+    /// All that comparing needs, as JSON, until it was compared: the digest says the rest from then
+    /// on. Parsed it would take ten times as much memory.
+    unread: Arc<Mutex<Option<Box<str>>>>,
+}
+
+impl Live {
+    /// What is kept of `object`.
+    pub(super) fn of(kind: Made, object: DynamicObject) -> Self {
+        let label = |label: &str| object.labels().get(label).cloned();
+        let made_for = [label(OF_DEPLOYMENT), label(OF_ENDPOINT)];
+        let applied = object.annotations().get(APPLIED).cloned();
+        let made_of = object.annotations().get(MADE_OF);
+        let made_of = made_of.map(|made_of| made_of.as_str().into());
+        let DynamicObject {
+            metadata, mut data, ..
+        } = object;
+        let workload = match kind {
+            Made::Deployment => Some(Workload::read(&data, metadata.generation)),
+            Made::LeaderWorkerSet => Some(Workload::of_groups(&data)),
+            _ => None,
+        };
+        let compared = json!({
+            "name": metadata.name,
+            "namespace": metadata.namespace,
+            "labels": metadata.labels,
+            "annotations": metadata.annotations,
+            "ownerReferences": metadata.owner_references,
+        });
+        if let Some(fields) = data.as_object_mut() {
+            fields.remove("status");
+            fields.insert("metadata".to_owned(), compared);
+        }
+        let ObjectMeta {
+            name,
+            namespace,
+            uid,
+            deletion_timestamp,
+            ..
+        } = metadata;
+        Self {
+            name: name.unwrap_or_default(),
+            namespace: namespace.unwrap_or_default(),
+            uid,
+            is_leaving: deletion_timestamp.is_some(),
+            workload: workload.map(Box::new),
+            made_of,
+            applied,
+            made_for,
+            unread: Arc::new(Mutex::new(Some(data.to_string().into_boxed_str()))),
+        }
+    }
+
+    /// Digest of what was applied last.
+    pub(crate) fn applied(&self) -> Option<&str> {
+        self.applied.as_deref()
+    }
+
+    /// All that it says beside its status, unless that was found to be what was applied.
+    pub(crate) fn unread(&self) -> Option<Value> {
+        let text = self.text();
+        text.as_deref()
+            .map(|text| serde_json::from_str(text).unwrap_or_default())
+    }
+
+    /// It says what was applied.
+    pub(crate) fn is_as_applied(&self) {
+        *self.text() = None;
+    }
+
+    /// Labels that say whom it was made for, with their values.
+    pub(crate) fn made_for(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let labels = [OF_DEPLOYMENT, OF_ENDPOINT].into_iter();
+        let pairs = labels.zip(&self.made_for);
+        pairs.filter_map(|(label, owner)| Some((label, owner.as_deref()?)))
+    }
+
+    fn text(&self) -> MutexGuard<'_, Option<Box<str>>> {
+        self.unread.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lookup for Live {
+    type DynamicType = Made;
+
+    fn kind(made: &Made) -> Cow<'_, str> {
+        made.resource().kind.into()
+    }
+
+    fn group(made: &Made) -> Cow<'_, str> {
+        made.resource().group.into()
+    }
+
+    fn version(made: &Made) -> Cow<'_, str> {
+        made.resource().version.into()
+    }
+
+    fn plural(made: &Made) -> Cow<'_, str> {
+        made.resource().plural.into()
+    }
+
+    fn name(&self) -> Option<Cow<'_, str>> {
+        Some(self.name.as_str().into())
+    }
+
+    fn namespace(&self) -> Option<Cow<'_, str>> {
+        Some(self.namespace.as_str().into())
+    }
+
+    fn resource_version(&self) -> Option<Cow<'_, str>> {
+        None
+    }
+
+    fn uid(&self) -> Option<Cow<'_, str>> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_found_as_applied_takes_no_room_any_more_and_its_pods_are_known_still() {
+        let object = json!({
+            "apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": {
+                "name": "story-target", "namespace": "chat", "uid": "u", "generation": 2,
+                "labels": {OF_DEPLOYMENT: "story"}, "annotations": {APPLIED: "d"},
+                "managedFields": [{"manager": "somebody"}],
+            },
+            "spec": {"replicas": 2},
+            "status": {"observedGeneration": 2, "replicas": 2, "readyReplicas": 1},
+        });
+        let object = serde_json::from_value(object).expect("an object");
+        let live = Live::of(Made::Deployment, object);
+        assert_eq!(live.applied(), Some("d"));
+        assert_eq!(
+            live.made_for().collect::<Vec<_>>(),
+            [(OF_DEPLOYMENT, "story")]
+        );
+        let said = live.unread().expect("nobody has compared it");
+        assert_eq!(said["spec"], json!({"replicas": 2}));
+        assert_eq!(said["metadata"]["labels"][OF_DEPLOYMENT], "story");
+        assert_eq!(
+            (said.get("status"), said["metadata"].get("managedFields")),
+            (None, None)
+        );
+        // Clones are the same object.
+        live.clone().is_as_applied();
+        assert_eq!(live.unread(), None);
+        let workload = live.workload.as_ref().expect("it has pods");
+        assert_eq!((workload.ready, workload.is_seen), (1, true));
+    }
+}
