@@ -2,7 +2,7 @@
 //!
 //! As a `HorizontalPodAutoscaler` does it, so that nobody has to learn another way: replicas are
 //! multiplied by what a metric is over what it should be, a tenth more or less is left alone, more
-//! are made at once, and fewer when for [`CALM`] never more were advised. Figures are the operator's
+//! are made at once, and fewer when for five minutes never more were advised. Figures are the operator's
 //! own, so a cluster needs no adapter of metrics.
 
 use std::{collections::VecDeque, fmt, time::Duration};
