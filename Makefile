@@ -22,7 +22,7 @@ up:
 	exec $(CARGO_TARGET_DIR)/release/foretoken up -f $(MODEL) --port $(PORT)
 
 # Ends with the closing lines of the Rust tests.
-test: format lint doc script-test cluster-test telemetry-test client-test rust-test
+test: format lint doc script-test api-test telemetry-test client-test rust-test
 
 format:
 	cargo fmt --all --check
