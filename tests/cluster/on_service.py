@@ -105,12 +105,17 @@ def identities(pod: dict) -> set[str]:
 
 def served(pod: dict) -> float:
     """Tokens of the prompts that a target has taken since it started; none once it is gone."""
+    return metric(pod, "vllm:prompt_tokens_total")
+
+
+def metric(pod: dict, name: str) -> float:
+    """What a pod says of itself by that name, summed over labels; 0 once it is gone."""
     try:
         with urllib.request.urlopen(f"http://{pod['status']['podIP']}:9100/metrics", timeout=1) as answer:
             lines = answer.read().decode().splitlines()
     except (OSError, KeyError):
         return 0.0
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("vllm:prompt_tokens_total"))
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
 
 def is_ready(pod: dict) -> bool:
@@ -348,7 +353,11 @@ class OnService(unittest.TestCase):
             operator()
             eventually(lambda: all(after != before[name] for name, after in certified().items()))
             time.sleep(NODES)
-            return delete(POOL, "draft")
+            gone = delete(POOL, "draft")
+            # Connections that are up say nothing of new certificates.
+            new = lambda: [pod for pod in pods(POOL).values() if not identities(pod) & gone]
+            eventually(lambda: sum(metric(pod, "foretoken_links{") for pod in new()) == len(SHARING))
+            return gone
 
         def succeed() -> set[str]:
             """A successor of the authority that is asked for, and signs as if a day had passed."""
