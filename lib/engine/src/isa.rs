@@ -22,7 +22,7 @@ pub enum Isa {
     Avx512Vnni,
     /// AVX-512 with VNNI and BF16: bf16 weights by `vdpbf16ps`, activations rounded to bf16.
     Avx512Bf16,
-    /// AMX tiles for bf16 weights, everything else (int8 too) as [`Isa::Avx512Bf16`].
+    /// AMX tiles for bf16 and int8 weights, everything else as [`Isa::Avx512Bf16`].
     Amx,
 }
 

@@ -2,6 +2,9 @@
 
 use super::memory::Buffer;
 
+/// Rows that buffers of reduced forms are padded to: those of an AMX tile.
+pub(super) const TILE_ROWS: usize = 16;
+
 /// Rows of f32 with their bf16 or int8 form, which is made once, at the first layer that wants
 /// it, and reused by all layers that read the same rows (Q, K and V; gate and up).
 #[derive(Clone, Debug, Default)]
@@ -12,7 +15,8 @@ pub struct Activations {
     /// bf16 form: stride [`Activations::padded_cols`], rows padded to 16, zeros in between.
     pub(super) bf16: Buffer<u16>,
     pub(super) bf16_ready: bool,
-    /// int8 form: stride [`Activations::padded_cols`], with one scale per row and group.
+    /// int8 form: stride [`Activations::padded_cols`], rows padded to 16, with one scale per row and
+    /// group.
     pub(super) int8: Buffer<u8>,
     pub(super) int8_scales: Buffer<f32>,
     pub(super) int8_ready: bool,

@@ -238,10 +238,11 @@ impl PackedLinear {
     /// Panels that a task has at least: narrow ones, and those of the tile unit, are taken in pairs.
     /// A layer of few panels is not divided evenly by more than it needs.
     fn task_panels(&self) -> usize {
-        if self.panel > LANES && self.format != Format::Amx {
-            1
-        } else {
+        let is_for_tiles = self.isa == Isa::Amx && self.format != Format::F32;
+        if self.panel == LANES || is_for_tiles {
             tile::GROUP
+        } else {
+            1
         }
     }
 }

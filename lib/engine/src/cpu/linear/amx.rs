@@ -1,11 +1,11 @@
-//! bf16 panels against activations rounded to bf16, by AMX tiles.
+//! Panels against activations by AMX tiles: bf16 by bf16, int8 by int8.
 //!
 //! A tile of 16 rows costs what one row costs, so verification is free up to 16 rows. Panels have
-//! the layout of the vector path: a weight tile is 16 pairs of inputs of half a panel, its lines
-//! 128 bytes apart. An output is a chain of tile products over the inputs in order, whatever the
-//! rows around it.
+//! the layout of the vector paths: a weight tile is 16 pairs (bf16) or quads (int8) of inputs of half
+//! a panel, its lines 128 bytes apart. An output is a chain of tile products over the inputs in order,
+//! whatever the rows around it.
 //!
-//! The walk is generic over the tile unit: tests run it on an emulation of the instructions
+//! The walks are generic over the tile unit: tests run them on an emulation of the instructions
 //! (Intel's architecture extensions reference), so that packing, addresses and edges are checked
 //! on machines without the unit. What only such a machine checks is the instructions themselves.
 
@@ -15,14 +15,15 @@
     expect(dead_code, reason = "other processors have no such unit")
 )]
 
-use std::ops::Range;
+mod bf16;
+mod int8;
+
+use std::{array, ops::Range};
 
 use super::Job;
 
 /// Rows of a tile, and vectors of 16 outputs.
 const SIDE: usize = 16;
-/// Inputs of a tile.
-const DEPTH: usize = 32;
 /// Bytes between the lines of a weight tile: a panel's line.
 const LINE: usize = 128;
 
@@ -37,155 +38,62 @@ trait Unit {
     unsafe fn load<const T: usize>(&mut self, from: *const u8, stride: usize);
     /// Adds the bf16 products of tiles `A` (rows by inputs) and `B` (inputs by outputs) to `C`.
     unsafe fn dot<const C: usize, const A: usize, const B: usize>(&mut self);
-    /// Stores tile `T`, lines of 16 f32 one after the other.
-    unsafe fn store<const T: usize>(&mut self, to: *mut f32);
+    /// Adds the products of unsigned bytes `A` (rows by inputs) and signed ones `B` to `C`, in i32.
+    unsafe fn dot_bytes<const C: usize, const A: usize, const B: usize>(&mut self);
+    /// Stores tile `T`, lines of 16 values of 4 bytes one after the other.
+    unsafe fn store<const T: usize>(&mut self, to: *mut u8);
 }
 
-/// Multiplies some panels with all rows.
-#[inline(always)]
-unsafe fn walk<U: Unit>(unit: &mut U, job: &Job<'_>, panels: Range<usize>) {
-    let rows = job.x.rows();
-    // SAFETY: panels and rows exist (the caller's contract), and the bf16 form is padded to
-    // whole tiles.
-    unsafe {
-        let mut panel = panels.start;
-        while panel < panels.end {
-            let two_panels = rows <= SIDE && panel + 1 < panels.end;
-            if two_panels {
-                one_by_four(unit, job, panel);
-                panel += 2;
-                continue;
+/// Where a vector of outputs goes, row by row.
+struct Output<'a> {
+    first: *mut f32,
+    /// From row to row.
+    stride: usize,
+    bias: Option<&'a [f32; SIDE]>,
+    /// How many of them are output.
+    lanes: usize,
+}
+
+impl<'a> Output<'a> {
+    /// Of vector number `vector`, from `row` on.
+    ///
+    /// # Safety
+    /// As for [`Job::run`]; the row exists, and so does the panel.
+    #[inline(always)]
+    unsafe fn of(job: &Job<'a>, vector: usize, row: usize) -> Self {
+        let output = vector * SIDE;
+        let bias = job.w.bias.get(output..);
+        Self {
+            // Past the end where nothing of it is output.
+            first: job.y.wrapping_add(row * job.w.outputs + output),
+            stride: job.w.outputs,
+            bias: bias.and_then(<[f32]>::first_chunk),
+            lanes: job.w.outputs.saturating_sub(output).min(SIDE),
+        }
+    }
+
+    /// Writes row `r` of them.
+    ///
+    /// # Safety
+    /// As for [`Output::of`].
+    #[inline(always)]
+    unsafe fn put(&self, r: usize, mut sums: [f32; SIDE]) {
+        if let Some(bias) = self.bias {
+            sums = array::from_fn(|lane| sums[lane] + bias[lane]);
+        }
+        let to = self.first.wrapping_add(r * self.stride);
+        // SAFETY: these lanes of the row are output.
+        unsafe {
+            if self.lanes == SIDE {
+                to.cast::<[f32; SIDE]>().write_unaligned(sums);
+            } else {
+                to.copy_from_nonoverlapping(sums.as_ptr(), self.lanes);
             }
-            for row in (0..rows).step_by(2 * SIDE) {
-                if rows - row > SIDE {
-                    two_by_two(unit, job, panel, row);
-                } else {
-                    one_by_two(unit, job, panel, row);
-                }
-            }
-            panel += 1;
         }
     }
 }
 
-/// First weight tile of a panel and first activation tile of a row, with its stride in bytes.
-#[inline(always)]
-fn operands(job: &Job<'_>, panel: usize, row: usize) -> (*const u8, *const u8, usize) {
-    let stride = job.x.padded_cols() * 2;
-    let weights = job.w.data[panel * job.w.panel_bytes..].as_ptr();
-    (
-        weights,
-        job.x.bf16[row * stride / 2..].as_ptr().cast(),
-        stride,
-    )
-}
-
-/// Up to 16 rows with two panels.
-#[inline(always)]
-unsafe fn one_by_four<U: Unit>(unit: &mut U, job: &Job<'_>, panel: usize) {
-    let (weights, x, stride) = operands(job, panel, 0);
-    // SAFETY: the caller's contract; all offsets stay within the two panels and the padded rows.
-    unsafe {
-        unit.zero::<0>();
-        unit.zero::<1>();
-        unit.zero::<2>();
-        unit.zero::<3>();
-        let next = weights.add(job.w.panel_bytes);
-        for i in 0..job.w.inputs.div_ceil(DEPTH) {
-            let at = i * SIDE * LINE;
-            unit.load::<4>(x.add(i * DEPTH * 2), stride);
-            unit.load::<5>(weights.add(at), LINE);
-            unit.dot::<0, 4, 5>();
-            unit.load::<6>(weights.add(at + LINE / 2), LINE);
-            unit.dot::<1, 4, 6>();
-            unit.load::<7>(next.add(at), LINE);
-            unit.dot::<2, 4, 7>();
-            unit.load::<5>(next.add(at + LINE / 2), LINE);
-            unit.dot::<3, 4, 5>();
-        }
-        put::<U, 0>(unit, job, panel * 2, 0);
-        put::<U, 1>(unit, job, panel * 2 + 1, 0);
-        put::<U, 2>(unit, job, panel * 2 + 2, 0);
-        put::<U, 3>(unit, job, panel * 2 + 3, 0);
-    }
-}
-
-/// Up to 16 rows with one panel.
-#[inline(always)]
-unsafe fn one_by_two<U: Unit>(unit: &mut U, job: &Job<'_>, panel: usize, row: usize) {
-    let (weights, x, stride) = operands(job, panel, row);
-    // SAFETY: the caller's contract.
-    unsafe {
-        unit.zero::<0>();
-        unit.zero::<1>();
-        for i in 0..job.w.inputs.div_ceil(DEPTH) {
-            let at = i * SIDE * LINE;
-            unit.load::<4>(x.add(i * DEPTH * 2), stride);
-            unit.load::<5>(weights.add(at), LINE);
-            unit.dot::<0, 4, 5>();
-            unit.load::<6>(weights.add(at + LINE / 2), LINE);
-            unit.dot::<1, 4, 6>();
-        }
-        put::<U, 0>(unit, job, panel * 2, row);
-        put::<U, 1>(unit, job, panel * 2 + 1, row);
-    }
-}
-
-/// 17 to 32 rows with one panel.
-#[inline(always)]
-unsafe fn two_by_two<U: Unit>(unit: &mut U, job: &Job<'_>, panel: usize, row: usize) {
-    let (weights, x, stride) = operands(job, panel, row);
-    // SAFETY: the caller's contract.
-    unsafe {
-        unit.zero::<0>();
-        unit.zero::<1>();
-        unit.zero::<2>();
-        unit.zero::<3>();
-        let below = x.add(SIDE * stride);
-        for i in 0..job.w.inputs.div_ceil(DEPTH) {
-            let at = i * SIDE * LINE;
-            unit.load::<4>(x.add(i * DEPTH * 2), stride);
-            unit.load::<6>(weights.add(at), LINE);
-            unit.dot::<0, 4, 6>();
-            unit.load::<7>(weights.add(at + LINE / 2), LINE);
-            unit.dot::<1, 4, 7>();
-            unit.load::<5>(below.add(i * DEPTH * 2), stride);
-            unit.dot::<2, 5, 6>();
-            unit.dot::<3, 5, 7>();
-        }
-        put::<U, 0>(unit, job, panel * 2, row);
-        put::<U, 1>(unit, job, panel * 2 + 1, row);
-        put::<U, 2>(unit, job, panel * 2, row + SIDE);
-        put::<U, 3>(unit, job, panel * 2 + 1, row + SIDE);
-    }
-}
-
-/// Writes what of tile `T` is output: `vector` counts 16 outputs.
-#[inline(always)]
-unsafe fn put<U: Unit, const T: usize>(unit: &mut U, job: &Job<'_>, vector: usize, row: usize) {
-    let mut sums = [0.0_f32; SIDE * SIDE];
-    let first = vector * SIDE;
-    let lanes = job.w.outputs.saturating_sub(first).min(SIDE);
-    // SAFETY: `sums` holds a tile; rows and outputs are in range.
-    unsafe {
-        unit.store::<T>(sums.as_mut_ptr());
-        for (r, sums) in sums
-            .chunks_exact_mut(SIDE)
-            .take(job.x.rows() - row)
-            .enumerate()
-        {
-            if let Some(bias) = job.w.bias.get(first..first + SIDE) {
-                for (sum, bias) in sums.iter_mut().zip(bias) {
-                    *sum += bias;
-                }
-            }
-            let to = job.y.add((row + r) * job.w.outputs + first);
-            to.copy_from_nonoverlapping(sums.as_ptr(), lanes);
-        }
-    }
-}
-
-/// Multiplies some panels with all rows.
+/// Multiplies some panels of bf16 with all rows.
 ///
 /// # Safety
 /// As for [`Job::run`], with the bf16 form made.
@@ -198,14 +106,27 @@ pub(super) unsafe fn run(job: &Job<'_>, panels: Range<usize>) {
     }
 }
 
-/// Multiplies some panels with all rows.
+/// Multiplies some panels of bf16 with all rows.
 ///
 /// # Safety
 /// Never called: no other architecture packs for this format.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) unsafe fn run(_job: &Job<'_>, _panels: Range<usize>) {}
 
-/// Whether the processor has AMX for bf16 and the system lets this process use it.
+/// Multiplies some panels of int8 with all rows.
+///
+/// # Safety
+/// As for [`Job::run`], with the int8 form made, unsigned.
+#[cfg(target_arch = "x86_64")]
+pub(super) unsafe fn run_bytes(job: &Job<'_>, panels: Range<usize>) {
+    // SAFETY: the path is only taken on machines that have the unit and let this process use it.
+    unsafe {
+        let mut unit = x86::Tiles::configured();
+        x86::enter_bytes(&mut unit, job, panels);
+    }
+}
+
+/// Whether the processor has AMX for bf16 and int8, and the system lets this process use it.
 #[cfg(target_arch = "x86_64")]
 pub(in crate::cpu) fn is_granted() -> bool {
     use std::sync::OnceLock;
@@ -221,10 +142,10 @@ mod x86 {
     use std::ops::Range;
 
     use super::super::Job;
-    use super::{Unit, walk};
+    use super::{Unit, bf16, int8};
 
-    /// Bits of CPUID leaf 7, EDX: AMX-BF16, AMX-TILE.
-    const FEATURES: u32 = 1 << 22 | 1 << 24;
+    /// Bits of CPUID leaf 7, EDX: AMX-BF16, AMX-TILE, AMX-INT8.
+    const FEATURES: u32 = 1 << 22 | 1 << 24 | 1 << 25;
 
     /// Asks the system for the tile registers, which it saves only for processes that asked.
     #[cfg(target_os = "linux")]
@@ -318,7 +239,18 @@ mod x86 {
         }
 
         #[inline(always)]
-        unsafe fn store<const T: usize>(&mut self, to: *mut f32) {
+        unsafe fn dot_bytes<const C: usize, const A: usize, const B: usize>(&mut self) {
+            // SAFETY: the tiles are configured.
+            unsafe {
+                asm!(
+                    "tdpbusd tmm{c}, tmm{a}, tmm{b}", c = const C, a = const A, b = const B,
+                    options(nostack, nomem, preserves_flags)
+                );
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn store<const T: usize>(&mut self, to: *mut u8) {
             // SAFETY: the caller names 16 valid lines.
             unsafe {
                 asm!(
@@ -330,11 +262,18 @@ mod x86 {
         }
     }
 
-    /// Runs the walk on the processor's tiles.
+    /// Runs the walk over bf16 on the processor's tiles.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
     pub(super) unsafe fn enter(unit: &mut Tiles, job: &Job<'_>, panels: Range<usize>) {
         // SAFETY: the caller's contract.
-        unsafe { walk(unit, job, panels) }
+        unsafe { bf16::walk(unit, job, panels) }
+    }
+
+    /// Runs the walk over int8 on the processor's tiles.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    pub(super) unsafe fn enter_bytes(unit: &mut Tiles, job: &Job<'_>, panels: Range<usize>) {
+        // SAFETY: the caller's contract.
+        unsafe { int8::walk(unit, job, panels) }
     }
 }
 
@@ -343,7 +282,7 @@ mod x86 {
 pub(super) mod emulated {
     use half::bf16;
 
-    use super::{Job, Range, SIDE, Unit, walk};
+    use super::{Job, Range, SIDE, Unit};
 
     /// Eight tiles.
     struct Tiles([[u8; 1024]; 8]);
@@ -354,9 +293,8 @@ pub(super) mod emulated {
             bf16::from_le_bytes([self.0[tile][at], self.0[tile][at + 1]]).to_f32()
         }
 
-        fn f32(&self, tile: usize, i: usize) -> f32 {
-            let four = self.0[tile][i * 4..].first_chunk().copied();
-            f32::from_le_bytes(four.unwrap())
+        fn four(&self, tile: usize, i: usize) -> [u8; 4] {
+            self.0[tile][i * 4..].first_chunk().copied().unwrap()
         }
     }
 
@@ -382,26 +320,49 @@ pub(super) mod emulated {
                         odd += self.bf16(A, m, 2 * k + 1) * self.bf16(B, k, 2 * n + 1);
                     }
                     let i = m * SIDE + n;
-                    let sum = self.f32(C, i) + (even + odd);
+                    let sum = f32::from_le_bytes(self.four(C, i)) + (even + odd);
                     self.0[C][i * 4..][..4].copy_from_slice(&sum.to_le_bytes());
                 }
             }
         }
 
-        unsafe fn store<const T: usize>(&mut self, to: *mut f32) {
-            for i in 0..SIDE * SIDE {
-                // SAFETY: the caller names a tile.
-                unsafe { *to.add(i) = self.f32(T, i) }
+        unsafe fn dot_bytes<const C: usize, const A: usize, const B: usize>(&mut self) {
+            for m in 0..SIDE {
+                for n in 0..SIDE {
+                    let i = m * SIDE + n;
+                    let mut sum = i32::from_le_bytes(self.four(C, i));
+                    for k in 0..SIDE {
+                        let (x, w) = (self.four(A, m * SIDE + k), self.four(B, k * SIDE + n));
+                        for (x, w) in x.into_iter().zip(w) {
+                            sum += i32::from(x) * i32::from(w as i8);
+                        }
+                    }
+                    self.0[C][i * 4..][..4].copy_from_slice(&sum.to_le_bytes());
+                }
             }
+        }
+
+        unsafe fn store<const T: usize>(&mut self, to: *mut u8) {
+            // SAFETY: the caller names a tile.
+            unsafe { to.copy_from_nonoverlapping(self.0[T].as_ptr(), self.0[T].len()) }
         }
     }
 
-    /// Multiplies all panels with all rows.
+    /// Multiplies some panels of bf16 with all rows.
     ///
     /// # Safety
     /// As for [`super::run`].
     pub(in super::super) unsafe fn run(job: &Job<'_>, panels: Range<usize>) {
         // SAFETY: the caller's contract.
-        unsafe { walk(&mut Tiles([[0; 1024]; 8]), job, panels) }
+        unsafe { super::bf16::walk(&mut Tiles([[0; 1024]; 8]), job, panels) }
+    }
+
+    /// Multiplies some panels of int8 with all rows.
+    ///
+    /// # Safety
+    /// As for [`super::run_bytes`].
+    pub(in super::super) unsafe fn run_bytes(job: &Job<'_>, panels: Range<usize>) {
+        // SAFETY: the caller's contract.
+        unsafe { super::int8::walk(&mut Tiles([[0; 1024]; 8]), job, panels) }
     }
 }

@@ -7,12 +7,10 @@
 
 use std::ops::Range;
 
+use super::super::activations::TILE_ROWS;
 use super::super::memory::Buffer;
 use super::super::simd::{Kernel, Simd};
 use super::{Activations, Job};
-
-/// Rows that the buffer of the bf16 form is padded to: the rows of an AMX tile.
-pub(super) const ROWS: usize = 16;
 
 /// Makes the bf16 form of the activations, unless it is there.
 pub(super) struct Round<'a>(pub(super) &'a mut Activations);
@@ -27,7 +25,7 @@ impl Kernel for Round<'_> {
             return;
         }
         let (rows, cols, stride) = (x.rows(), x.cols(), x.padded_cols());
-        let wanted = rows.next_multiple_of(ROWS) * stride;
+        let wanted = rows.next_multiple_of(TILE_ROWS) * stride;
         if x.bf16.len() < wanted {
             x.bf16 = Buffer::zeroed(wanted);
         }

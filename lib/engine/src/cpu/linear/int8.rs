@@ -17,17 +17,22 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use super::super::activations::TILE_ROWS;
 use super::super::memory::Buffer;
 use super::super::simd::portable::Portable;
 use super::super::simd::{Kernel, LANES, Simd};
 use super::tile::{Tile, finish, order, walk};
-use super::{Activations, Job};
+use super::{Activations, Job, amx};
 use crate::isa::Isa;
 
 /// Inputs that share a scale.
 pub(super) const GROUP: usize = 128;
 /// Inputs whose products one instruction adds up.
 pub(super) const QUAD: usize = 4;
+
+/// Rows from which tiles are quicker than vectors, where there are tiles: of up to twelve, vectors take
+/// all with one look at the weights. Both give the same bits.
+const TILES_FROM: usize = 13;
 
 /// Whether the path's activations are shifted to unsigned.
 pub(super) fn unsigned(isa: Isa) -> bool {
@@ -51,8 +56,9 @@ impl Kernel for Quantise<'_> {
         }
         let (rows, cols, stride) = (x.rows(), x.cols(), x.padded_cols());
         let groups = cols.div_ceil(GROUP);
-        if x.int8.len() < rows * stride {
-            x.int8 = Buffer::zeroed(rows * stride);
+        let wanted = rows.next_multiple_of(TILE_ROWS) * stride;
+        if x.int8.len() < wanted {
+            x.int8 = Buffer::zeroed(wanted);
         }
         if x.int8_scales.len() < rows * groups {
             x.int8_scales = Buffer::zeroed(rows * groups);
@@ -133,6 +139,8 @@ pub(super) unsafe fn run(job: &Job<'_>, panels: Range<usize>) {
     // SAFETY: the machine has the path that the weights were packed for.
     unsafe {
         match job.w.isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx if job.x.rows() >= TILES_FROM => amx::run_bytes(job, panels),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Amx => x86::enter_vnni(job, panels),
             #[cfg(target_arch = "x86_64")]

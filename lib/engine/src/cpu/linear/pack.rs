@@ -41,7 +41,7 @@ pub(super) fn pack(
         });
     }
     let panel = panel_outputs(isa, format);
-    let panel_bytes = panel_bytes(format, panel, inputs);
+    let panel_bytes = panel_bytes(isa, format, panel, inputs);
     let panels = outputs.div_ceil(panel);
     let mut data = Buffer::zeroed(panels * panel_bytes);
     let mut row = vec![0.0; inputs];
@@ -84,12 +84,15 @@ fn panel_outputs(isa: Isa, format: Format) -> usize {
     }
 }
 
-fn panel_bytes(format: Format, panel: usize, inputs: usize) -> usize {
+fn panel_bytes(isa: Isa, format: Format, panel: usize, inputs: usize) -> usize {
     match format {
         Format::F32 => inputs * panel * 4,
         Format::Wide | Format::Dot => inputs.next_multiple_of(2) * panel * 2,
         Format::Amx => inputs.next_multiple_of(32) * panel * 2,
-        Format::Int8 => inputs.div_ceil(GROUP) * panel * 8 + inputs.next_multiple_of(QUAD) * panel,
+        Format::Int8 => {
+            let depth = if isa == Isa::Amx { 64 } else { QUAD };
+            inputs.div_ceil(GROUP) * panel * 8 + inputs.next_multiple_of(depth) * panel
+        }
     }
 }
 

@@ -294,14 +294,77 @@ fn amx_packing_and_walk_are_right_on_emulated_tiles() {
 }
 
 fn emulate(w: &PackedLinear, x: &mut Activations, y: &mut [f32]) {
-    dispatch(Isa::Portable, dot::Round(x));
+    let is_int8 = w.format == Format::Int8;
+    if is_int8 {
+        dispatch(Isa::Portable, int8::Quantise { x, unsigned: true });
+    } else {
+        dispatch(Isa::Portable, dot::Round(x));
+    }
     let job = Job {
         w,
         x,
         y: y.as_mut_ptr(),
     };
-    // SAFETY: `y` has all rows, the bf16 form is made, and the emulation runs anywhere.
-    unsafe { amx::emulated::run(&job, 0..w.panels()) }
+    // SAFETY: `y` has all rows, the reduced form is made, and the emulation runs anywhere.
+    unsafe {
+        if is_int8 {
+            amx::emulated::run_bytes(&job, 0..w.panels());
+        } else {
+            amx::emulated::run(&job, 0..w.panels());
+        }
+    }
+}
+
+#[test]
+fn int8_on_emulated_tiles_has_the_bits_of_any_number_of_rows_and_the_sums_of_the_vector_path() {
+    for (rows, cols) in SHAPES {
+        let w = noise(18, rows * cols);
+        let tiles = packed(Isa::Amx, WeightType::Int8, &w, (rows, cols), true);
+        let vectors = packed(Isa::Portable, WeightType::Int8, &w, (rows, cols), true);
+        let portable = Cpu::new(Isa::Portable, 1, &[]).unwrap();
+        let x = noise(19, 70 * cols);
+        let mut alone = vec![0.0; 70 * rows];
+        for (x, y) in x.chunks_exact(cols).zip(alone.chunks_exact_mut(rows)) {
+            emulate(&tiles, &mut filled(x, 1, cols), y);
+        }
+        for m in [2, 15, 16, 17, 32, 33, 70] {
+            let mut y = vec![f32::NAN; m * rows];
+            emulate(&tiles, &mut filled(&x[..m * cols], m, cols), &mut y);
+            assert_eq!(bits(&y), bits(&alone[..m * rows]), "{rows}x{cols} m={m}");
+        }
+        let mut reference = vec![0.0; 70 * rows];
+        portable.linear(&vectors, &mut filled(&x, 70, cols), &mut reference);
+        for (y, reference) in alone.iter().zip(&reference) {
+            assert!(
+                (y - reference).abs() < 1e-4,
+                "{rows}x{cols}: {y} {reference}"
+            );
+        }
+    }
+}
+
+#[test]
+fn int8_has_the_same_bits_on_tiles_and_vectors() {
+    if !Isa::Amx.is_supported() {
+        return;
+    }
+    for (rows, cols) in SHAPES {
+        let w = noise(20, rows * cols);
+        let x = noise(21, 40 * cols);
+        let product = |isa| {
+            let layer = packed(isa, WeightType::Int8, &w, (rows, cols), true);
+            let mut y = vec![0.0; 40 * rows];
+            let cpu = Cpu::new(isa, 1, &[]).unwrap();
+            cpu.linear(&layer, &mut filled(&x, 40, cols), &mut y);
+            y
+        };
+        let (tiles, vectors) = (product(Isa::Amx), product(Isa::Avx512Vnni));
+        assert_eq!(bits(&tiles), bits(&vectors), "{rows}x{cols}");
+    }
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
 }
 
 #[test]
