@@ -19,6 +19,9 @@ use crate::{
     target,
 };
 
+/// Requests of each stream, one after the other.
+const EACH: usize = 2;
+
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]
 pub struct RouterArgs {
@@ -55,9 +58,9 @@ pub async fn run(
     let mut report = Report::new(
         "router",
         format!(
-            "{} streams at once of {} tokens each, simulated target with steps of {} us: asked by gRPC directly, and \
-             through the router's HTTP and SSE. {} interleaved rounds after one warm-up; the client shares the cores. \
-             Milliseconds.",
+            "{} streams at once of {} tokens each, begun evenly over the time of one, each followed by another; simulated \
+             target with steps of {} us: asked by gRPC directly, and through the router's HTTP and SSE. {} interleaved \
+             rounds after one warm-up; the client shares the cores. Milliseconds.",
             args.streams, args.tokens, args.step_us, args.rounds
         ),
         &[
@@ -83,7 +86,7 @@ pub async fn run(
             cpu += spent;
         }
     }
-    let tokens = args.rounds * args.streams * args.tokens as usize;
+    let tokens = args.rounds * args.streams * EACH * args.tokens as usize;
     let per_thousand = cpu.as_secs_f64() * 1e3 / (tokens as f64 / 1e3);
     let (direct, routed) = (direct.figures(), routed.figures());
     let cells = |name: &str, f: &[f64; 4], cpu: String| {
@@ -147,21 +150,45 @@ fn ask<'a>(ids: &'a [u32], args: &RouterArgs) -> Ask<'a> {
     }
 }
 
+/// Has all streams `ask`, and answers when their tokens came. Who begins together waits for the same
+/// step, and a moment's delay would look like a whole one: beginnings are spread instead.
+async fn spread<F>(
+    args: &RouterArgs,
+    ask: impl Fn(usize) -> F,
+) -> anyhow::Result<Vec<Vec<Duration>>>
+where
+    F: Future<Output = anyhow::Result<Vec<Duration>>>,
+{
+    let all = Duration::from_micros(args.step_us) * args.tokens;
+    let streams = (0..args.streams).map(|stream| {
+        let ask = &ask;
+        async move {
+            tokio::time::sleep(all * stream as u32 / args.streams as u32).await;
+            let mut arrivals = Vec::new();
+            for turn in 0..EACH {
+                arrivals.push(ask(turn * args.streams + stream).await?);
+            }
+            anyhow::Ok(arrivals)
+        }
+    });
+    Ok(try_join_all(streams).await?.concat())
+}
+
 async fn ask_router(stack: &Stack, args: &RouterArgs) -> anyhow::Result<Vec<Vec<Duration>>> {
     let client = stack.client();
-    let streams = (0..args.streams).map(|stream| {
+    spread(args, |prompt| {
         let client = client.clone();
-        async move { client.stream(&ask(&simulated(stream), args)).await }
-    });
-    try_join_all(streams).await
+        async move { client.stream(&ask(&simulated(prompt), args)).await }
+    })
+    .await
 }
 
 async fn ask_target(stack: &Stack, args: &RouterArgs) -> anyhow::Result<Vec<Vec<Duration>>> {
     let client = GenerateClient::new("target", stack.target().clone());
-    let streams = (0..args.streams).map(|stream| {
+    spread(args, |prompt| {
         let client = client.clone();
         async move {
-            let request = target::request(&ask(&simulated(stream), args));
+            let request = target::request(&ask(&simulated(prompt), args));
             let start = Instant::now();
             let mut arrivals = Vec::new();
             let mut events = client.generate(request).await?;
@@ -172,10 +199,10 @@ async fn ask_target(stack: &Stack, args: &RouterArgs) -> anyhow::Result<Vec<Vec<
                 }
             }
             if arrivals.is_empty() {
-                bail!("stream {stream} got no tokens");
+                bail!("prompt {prompt} got no tokens");
             }
             Ok(arrivals)
         }
-    });
-    try_join_all(streams).await
+    })
+    .await
 }
