@@ -3,7 +3,9 @@
 use std::sync::{Arc, atomic::AtomicBool};
 
 use anyhow::Context as _;
-use foretoken_operator::{Certificates, Election, Issuer, Options, Settings, operate, verify};
+use foretoken_operator::{
+    Certificates, Election, Issuer, Options, Settings, operate, retire, verify,
+};
 use foretoken_service::observation::{Observation, Signs};
 use tokio_util::sync::CancellationToken;
 
@@ -17,12 +19,15 @@ pub(crate) struct Args {
         long,
         env = "FORETOKEN_IMAGE",
         value_name = "IMAGE",
-        required_unless_present = "verify"
+        required_unless_present_any = ["verify", "retire"]
     )]
     image: Option<String>,
     /// When nodes pull images: Always, IfNotPresent or Never [default: as Kubernetes decides]
     #[arg(long, value_name = "WHEN", value_parser = ["Always", "IfNotPresent", "Never"])]
     image_pull_policy: Option<String>,
+    /// Hub that hf:// models are downloaded from, or a mirror of it [default: the public one]
+    #[arg(long, value_name = "URL")]
+    hub_endpoint: Option<String>,
     /// Where certificates of services come from: the operator's own authority, cert-manager, or off,
     /// which leaves everything between services in clear text
     #[arg(long, value_enum, default_value_t = Source::Own)]
@@ -49,6 +54,10 @@ pub(crate) struct Args {
     /// Only see whether the cluster knows the kinds and an operator works there, and say so
     #[arg(long, conflicts_with = "alone")]
     verify: bool,
+    /// Only take the finalizer off all endpoints, once the operator was taken out of a cluster: without
+    /// it, nobody lets them go
+    #[arg(long, conflicts_with_all = ["alone", "verify"])]
+    retire: bool,
 }
 
 /// Where certificates come from.
@@ -81,6 +90,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let Args {
         image,
         image_pull_policy,
+        hub_endpoint,
         certificates,
         issuer,
         namespace,
@@ -88,11 +98,17 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         alone,
         metrics_listen,
         verify: only_verify,
+        retire: only_retire,
     } = args;
     let runtime = child::small_runtime()?;
     if only_verify {
         let holder = runtime.block_on(verify(namespace.as_deref()))?;
         println!("the cluster knows the kinds, and {holder} works");
+        return Ok(());
+    }
+    if only_retire {
+        let released = runtime.block_on(retire())?;
+        println!("{released} endpoints had the operator's finalizer, and none has it any more");
         return Ok(());
     }
     let image = image
@@ -108,6 +124,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         settings: Settings {
             image,
             image_pull_policy,
+            hub_endpoint,
             certificates: certificates.certificates(issuer.as_deref()),
         },
         election: (!alone).then_some(Election {

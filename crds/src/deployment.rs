@@ -24,6 +24,20 @@ impl SpecDecodeDeployment {
         let own = self.spec.model.served_name.as_deref();
         own.unwrap_or_else(|| object::name(&self.metadata))
     }
+
+    /// The endpoints that it brings with it, by the names that they get in its namespace: its own,
+    /// and that with a number from the second one on.
+    pub fn templates(&self) -> Vec<(String, &EndpointSpec)> {
+        let speculation = self.spec.speculation.as_ref();
+        let sources = speculation.map_or(&[][..], |speculation| &speculation.endpoints[..]);
+        let name = object::name(&self.metadata);
+        let specs = sources.iter().filter_map(|source| source.template.as_ref());
+        let numbered = specs.enumerate().map(|(index, spec)| match index {
+            0 => (name.to_owned(), spec),
+            _ => (format!("{name}-{}", index + 1), spec),
+        });
+        numbered.collect()
+    }
 }
 
 /// What a deployment asks for.

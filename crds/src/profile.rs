@@ -68,7 +68,8 @@ pub struct ProfileSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = MAX_PREFIXED), regex(pattern = QUALIFIED))]
     pub resource: Option<String>,
-    /// Devices by dynamic resource allocation, instead of `resource`.
+    /// Devices by dynamic resource allocation (`resource.k8s.io/v1`), instead of `resource`: each pod
+    /// has a claim of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<DeviceClaim>,
     /// Devices of one node: a target whose `parallelism.tensor` is more spans nodes, as a group of
@@ -84,7 +85,8 @@ pub struct ProfileSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "tolerations")]
     pub tolerations: Vec<Toleration>,
-    /// Extended resource of a network device for what spans nodes, such as `rdma/hca`.
+    /// Extended resource of a network device for what spans nodes, such as `rdma/hca`: each pod of a
+    /// target that spans several asks for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = MAX_PREFIXED), regex(pattern = QUALIFIED))]
     pub rdma_resource: Option<String>,

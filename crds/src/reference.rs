@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::{
     deployment::{EndpointSource, SpecDecodeDeployment},
-    endpoint::SpeculationEndpoint,
-    manifest::Manifest,
+    endpoint::{EndpointSpec, SpeculationEndpoint},
+    manifest::{Document, Manifest},
     object,
     policy::PolicyType,
     problem::Problem,
@@ -41,24 +41,94 @@ pub enum ReferenceError {
         /// Namespace of the deployment.
         user: String,
     },
+    /// What a template is called is the name of another object.
+    #[error(
+        "the template makes SpeculationEndpoint {namespace}/{name}, which this file has already: \
+         give one of the two another name"
+    )]
+    Taken {
+        /// Namespace of both.
+        namespace: String,
+        /// Name of both.
+        name: String,
+    },
 }
 
-/// The endpoints of `manifest` that `source` means by name or labels; none if it is a template.
-pub fn resolve<'a>(
+/// A pool of drafts that a deployment means.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pool<'a> {
+    /// Namespace of the endpoint.
+    pub namespace: String,
+    /// Name of the endpoint; of one that a template makes, what it will be called.
+    pub name: String,
+    /// What is said of it.
+    pub spec: &'a EndpointSpec,
+}
+
+impl<'a> From<&'a SpeculationEndpoint> for Pool<'a> {
+    fn from(endpoint: &'a SpeculationEndpoint) -> Self {
+        Self {
+            namespace: object::namespace(&endpoint.metadata).to_owned(),
+            name: object::name(&endpoint.metadata).to_owned(),
+            spec: &endpoint.spec,
+        }
+    }
+}
+
+/// What each source of `deployment` means, of the endpoints of `manifest` and of those that it brings
+/// with it.
+pub fn pools<'a>(
+    manifest: &'a Manifest,
+    deployment: &'a SpecDecodeDeployment,
+) -> Vec<Result<Vec<Pool<'a>>, ReferenceError>> {
+    let Some(speculation) = &deployment.spec.speculation else {
+        return Vec::new();
+    };
+    let mut templates = deployment.templates().into_iter();
+    let meant = |source: &EndpointSource| {
+        if source.template.is_none() {
+            return named(manifest, deployment, source);
+        }
+        let made = templates.next().map(|made| own(manifest, deployment, made));
+        made.into_iter().collect()
+    };
+    speculation.endpoints.iter().map(meant).collect()
+}
+
+/// The pool that a template makes.
+fn own<'a>(
+    manifest: &Manifest,
+    deployment: &SpecDecodeDeployment,
+    (name, spec): (String, &'a EndpointSpec),
+) -> Result<Pool<'a>, ReferenceError> {
+    let namespace = object::namespace(&deployment.metadata).to_owned();
+    let mut known = manifest
+        .endpoints
+        .iter()
+        .map(|known| &known.object.metadata);
+    if known.any(|known| object::namespace(known) == namespace && object::name(known) == name) {
+        return Err(ReferenceError::Taken { namespace, name });
+    }
+    Ok(Pool {
+        namespace,
+        name,
+        spec,
+    })
+}
+
+/// The endpoints of `manifest` that `source` means by name or labels.
+fn named<'a>(
     manifest: &'a Manifest,
     deployment: &SpecDecodeDeployment,
     source: &EndpointSource,
-) -> Result<Vec<&'a SpeculationEndpoint>, ReferenceError> {
+) -> Result<Vec<Pool<'a>>, ReferenceError> {
     let EndpointSource {
         name,
         namespace,
         weight: _,
         selector,
-        template,
+        template: _,
     } = source;
-    if template.is_some() {
-        return Ok(Vec::new());
-    }
     let user = object::namespace(&deployment.metadata);
     let namespace = namespace.as_deref().unwrap_or(user);
     let meant = |endpoint: &&SpeculationEndpoint| {
@@ -82,7 +152,7 @@ pub fn resolve<'a>(
         });
     }
     match found.iter().find(|endpoint| !endpoint.grants(user)) {
-        None => Ok(found),
+        None => Ok(found.into_iter().map(Pool::from).collect()),
         Some(closed) => Err(ReferenceError::Closed {
             namespace,
             name: object::name(&closed.metadata).to_owned(),
@@ -95,17 +165,15 @@ pub fn resolve<'a>(
 /// endpoint may be elsewhere; one machine has nothing but the file.
 pub fn unresolved(manifest: &Manifest) -> Vec<Problem> {
     let mut problems = Vec::new();
-    for document in &manifest.deployments {
-        let Some(speculation) = &document.object.spec.speculation else {
-            continue;
-        };
-        if speculation.policy.kind == PolicyType::Autoregressive {
+    for Document { object, lines } in &manifest.deployments {
+        let speculation = object.spec.speculation.as_ref();
+        if speculation.is_none_or(|asked| asked.policy.kind == PolicyType::Autoregressive) {
             continue;
         }
-        for (index, source) in speculation.endpoints.iter().enumerate() {
-            if let Err(error) = resolve(manifest, &document.object, source) {
+        for (index, meant) in pools(manifest, object).into_iter().enumerate() {
+            if let Err(error) = meant {
                 let field = format!("spec.speculation.endpoints[{index}]");
-                problems.push(document.lines.problem(field, error.to_string()));
+                problems.push(lines.problem(field, error.to_string()));
             }
         }
     }
@@ -116,8 +184,8 @@ pub fn unresolved(manifest: &Manifest) -> Vec<Problem> {
 mod tests {
     use super::*;
 
-    fn said(endpoints: &str, kind: &str) -> Vec<String> {
-        let text = format!(
+    fn text(endpoints: &str, kind: &str) -> String {
+        format!(
             "apiVersion: foretoken.io/v1alpha1
 kind: SpecDecodeDeployment
 metadata: {{name: story, namespace: chat}}
@@ -133,8 +201,11 @@ kind: SpeculationEndpoint
 metadata: {{name: tiny, namespace: drafts, labels: {{size: tiny}}}}
 spec: {{model: {{uri: \"hf://a/c\"}}}}
 "
-        );
-        let manifest = Manifest::parse(&text).unwrap();
+        )
+    }
+
+    fn said(endpoints: &str, kind: &str) -> Vec<String> {
+        let manifest = Manifest::parse(&text(endpoints, kind)).unwrap();
         let problems = unresolved(&manifest);
         problems.iter().map(ToString::to_string).collect()
     }
@@ -159,6 +230,30 @@ spec: {{model: {{uri: \"hf://a/c\"}}}}
                     "line 11: {place}[2]: SpeculationEndpoint drafts/tiny does not allow \
                      namespace chat: set its spec.allowedNamespaces to {{from: All}}"
                 ),
+            ]
+        );
+    }
+
+    #[test]
+    fn what_a_template_makes_has_a_name_of_its_own() {
+        let template = "    - {template: {model: {uri: \"hf://a/d\"}}}\n";
+        let other = "\n---\napiVersion: foretoken.io/v1alpha1\nkind: SpeculationEndpoint\n\
+                     metadata: {name: story-2, namespace: chat}\nspec: {model: {uri: \"hf://a/e\"}}";
+        let text = text(&template.repeat(3), "SSD") + other;
+        let manifest = Manifest::parse(&text).unwrap();
+        let meant = pools(&manifest, &manifest.deployments[0].object);
+        let names = meant.iter().map(|pools| {
+            let pools = pools.as_ref().map_err(ToString::to_string)?;
+            Ok(pools.iter().map(|pool| pool.name.as_str()).collect())
+        });
+        let taken = "the template makes SpeculationEndpoint chat/story-2, which this file has \
+                     already: give one of the two another name";
+        assert_eq!(
+            names.collect::<Vec<Result<Vec<_>, String>>>(),
+            [
+                Ok(vec!["story"]),
+                Err(taken.to_owned()),
+                Ok(vec!["story-3"])
             ]
         );
     }

@@ -63,7 +63,9 @@ pub struct DeploymentStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = MAX_TEXT))]
     pub url: Option<String>,
-    /// Which revision of model and parallelism the ready replicas have.
+    /// Which revision of model, `dtype` and parallelism the ready replicas have: the label
+    /// `foretoken.io/revision` of their pods. While some are replaced, the one that goes; absent while
+    /// none is ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = MAX_LABEL))]
     pub revision: Option<String>,

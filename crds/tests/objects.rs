@@ -2,9 +2,10 @@
 //! Tests of a cluster hold the API server to the same table.
 #![expect(clippy::unwrap_used, reason = "what tests are made of may fail them")]
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{fs, path::Path};
 
 use foretoken_crds::{Kind, Manifest, Problem};
+use kube_cel::{CompiledSchema, ErrorKind, ValidationErrors};
 use serde_json::{Value, json};
 
 /// An object of the table.
@@ -48,12 +49,14 @@ fn object(text: String) -> Object {
 #[test]
 fn every_object_of_the_table_has_its_verdict_for_its_reason() {
     let mut wrong = Vec::new();
+    let table = table();
+    let brought = brought_along(&table);
     for Object {
         text,
         name,
         kind,
         refused,
-    } in table()
+    } in table.into_iter().chain(brought)
     {
         let problems = match Manifest::parse(&text) {
             Ok(_) => Vec::new(),
@@ -73,53 +76,164 @@ fn every_object_of_the_table_has_its_verdict_for_its_reason() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Messages of all rules in `schema`.
-fn messages(schema: &Value, found: &mut BTreeSet<String>) {
-    let rules = schema["x-kubernetes-validations"].as_array();
-    for rule in rules.into_iter().flatten() {
-        found.insert(rule["message"].as_str().unwrap().to_owned());
+/// The endpoints of the table, each brought along by a deployment: what is said of one holds there too.
+fn brought_along(table: &[Object]) -> Vec<Object> {
+    let endpoints = table.iter().filter(|object| {
+        let is_endpoint = object.kind == Kind::SpeculationEndpoint.name();
+        // What is said of its metadata is not part of a template.
+        let blamed = object.refused.as_ref().map(|(field, _)| field.as_str());
+        is_endpoint && blamed.is_none_or(|field| field.starts_with("spec."))
+    });
+    let brought = endpoints.map(|endpoint| {
+        let Object {
+            text,
+            name,
+            kind: _,
+            refused,
+        } = endpoint;
+        let endpoint: Value = serde_saphyr::from_str(text).unwrap();
+        let deployment = json!({
+            "apiVersion": foretoken_crds::API_VERSION,
+            "kind": Kind::SpecDecodeDeployment.name(),
+            "metadata": {"name": name},
+            "spec": {"model": {"uri": "hf://owner/name"}, "speculation": {
+                "policy": {"type": "Speculative"},
+                "endpoints": [{"template": endpoint["spec"]}],
+            }},
+        });
+        let refused = refused.as_ref().map(|(field, says)| {
+            let within = "spec.speculation.endpoints[0].template.";
+            (field.replacen("spec.", within, 1), says.clone())
+        });
+        Object {
+            // JSON is YAML.
+            text: deployment.to_string(),
+            name: format!("{name} brought along"),
+            kind: Kind::SpecDecodeDeployment.name().to_owned(),
+            refused,
+        }
+    });
+    brought.collect()
+}
+
+/// A rule: where in the schema it stands, and what it says.
+#[derive(Debug)]
+struct Rule {
+    place: String,
+    text: String,
+    message: String,
+}
+
+/// All rules in `schema`, which stands at `place`, a JSON pointer.
+fn rules(place: &str, schema: &Value, found: &mut Vec<Rule>) {
+    let here = schema[RULES].as_array();
+    for rule in here.into_iter().flatten() {
+        let said = |name: &str| rule[name].as_str().unwrap().to_owned();
+        found.push(Rule {
+            place: place.to_owned(),
+            text: said("rule"),
+            message: said("message"),
+        });
     }
     let properties = schema["properties"].as_object();
-    for property in properties.into_iter().flat_map(|all| all.values()) {
-        messages(property, found);
+    for (name, property) in properties.into_iter().flatten() {
+        rules(&format!("{place}/properties/{name}"), property, found);
     }
-    if schema["items"].is_object() {
-        messages(&schema["items"], found);
+    for inner in ["items", "additionalProperties"] {
+        if schema[inner].is_object() {
+            rules(&format!("{place}/{inner}"), &schema[inner], found);
+        }
     }
 }
 
+/// Field of a schema with its rules.
+const RULES: &str = "x-kubernetes-validations";
+
+/// `schema` with one rule and no other.
+fn alone(schema: &Value, place: &str, text: &str) -> CompiledSchema {
+    fn strip(schema: &mut Value) {
+        match schema {
+            Value::Object(fields) => {
+                fields.remove(RULES);
+                fields.values_mut().for_each(strip);
+            }
+            Value::Array(items) => items.iter_mut().for_each(strip),
+            _ => {}
+        }
+    }
+    let mut schema = schema.clone();
+    strip(&mut schema);
+    schema.pointer_mut(place).unwrap()[RULES] = json!([{"rule": text, "message": "broken"}]);
+    let compiled = kube_cel::compile_schema(&schema);
+    assert!(!compiled.has_errors(), "{text}");
+    compiled
+}
+
+/// What of a rule does not hold where its last part decides: without that, and nowhere if there is no
+/// other part.
+fn all_but_the_last(text: &str) -> &str {
+    let (mut depth, mut end) = (0, None);
+    for (index, byte) in text.bytes().enumerate() {
+        match byte {
+            b'(' | b'[' => depth += 1,
+            b')' | b']' => depth -= 1,
+            b'|' if depth == 0 && text[..index].ends_with('|') => end = Some(index - 1),
+            _ => {}
+        }
+    }
+    end.map_or("false", |end| text[..end].trim())
+}
+
 #[test]
-fn every_rule_refuses_an_object_of_the_table() {
-    let table = table();
+fn every_rule_alone_refuses_an_object_and_decides_that_another_is_accepted() {
+    let mut table = table();
+    table.extend(brought_along(&table));
     for kind in Kind::ALL {
         let definition = json!(kind.definition());
         let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
-        let mut rules = BTreeSet::new();
-        messages(schema, &mut rules);
-        assert!(!rules.is_empty(), "{}", kind.name());
-        let refused = table.iter().filter(|object| object.kind == kind.name());
-        let said: Vec<&str> = refused
-            .filter_map(|object| object.refused.as_ref())
-            .map(|(_, says)| says.as_str())
-            .filter(|says| !says.is_empty())
-            .collect();
-        // Rules of an endpoint that a deployment makes are those of an endpoint.
-        let templates: Vec<&str> = table
-            .iter()
-            .filter_map(|object| object.refused.as_ref())
-            .map(|(_, says)| says.as_str())
-            .filter(|says| kind == Kind::SpecDecodeDeployment && !says.is_empty())
-            .collect();
-        let untried: Vec<&String> = rules
-            .iter()
-            .filter(|rule| {
-                !said
-                    .iter()
-                    .chain(&templates)
-                    .any(|says| rule.contains(says))
+        let of_kind = table.iter().filter(|object| object.kind == kind.name());
+        // As the API server sees it, and what is wrong with it.
+        let objects: Vec<(Value, Vec<Problem>)> = of_kind
+            .map(|object| {
+                let value: Value = serde_saphyr::from_str(&object.text).unwrap();
+                let value = kube_cel::apply_defaults(schema, &without_nulls(value));
+                let parsed = Manifest::parse(&object.text);
+                let problems = parsed.err().map(|invalid| invalid.problems);
+                (value, problems.unwrap_or_default())
             })
             .collect();
-        assert!(untried.is_empty(), "{}: {untried:#?}", kind.name());
+        let mut found = Vec::new();
+        rules("", schema, &mut found);
+        assert!(!found.is_empty(), "{}", kind.name());
+        let mut untried = Vec::new();
+        for rule in found {
+            let Rule {
+                place,
+                text,
+                message,
+            } = &rule;
+            let breaks = |compiled: &CompiledSchema, value: &Value| {
+                let errors = kube_cel::validate_compiled(compiled, value, None).err();
+                let errors = errors.map(ValidationErrors::into_vec).unwrap_or_default();
+                (errors.iter()).any(|error| error.kind == ErrorKind::ValidationFailure)
+            };
+            let it = alone(schema, place, text);
+            let refuses = objects.iter().any(|(value, problems)| match &problems[..] {
+                [only] => only.message.contains(message.as_str()) && breaks(&it, value),
+                _ => false,
+            });
+            let rest = alone(schema, place, all_but_the_last(text));
+            let decides = (objects.iter())
+                .any(|(value, problems)| problems.is_empty() && breaks(&rest, value));
+            if !(refuses && decides) {
+                untried.push((refuses, decides, rule));
+            }
+        }
+        assert!(
+            untried.is_empty(),
+            "{}: neither refused alone nor accepted for it: {untried:#?}",
+            kind.name()
+        );
     }
 }
 

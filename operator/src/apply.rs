@@ -12,6 +12,7 @@ use kube::{
 use serde_json::Value;
 
 use crate::{
+    build,
     failure::Failure,
     object::{Made, OPERATOR, Object, Owner},
     world::{Live, World},
@@ -33,6 +34,8 @@ pub(crate) struct Written {
     pub(crate) pruned: usize,
     /// What somebody else had changed, and where.
     pub(crate) undone: Vec<String>,
+    /// Whether something that pods read again while they run has another content.
+    pub(crate) is_remounted: bool,
 }
 
 /// Makes what was made for `owner` what is `wanted`.
@@ -52,14 +55,13 @@ pub(crate) async fn apply(
         for object in objects {
             all.push(Box::pin(bring(client, world, (owner, is_new), object)));
         }
-        for brought in join_all(all).await {
-            match brought? {
-                Brought::Current => {}
-                Brought::Written => written.applied += 1,
-                Brought::Undone(what) => {
-                    written.applied += 1;
-                    written.undone.push(what);
-                }
+        for (object, brought) in objects.iter().zip(join_all(all).await) {
+            let brought = brought?;
+            let is_changed = matches!(brought, Brought::Changed | Brought::Undone(_));
+            written.is_remounted |= is_changed && build::is_read_again(object);
+            written.applied += usize::from(brought != Brought::Current);
+            if let Brought::Undone(what) = brought {
+                written.undone.push(what);
             }
         }
     }
@@ -76,9 +78,11 @@ pub(crate) async fn apply(
 }
 
 /// What became of one object.
+#[derive(Debug, PartialEq, Eq)]
 enum Brought {
     Current,
-    Written,
+    Made,
+    Changed,
     Undone(String),
 }
 
@@ -96,13 +100,13 @@ async fn bring(
             check_name(client, owner, object).await?;
             write(client, object).await?;
         }
-        return Ok(Brought::Written);
+        return Ok(Brought::Made);
     };
     match compare(&live, object) {
         Compared::Same => Ok(Brought::Current),
         Compared::Older => {
             write(client, object).await?;
-            Ok(Brought::Written)
+            Ok(Brought::Changed)
         }
         Compared::Edited(field) => {
             write(client, object).await?;

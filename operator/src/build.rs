@@ -6,31 +6,37 @@
 //!                         NAME-router: Role, RoleBinding
 //!                         NAME-registry: ConfigMap with who exists
 //!                         NAME, NAME-2 ..: SpeculationEndpoints of its templates
+//! profile with a claim ──> ResourceClaimTemplate of NAME-draft, NAME-target
 //! ```
 //!
 //! One pod is one replica, but for targets that span pods: these are groups of a `LeaderWorkerSet`
 //! (`NAME-group`, with a `NetworkPolicy` `NAME-worker`) instead of pods of a Deployment. The registry
-//! names headless Services: targets resolve the names of endpoints, and routers ask the API server which targets are ready behind theirs; it is read again
-//! when it changes, and no pod restarts for it. All else that services are told is read when they start, so its digest is part of the pods.
+//! names headless Services: targets resolve the names of endpoints, and routers ask the API server
+//! which targets are ready behind theirs; it is read again when it changes, and no pod restarts for it.
+//! All else that services are told is read when they start, so its digest is part of the pods.
 
 mod deployment;
+mod devices;
 mod endpoint;
 mod group;
 mod model;
 mod pod;
 
-use foretoken_protocol::{Address, tls::TlsFiles};
+use foretoken_protocol::{
+    Address,
+    tls::{Role, ServiceName, TlsFiles},
+};
 use k8s_openapi::jiff::SignedDuration;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{
     authority::LEAF_LIFE,
-    object::{Made, Object, Owner},
+    object::{COMPONENT, Made, Object, Owner},
     settings::{Certificates, Issuer, Settings},
 };
 
-pub use deployment::{Given, deployment, templates, url};
+pub use deployment::{Given, deployment, url};
 pub use endpoint::{Canary, GivenToEndpoint, endpoint};
 pub(crate) use group::{LONGEST_NAME, name as group_name};
 pub use pod::PatchError;
@@ -47,6 +53,10 @@ const HTTP: u16 = 8000;
 const FILE: &str = "service.json";
 /// File that says who may use an endpoint.
 const GRANTS: &str = "grants.json";
+/// Label of the `ConfigMap` with who exists, in place of a component's.
+const WHO_EXISTS: &str = "registry";
+/// Label of the `ConfigMap` with who may use an endpoint.
+const WHO_MAY: &str = "grants";
 /// File that says who exists.
 const REGISTRY: &str = "registry.json";
 
@@ -78,6 +88,16 @@ fn service_address(name: &str, namespace: &str, port: u16) -> Address {
     }
 }
 
+/// Whether pods read `object` again while they run; they start anew with what they read at their start.
+pub(crate) fn is_read_again(object: &Object) -> bool {
+    let component = object.body.pointer(&format!(
+        "/metadata/labels/{}",
+        COMPONENT.replace('/', "~1")
+    ));
+    let component = component.and_then(Value::as_str);
+    object.kind == Made::ConfigMap && [Some(WHO_EXISTS), Some(WHO_MAY)].contains(&component)
+}
+
 /// Name of the Secret with the certificate of a component.
 pub fn secret_name(owner: &Owner, component: &str) -> String {
     format!("{}-{component}-tls", owner.name)
@@ -85,10 +105,17 @@ pub fn secret_name(owner: &Owner, component: &str) -> String {
 
 /// Whom the pods of a component are, in their certificates.
 pub fn identity(owner: &Owner, component: &str) -> String {
-    let Owner {
-        namespace, name, ..
-    } = owner;
-    format!("spiffe://foretoken/ns/{namespace}/{component}/{name}")
+    let role = match component {
+        DRAFT => Role::Draft,
+        ROUTER => Role::Router,
+        _ => Role::Target,
+    };
+    let service = ServiceName {
+        namespace: owner.namespace.clone(),
+        role,
+        name: owner.name.clone(),
+    };
+    service.to_string()
 }
 
 /// Files of the certificate of a pod.
@@ -160,7 +187,7 @@ impl Component<'_> {
         let rules = json!({"rules": [{
             "apiGroups": ["discovery.k8s.io"],
             "resources": ["endpointslices"],
-            "verbs": ["get", "list", "watch"],
+            "verbs": ["list", "watch"],
         }]});
         let binding = json!({
             "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": name},
@@ -188,6 +215,8 @@ impl Component<'_> {
         let hours = |life: SignedDuration| format!("{}h0m0s", life.as_hours());
         let content = json!({"spec": {
             "secretName": secret_name(self.owner, self.component),
+            // As the operator's own have them, which may take its place.
+            "secretTemplate": {"labels": self.owner.labels(self.component)},
             "uris": [identity(self.owner, self.component)],
             "usages": ["digital signature", "server auth", "client auth"],
             "duration": hours(LEAF_LIFE),

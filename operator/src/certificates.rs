@@ -61,9 +61,11 @@ pub(crate) struct Certificates {
     /// Where the authority's Secret is.
     namespace: String,
     authority: Mutex<Option<(Instant, Authority)>>,
-    /// Leaves by namespace and name of their Secret.
-    seen: Mutex<HashMap<(String, String), (Instant, Leaf)>>,
+    seen: Mutex<HashMap<Whose, (Instant, Leaf)>>,
 }
+
+/// Whose leaf it is: uid of the owner, with whom it goes, and namespace and name of its Secret.
+type Whose = (String, String, String);
 
 /// A service that needs a certificate.
 pub(crate) struct Service<'a> {
@@ -103,7 +105,8 @@ impl Certificates {
         let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
         let authority = self.authority(client, now).await?;
         let name = crate::build::identity(service.owner, service.component);
-        let key = (service.owner.namespace.clone(), service.secret());
+        let Owner { namespace, uid, .. } = service.owner;
+        let key = (uid.clone(), namespace.clone(), service.secret());
         let seen = self.seen.lock().await.get(&key).cloned();
         if let Some((at, leaf)) = seen
             && at.elapsed() < BELIEVED
@@ -148,13 +151,13 @@ impl Certificates {
         } else if !apply::create(client, &object).await? {
             return Box::pin(self.ensure(client, service, now, false)).await;
         }
-        let (namespace, secret) = &key;
+        let (_, namespace, secret) = &key;
         tracing::info!(namespace, secret, ?plan, "certificate written");
         self.remember(key, leaf).await;
         Ok(true)
     }
 
-    async fn remember(&self, key: (String, String), leaf: Leaf) {
+    async fn remember(&self, key: Whose, leaf: Leaf) {
         let mut seen = self.seen.lock().await;
         // What is not believed any more would be asked for again, or nobody needs it any more.
         seen.retain(|_, (at, _)| at.elapsed() < BELIEVED);
@@ -182,7 +185,10 @@ impl Certificates {
                 name,
             });
         }
-        Ok(read_leaf(&found))
+        // One of an earlier owner of the name goes with that.
+        let mut owners = found.owner_references().iter();
+        let is_its = owners.any(|owner| owner.uid == service.owner.uid);
+        Ok(if is_its { read_leaf(&found) } else { None })
     }
 
     /// The authority as it should be at `now`.

@@ -1,6 +1,7 @@
 //! Runs reconciliations: whoever is concerned by a change is brought to what it says, one at a time
 //! each, several at once.
 
+mod certified;
 mod deployment;
 mod endpoint;
 mod rollout;
@@ -17,11 +18,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use foretoken_crds::object::Accelerator;
+use foretoken_crds::{AcceleratorProfile, object::Accelerator};
 use futures::{StreamExt as _, channel::mpsc, future::BoxFuture, stream};
 use k8s_openapi::{NamespaceResourceScope, jiff::Timestamp};
 use kube::{
-    Client, Resource,
+    Client, Resource, ResourceExt as _,
     runtime::{
         Controller,
         controller::{Action, Config},
@@ -40,11 +41,12 @@ use crate::{
     certificates::{Certificates, Service},
     failure::{Failure, Retry},
     hearsay::{Hearsay, Whose},
+    nudge,
     object::OPERATOR,
     scale::Scaler,
     settings::{self, Settings},
     status::{self, Change, HasConditions, Refused, Workload},
-    world::{self, Bells, World},
+    world::{Bells, Unclear, World},
 };
 use told::Told;
 
@@ -273,22 +275,31 @@ impl Context {
         services: &[&'static str],
         wanted: Result<Vec<Object>, Refused>,
     ) -> Brought {
+        // Of what is not acted upon, what ran before goes on: for longer than its certificates last.
+        let uncertified = if wanted.is_ok() || !self.world.is_new(owner) {
+            self.certify(owner, services).await.err()
+        } else {
+            None
+        };
         let wanted = match wanted {
             Ok(wanted) => wanted,
             Err(refused) => {
                 return Brought {
                     refused: Some(refused),
-                    ..Brought::default()
+                    failure: uncertified,
                 };
             }
         };
-        let uncertified = self.certify(owner, services).await;
         match apply::apply(&self.client, &self.world, owner, &wanted).await {
             Ok(Written {
                 applied,
                 pruned,
                 undone,
+                is_remounted,
             }) => {
+                if is_remounted {
+                    nudge::nudge(&self.client, self.world.all_pods_of(owner)).await;
+                }
                 if applied + pruned > 0 {
                     let Owner {
                         namespace, name, ..
@@ -312,19 +323,39 @@ impl Context {
         }
     }
 
-    /// Sees to it that the components of `owner` have certificates.
-    async fn certify(&self, owner: &Owner, components: &[&'static str]) -> Option<Failure> {
-        let certificates = self.certificates.as_ref()?;
+    /// Sees to it that the components of `owner` have certificates, and that pods soon have new ones.
+    async fn certify(&self, owner: &Owner, components: &[&'static str]) -> Result<(), Failure> {
+        let Some(certificates) = &self.certificates else {
+            return Ok(());
+        };
+        let mut is_written = false;
         let (now, is_new) = (Timestamp::now(), self.world.is_new(owner));
         for component in components {
             let service = Service { owner, component };
             let ensured = certificates.ensure(&self.client, &service, now, is_new);
-            let ensured = ensured.await;
-            if let Err(failure) = ensured {
-                return Some(failure);
-            }
+            is_written |= ensured.await?;
         }
-        None
+        if is_written {
+            nudge::nudge(&self.client, self.world.all_pods_of(owner)).await;
+        }
+        Ok(())
+    }
+
+    /// The profile that is asked for, if it exists.
+    fn profile(
+        &self,
+        asked: Option<&Accelerator>,
+    ) -> Result<Option<Arc<AcceleratorProfile>>, Refused> {
+        let found = self.world.profile(asked);
+        let Some(profile) = &found else {
+            return Ok(None);
+        };
+        match Unclear::of(&profile.metadata) {
+            Some(unclear) if unclear.is_in_parts => {
+                Err(unclear.profile_refused(&profile.name_any()))
+            }
+            _ => Ok(found),
+        }
     }
 
     /// Whether what is asked for is only said to compute.
@@ -360,8 +391,7 @@ impl Context {
         if is_target {
             pods.extend(self.world.pods_of(owner, build::WORKER));
         }
-        let trouble = world::trouble(&pods);
-        workload.trouble = trouble.or(workload.trouble);
+        self.troubled(&mut workload, (owner, component), &pods);
         let whose = match component {
             build::TARGET => Whose::Deployment(owner.named()),
             build::DRAFT => Whose::Endpoint(owner.named()),

@@ -70,6 +70,9 @@ const FIRST: Duration = Duration::from_millis(500);
 const LONGEST: Duration = Duration::from_secs(120);
 /// Pause of [`Retry::Conflict`].
 const AT_ONCE: Duration = Duration::from_millis(50);
+/// What admission says of owners of a kind that it has not heard of yet: for half a minute after its
+/// definition was installed.
+const NOT_MAPPED: &str = "cannot find RESTMapping";
 /// Pause of [`Retry::Patient`].
 const PATIENT: Duration = Duration::from_secs(60);
 
@@ -89,7 +92,11 @@ impl Failure {
         };
         match status.code {
             409 => Retry::Conflict,
-            // Not understood, not allowed, not valid, too large. 404: the namespace is gone.
+            // The namespace is gone, and this object will be; or what it names, such as the Role of a
+            // RoleBinding, was made a moment ago.
+            404 => Retry::Backoff,
+            403 if status.message.contains(NOT_MAPPED) => Retry::Backoff,
+            // Not understood, not allowed, not valid, too large.
             400..=408 | 410..=428 => Retry::Patient,
             // Too many requests, the server's own failures, and whatever is not known.
             _ => Retry::Backoff,
@@ -148,11 +155,22 @@ mod tests {
     }
 
     #[test]
+    fn owners_of_a_kind_that_is_new_are_tried_again_soon() {
+        let said = "cannot set blockOwnerDeletion in this case because cannot find RESTMapping";
+        let status = Status::failure(said, "Forbidden").with_code(403);
+        let failure = Failure::Api {
+            what: "apply".into(),
+            source: kube::Error::Api(status.boxed()),
+        };
+        assert_eq!(failure.retry(), Retry::Backoff);
+    }
+
+    #[test]
     fn every_answer_has_its_time_to_try_again() {
         for (code, retry) in [
             (400, Retry::Patient),
             (403, Retry::Patient),
-            (404, Retry::Patient),
+            (404, Retry::Backoff),
             (409, Retry::Conflict),
             (422, Retry::Patient),
             (429, Retry::Backoff),

@@ -128,7 +128,8 @@ impl Candidate {
     }
 }
 
-fn is_ready(pod: &Pod) -> bool {
+/// Whether `pod` says that it can serve.
+pub(crate) fn is_ready(pod: &Pod) -> bool {
     let conditions = pod
         .status
         .as_ref()

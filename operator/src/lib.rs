@@ -18,7 +18,8 @@
 //! - [`status`]: what is told about objects, from what was observed;
 //! - `controller`: looks at whatever a change concerns, and again when that failed;
 //! - `election`: one of several operators works;
-//! - `verify`: whether one does.
+//! - `verify`: whether one does;
+//! - `retire`: what is left to do when none will any more.
 //!
 //! Invariants: nothing is written while nothing changes; what somebody else made is left alone; an
 //! operator that may have lost its lease writes nothing more.
@@ -43,11 +44,14 @@ mod certificates;
 mod controller;
 mod election;
 mod hearsay;
+mod nudge;
 mod operate;
+mod retire;
 mod verify;
 mod world;
 
 pub use object::{Made, Object, Owner};
 pub use operate::{Election, OperateError, Options, operate, operate_on};
+pub use retire::{retire, retire_from};
 pub use settings::{Certificates, Issuer, Settings};
 pub use verify::verify;

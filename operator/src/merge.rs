@@ -6,13 +6,14 @@
 use serde_json::{Map, Value};
 
 /// Lists of a pod's spec that are merged, and the field that tells their items apart.
-const KEYED: [(&str, &str); 10] = [
+const KEYED: [(&str, &str); 11] = [
     ("containers", "name"),
     ("initContainers", "name"),
     ("volumes", "name"),
     ("env", "name"),
     ("imagePullSecrets", "name"),
     ("resourceClaims", "name"),
+    ("claims", "name"),
     ("volumeMounts", "mountPath"),
     ("volumeDevices", "devicePath"),
     ("ports", "containerPort"),

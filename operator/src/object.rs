@@ -10,6 +10,7 @@ use k8s_openapi::{
         networking::v1::NetworkPolicy,
         policy::v1::PodDisruptionBudget,
         rbac::v1::{Role, RoleBinding},
+        resource::v1::ResourceClaimTemplate,
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
@@ -26,7 +27,7 @@ pub const COMPONENT: &str = "app.kubernetes.io/component";
 pub const OF_DEPLOYMENT: &str = "foretoken.io/deployment";
 /// Label with the name of the `SpeculationEndpoint` that an object is for.
 pub const OF_ENDPOINT: &str = "foretoken.io/endpoint";
-/// Label of drafts with the digest of their revision.
+/// Label of targets and drafts with the digest of their revision.
 pub const REVISION: &str = "foretoken.io/revision";
 /// Label of what a revision is tried with; its value is [`CANARY`].
 pub const TRACK: &str = "foretoken.io/track";
@@ -36,6 +37,8 @@ pub const CANARY: &str = "canary";
 pub const MADE_OF: &str = "foretoken.io/made-of";
 /// Annotation with the digest of what was applied.
 pub const APPLIED: &str = "foretoken.io/applied";
+/// Finalizer of endpoints that are used: it keeps one that is deleted until its targets have heard.
+pub const FINALIZER: &str = "foretoken.io/drain";
 /// Annotation of pods with the digest of the configuration they were started with.
 pub const CONFIGURATION: &str = "foretoken.io/configuration";
 
@@ -60,6 +63,9 @@ pub enum Made {
     Certificate,
     /// How many may be evicted at once.
     PodDisruptionBudget,
+    /// Which devices pods claim. Not followed: nothing computes on devices yet, so that nothing which
+    /// wants one is accepted.
+    ResourceClaimTemplate,
     /// An endpoint that a deployment brings with it.
     SpeculationEndpoint,
     /// The pods.
@@ -103,6 +109,7 @@ impl Made {
                 plural: "certificates".to_owned(),
             },
             Self::PodDisruptionBudget => ApiResource::erase::<PodDisruptionBudget>(&()),
+            Self::ResourceClaimTemplate => ApiResource::erase::<ResourceClaimTemplate>(&()),
             Self::SpeculationEndpoint => {
                 ApiResource::erase::<foretoken_crds::SpeculationEndpoint>(&())
             }

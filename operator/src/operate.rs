@@ -83,6 +83,19 @@ pub enum OperateError {
          `kubectl auth can-i --as`"
     )]
     Idle(String),
+    /// An endpoint keeps the operator's finalizer.
+    #[error("cannot take the finalizer foretoken.io/drain off SpeculationEndpoint {endpoint}")]
+    NotReleased {
+        /// Its namespace and name.
+        endpoint: String,
+        /// What the API server said.
+        source: kube::Error,
+    },
+    /// Endpoints got the finalizer again and again.
+    #[error(
+        "endpoints get the finalizer foretoken.io/drain again: an operator works still; stop it first"
+    )]
+    HeldAgain,
     /// What works does not end by itself.
     #[error("the watches ended: start it again")]
     Ended,

@@ -14,8 +14,6 @@ use foretoken_crds::{
 };
 use foretoken_protocol::link::Grants;
 
-use crate::build;
-
 /// An endpoint that a deployment may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
@@ -185,8 +183,7 @@ pub fn names(deployment: &SpecDecodeDeployment, endpoint: &SpeculationEndpoint) 
         namespace(&endpoint.metadata) == user && name(&endpoint.metadata) == own
     };
     let mut sources = speculation.endpoints.iter();
-    sources.any(|source| means(source, user, endpoint))
-        || build::templates(deployment).iter().any(is_own)
+    sources.any(|source| means(source, user, endpoint)) || deployment.templates().iter().any(is_own)
 }
 
 /// What the sources of `deployment` mean.
@@ -198,7 +195,7 @@ pub fn resolve(deployment: &SpecDecodeDeployment, known: &Known<'_>) -> Resolved
     if !drafts(deployment) {
         return resolved;
     }
-    let mut inline = build::templates(deployment).into_iter();
+    let mut inline = deployment.templates().into_iter();
     for (index, source) in speculation.endpoints.iter().enumerate() {
         let field = format!("spec.speculation.endpoints[{index}]");
         if source.template.is_some() {

@@ -1,6 +1,8 @@
-//! What of an endpoint makes a revision: what decides how well, and how soon, its drafts guess.
+//! What makes a revision. Of an endpoint: what decides how well, and how soon, its drafts guess. Of a
+//! deployment: what decides its tokens, and how soon.
 
 use foretoken_crds::{
+    SpecDecodeDeployment,
     endpoint::{DraftParallelism, EndpointSpec},
     object::{Accelerator, DataType, ModelSource, PodPatch},
 };
@@ -75,9 +77,43 @@ impl Revision {
     }
 }
 
+/// Digest of the revision that `deployment` asks for: its model and how that is spread and kept, and not
+/// what clients call it.
+pub fn of_targets(deployment: &SpecDecodeDeployment) -> String {
+    let spec = &deployment.spec;
+    let parallelism = spec.target.parallelism.unwrap_or_default();
+    digest(&json!({
+        "uri": spec.model.uri,
+        "revision": spec.model.revision,
+        "parallelism": parallelism,
+        "dtype": spec.target.dtype,
+    }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_revision_of_targets_is_their_model_and_how_it_is_spread_and_kept() {
+        let of = |model: &str, target: &str| {
+            let text = format!(
+                r#"{{"apiVersion": "foretoken.io/v1alpha1", "kind": "SpecDecodeDeployment", "metadata": {{}},
+                    "spec": {{"model": {{"uri": "hf://a/b"{model}}}, "target": {{{target}}}}}}}"#
+            );
+            of_targets(&serde_json::from_str(&text).expect("valid"))
+        };
+        let first = of("", "");
+        assert_eq!(of(r#", "servedName": "x""#, r#""replicas": 3"#), first);
+        assert_eq!(of("", r#""parallelism": {"tensor": 1}"#), first);
+        for other in [
+            of(r#", "revision": "v1""#, ""),
+            of("", r#""parallelism": {"tensor": 2}"#),
+            of("", r#""dtype": "int8""#),
+        ] {
+            assert_ne!(other, first);
+        }
+    }
 
     fn spec(text: &str) -> EndpointSpec {
         serde_json::from_str(text).expect("valid")

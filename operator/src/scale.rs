@@ -5,7 +5,7 @@
 //! are made at once, and fewer when for five minutes never more were advised. Figures are the operator's
 //! own, so a cluster needs no adapter of metrics.
 
-use std::{collections::VecDeque, fmt, time::Duration};
+use std::{collections::VecDeque, time::Duration};
 
 use foretoken_crds::{deployment::TargetMetric, endpoint::DraftMetric, object::Scaling};
 
@@ -54,10 +54,7 @@ pub fn of_targets(metric: TargetMetric, load: &TargetLoad) -> Option<Pressure> {
     let (ratio, what) = match metric {
         TargetMetric::PageUse => {
             let share = share(load.pages_in_use, load.pages)?;
-            (
-                share / PAGES,
-                Percent("of the pages are in use", share).to_string(),
-            )
+            (share / PAGES, percent(share, "of the pages are in use"))
         }
         TargetMetric::QueueTime => {
             let wait = if load.admitted > 0 {
@@ -72,7 +69,7 @@ pub fn of_targets(metric: TargetMetric, load: &TargetLoad) -> Option<Pressure> {
                 _ => format!("requests wait {wait:.0} ms for a place"),
             };
             // Nobody waits before places are short: they say when fewer would do.
-            let what = format!("{waits}, {}", Percent("of the places are taken", taken));
+            let what = format!("{waits}, {}", percent(taken, "of the places are taken"));
             ((wait / WAIT).max(taken / PLACES), what)
         }
     };
@@ -87,10 +84,10 @@ pub fn of_targets(metric: TargetMetric, load: &TargetLoad) -> Option<Pressure> {
 pub fn of_drafts(metric: DraftMetric, figures: &EndpointFigures) -> Option<Pressure> {
     let used = share(figures.slots_in_use.into(), figures.slots.into())?;
     let (ratio, what) = match metric {
-        DraftMetric::SlotUse => (used / SLOTS, Percent("of the slots are in use", used)),
+        DraftMetric::SlotUse => (used / SLOTS, percent(used, "of the slots are in use")),
         DraftMetric::Slack => {
             let busy = 1.0 - figures.slack?;
-            (busy / BUSY, Percent("of the time is worked in", busy))
+            (busy / BUSY, percent(busy, "of the time is worked in"))
         }
         DraftMetric::LateEntries => {
             let all = figures.timely_tokens + figures.late_tokens;
@@ -100,14 +97,14 @@ pub fn of_drafts(metric: DraftMetric, figures: &EndpointFigures) -> Option<Press
             let ratio = (late / LATE).max(used / PLACES);
             (
                 ratio,
-                Percent("of what was drafted for came too late", late),
+                percent(late, "of what was drafted for came too late"),
             )
         }
     };
     Some(Pressure {
         ratio,
         heard: figures.heard,
-        what: what.to_string(),
+        what,
     })
 }
 
@@ -116,13 +113,9 @@ fn share(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
-struct Percent<'a>(&'a str, f64);
-
-impl fmt::Display for Percent<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(of, share) = self;
-        write!(f, "{:.0} % {of}", share * 100.0)
-    }
+/// A share in words.
+fn percent(share: f64, of: &str) -> String {
+    format!("{:.0} % {of}", share * 100.0)
 }
 
 /// The number of replicas of one pool.

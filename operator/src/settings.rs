@@ -7,6 +7,8 @@ pub struct Settings {
     pub image: String,
     /// When nodes pull images; none: as Kubernetes does by default.
     pub image_pull_policy: Option<String>,
+    /// Hub that `hf://` models are downloaded from; none: the public one.
+    pub hub_endpoint: Option<String>,
     /// Where the certificates of services come from.
     pub certificates: Certificates,
 }

@@ -11,7 +11,7 @@ mod workload;
 pub use condition::{Change, Conditions, HasConditions, Refused, changes, is_urgent};
 pub use deployment::{Observed, deployment};
 pub use endpoint::{ObservedEndpoint, endpoint};
-pub use trouble::{Trouble, cause, of_pod};
+pub use trouble::{Trouble, cause, of_certificate, of_pod};
 pub use workload::Workload;
 
 pub(crate) use trouble::MODEL;

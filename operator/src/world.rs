@@ -18,10 +18,7 @@ use foretoken_crds::{
     object::{Accelerator, name, namespace},
 };
 use foretoken_protocol::link::Grants;
-use futures::{
-    Stream, StreamExt as _, TryStreamExt as _,
-    channel::mpsc::{self, UnboundedSender},
-};
+use futures::{Stream, StreamExt as _, TryStreamExt as _, channel::mpsc::UnboundedSender};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::{
     Api, Client, Resource, ResourceExt as _,
@@ -41,6 +38,7 @@ use crate::{
 pub(crate) use offered::Offer;
 use owned::{Owned, Sort};
 
+pub(crate) use lenient::Unclear;
 pub(crate) use live::Live;
 pub(crate) use pod::{KnownPod, trouble};
 
@@ -128,44 +126,38 @@ impl World {
         let events = watcher::watcher(Api::<Pod>::all(client.clone()), ours());
         let events = events.map_ok(|event| map(event, KnownPod::of));
         let rung = bells.clone();
-        let mut troubles = HashMap::new();
+        let mut news = HashMap::new();
         tasks.spawn(follow(events, pods, move |pod: &KnownPod, gone| {
-            let trouble = pod.trouble.clone().filter(|_| !gone);
-            let before = match trouble.clone() {
-                Some(trouble) => troubles.insert(pod.uid.clone(), trouble),
-                None => troubles.remove(&pod.uid),
+            let now = (pod.serves.clone(), pod.trouble.clone());
+            let now = Some(now).filter(|now| !gone && *now != (None, None));
+            let before = match now.clone() {
+                Some(now) => news.insert(pod.uid.clone(), now),
+                None => news.remove(&pod.uid),
             };
             let KnownPod {
                 namespace, name, ..
             } = pod;
-            for (label, owner) in pod.made_for() {
+            for (label, owner) in pod.made_for.iter() {
                 owned.note(label, (namespace, owner), (Sort::Pod, name), gone);
-                if before != trouble {
+                if before != now {
                     rung.owner(label, owner, namespace);
                 }
             }
         }));
-        let (misread, mut complaints) = mpsc::unbounded();
-        let speaker = client.clone();
-        tasks.spawn(async move {
-            while let Some(misread) = complaints.next().await {
-                lenient::complain(&speaker, misread).await;
-            }
-        });
         let all = |bells: &Bells| (world.clone(), bells.clone());
         let (seen, rung) = all(bells);
-        let events = lean(lenient::watch(client, misread.clone()));
+        let events = lean(lenient::watch(client, deployments.as_reader()));
         let mut known = BTreeMap::new();
         tasks.spawn(follow(events, deployments, move |object, gone| {
             seen.touched_deployment(object, gone, &mut known, &rung);
         }));
         let (seen, rung) = all(bells);
-        let events = lean(lenient::watch(client, misread.clone()));
+        let events = lean(lenient::watch(client, endpoints.as_reader()));
         tasks.spawn(follow(events, endpoints, move |object, _| {
             seen.touched_endpoint(object, &rung);
         }));
         let (seen, rung) = all(bells);
-        let events = lean(lenient::watch(client, misread));
+        let events = lean(lenient::watch(client, profiles.as_reader()));
         tasks.spawn(follow(events, profiles, move |object, _| {
             seen.touched_profile(object, &rung);
         }));
@@ -198,7 +190,7 @@ impl World {
             let Live {
                 namespace, name, ..
             } = object;
-            for (label, owner) in object.made_for() {
+            for (label, owner) in object.made_for.iter() {
                 owned.note(label, (namespace, owner), (Sort::Made(kind), name), gone);
                 bells.owner(label, owner, namespace);
             }
@@ -270,14 +262,19 @@ impl World {
 
     /// The pods of a component that were made for `owner`.
     pub(crate) fn pods_of(&self, owner: &Owner, component: &str) -> Vec<Arc<KnownPod>> {
+        let mut pods = self.all_pods_of(owner);
+        pods.retain(|pod| pod.component.as_deref() == Some(component));
+        pods
+    }
+
+    /// All pods that were made for `owner`.
+    pub(crate) fn all_pods_of(&self, owner: &Owner) -> Vec<Arc<KnownPod>> {
         let names = self.owned.of(owner, Sort::Pod).into_iter();
-        let is_its = |pod: &Arc<KnownPod>| pod.component.as_deref() == Some(component);
         names
             .filter_map(|name| {
                 self.pods
                     .get(&ObjectRef::new(&name).within(&owner.namespace))
             })
-            .filter(is_its)
             .collect()
     }
 

@@ -18,6 +18,7 @@ use k8s_openapi::{
         networking::v1::NetworkPolicy,
         policy::v1::PodDisruptionBudget,
         rbac::v1::{Role, RoleBinding},
+        resource::v1::ResourceClaimTemplate,
     },
     serde::{Serialize, de::DeserializeOwned},
 };
@@ -27,6 +28,7 @@ fn settings() -> Settings {
     Settings {
         image: "foretoken:1".into(),
         image_pull_policy: Some("IfNotPresent".into()),
+        hub_endpoint: None,
         certificates: Certificates::Own,
     }
 }
@@ -131,6 +133,7 @@ fn is_sound(object: &Object) {
         Made::Service => same::<Service>(body),
         Made::NetworkPolicy => same::<NetworkPolicy>(body),
         Made::PodDisruptionBudget => same::<PodDisruptionBudget>(body),
+        Made::ResourceClaimTemplate => same::<ResourceClaimTemplate>(body),
         Made::SpeculationEndpoint => same::<foretoken_crds::SpeculationEndpoint>(body),
         Made::Deployment => same::<Deployment>(body),
         // Kubernetes itself does not know these.
@@ -157,6 +160,7 @@ fn profiles_volumes_templates_and_exposure_change_what_is_wanted() {
     compare(&folder.join("devices.in.yaml"), "devices.yaml");
     compare(&folder.join("claims.in.yaml"), "claims.yaml");
     compare(&folder.join("groups.in.yaml"), "groups.yaml");
+    compare(&folder.join("allocation.in.yaml"), "allocation.yaml");
 }
 
 #[test]

@@ -220,6 +220,7 @@ fn nothing_that_an_object_says_brings_the_operator_down() {
         settings: Settings {
             image: "foretoken:1".into(),
             image_pull_policy: None,
+            hub_endpoint: None,
             certificates: Certificates::Own,
         },
     };

@@ -8,7 +8,7 @@ use std::{
     collections::BTreeSet,
     fs, io,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -50,7 +50,7 @@ pub(crate) struct Keys {
 #[derive(Debug)]
 struct State {
     looked: Instant,
-    read: BTreeSet<[u8; 32]>,
+    read: Arc<BTreeSet<[u8; 32]>>,
     is_broken: bool,
 }
 
@@ -63,7 +63,7 @@ impl Keys {
             from: from.map(Path::to_owned),
             state: Mutex::new(State {
                 looked: Instant::now(),
-                read,
+                read: Arc::new(read),
                 is_broken: false,
             }),
         })
@@ -77,29 +77,30 @@ impl Keys {
         let Some(given) = given else { return false };
         let given = digest(given);
         // No early end: the time says nothing about which key it was.
-        let read = self.current().into_iter().map(Hash::from_bytes);
+        let read = self.current();
+        let read = read.iter().copied().map(Hash::from_bytes);
         let all = self.fixed.iter().copied().chain(read);
         all.map(|key| usize::from(key == given)).sum::<usize>() > 0
     }
 
     /// What the files say. If they cannot be used, what they said last: a mistake lets nobody in, and
     /// keeps nobody out.
-    fn current(&self) -> BTreeSet<[u8; 32]> {
+    fn current(&self) -> Arc<BTreeSet<[u8; 32]>> {
         let Some(from) = &self.from else {
-            return BTreeSet::new();
+            return Arc::default();
         };
         // Nothing in the section can leave the state half changed.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.looked.elapsed() < LOOK {
-            return state.read.clone();
+            return Arc::clone(&state.read);
         }
         state.looked = Instant::now();
         match read(from) {
             Ok(keys) => {
-                if keys != state.read {
+                if keys != *state.read {
                     tracing::info!(number = keys.len(), "API keys have changed");
                 }
-                state.read = keys;
+                state.read = Arc::new(keys);
                 state.is_broken = false;
             }
             Err(error) => {
@@ -108,7 +109,7 @@ impl Keys {
                 }
             }
         }
-        state.read.clone()
+        Arc::clone(&state.read)
     }
 }
 

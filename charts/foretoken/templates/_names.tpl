@@ -3,6 +3,11 @@
 {{ printf "%s-operator" .Release.Name | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
+{{/* Name of everything that takes finalizers away when a release goes. */}}
+{{- define "foretoken.retire" -}}
+{{ printf "%s-retire" .Release.Name | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
 {{/* Labels by which the operator's pods are found. */}}
 {{- define "foretoken.selector" -}}
 app.kubernetes.io/component: operator
@@ -28,7 +33,6 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{/* What pods of the operator's image have in common. */}}
 {{- define "foretoken.pod" -}}
-serviceAccountName: {{ include "foretoken.operator" . }}
 enableServiceLinks: false
 securityContext:
   runAsNonRoot: true
@@ -62,6 +66,8 @@ env:
     valueFrom: {fieldRef: {fieldPath: metadata.name}}
   - name: POD_NAMESPACE
     valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+# Why it ended, where it is described.
+terminationMessagePolicy: FallbackToLogsOnError
 resources: {{ toJson .Values.resources }}
 securityContext:
   allowPrivilegeEscalation: false

@@ -3,11 +3,10 @@
 use std::path::Path;
 
 use foretoken_crds::{
-    AcceleratorProfile, Document, Manifest, Problem, SpecDecodeDeployment, SpeculationEndpoint,
-    deployment::{EndpointSource, OnLoss},
-    endpoint::EndpointSpec,
+    AcceleratorProfile, Document, Manifest, Problem, SpecDecodeDeployment,
+    deployment::OnLoss,
     object::{self, Accelerator, DataType, ModelSource},
-    reference::{self, ReferenceError},
+    reference::{self, Pool},
 };
 use foretoken_draft::DraftConfig;
 use foretoken_speculation::policy::Policy;
@@ -54,6 +53,8 @@ pub(super) struct Replicas {
 /// A pool of drafts.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Draft {
+    /// Namespace of the endpoint.
+    pub(super) namespace: String,
     /// Name of the endpoint.
     pub(super) name: String,
     /// Its processes.
@@ -109,17 +110,42 @@ impl Plan {
             return Ok(plan);
         }
         plan.on_loss = speculation.on_loss;
-        for (index, source) in speculation.endpoints.iter().enumerate() {
+        let sources = speculation.endpoints.iter();
+        let meant = sources.zip(reference::pools(manifest, object));
+        for (index, (source, pools)) in meant.enumerate() {
             let field = format!("spec.speculation.endpoints[{index}]");
-            let drafts = drafts(manifest, object, source, folder)
-                .map_err(|error| lines.problem(field, error.to_string()))?;
-            for draft in drafts {
-                if !plan.drafts.iter().any(|known| known.name == draft.name) {
-                    plan.drafts.push(draft);
-                }
+            let pools = pools.map_err(|error| lines.problem(field, error.to_string()))?;
+            for pool in pools {
+                plan.add(draft(manifest, pool, source.weight, folder));
             }
         }
         Ok(plan)
+    }
+
+    /// Adds a pool, unless it is there: several sources may mean one, and the first one counts.
+    fn add(&mut self, draft: Draft) {
+        let is_same =
+            |known: &Draft| known.namespace == draft.namespace && known.name == draft.name;
+        if !self.drafts.iter().any(is_same) {
+            self.drafts.push(draft);
+        }
+    }
+
+    /// What `draft` is called among the pools: its name, with its namespace where two have one name.
+    pub(super) fn name_of(&self, draft: &Draft) -> String {
+        let Draft {
+            namespace, name, ..
+        } = draft;
+        match self
+            .drafts
+            .iter()
+            .filter(|known| known.name == *name)
+            .count()
+        {
+            0 | 1 => name.clone(),
+            // No name of either has a dot.
+            _ => format!("{namespace}.{name}"),
+        }
     }
 
     /// All models, whose URIs are to be replaced by folders.
@@ -158,33 +184,18 @@ pub(super) fn choose<'a>(
     }
 }
 
-/// The pools that one source names.
-fn drafts(
-    manifest: &Manifest,
-    deployment: &SpecDecodeDeployment,
-    source: &EndpointSource,
-    folder: &Path,
-) -> Result<Vec<Draft>, ReferenceError> {
-    let weight = source.weight;
-    if let Some(template) = &source.template {
-        let name = format!("{}-draft", object::name(&deployment.metadata));
-        return Ok(vec![draft(manifest, (name, template), weight, folder)]);
-    }
-    let pool = |endpoint: &SpeculationEndpoint| {
-        let name = object::name(&endpoint.metadata).to_owned();
-        draft(manifest, (name, &endpoint.spec), weight, folder)
-    };
-    let found = reference::resolve(manifest, deployment, source)?;
-    Ok(found.into_iter().map(pool).collect())
-}
-
 fn draft(
     manifest: &Manifest,
-    (name, spec): (String, &EndpointSpec),
+    Pool {
+        namespace,
+        name,
+        spec,
+    }: Pool<'_>,
     weight: u32,
     folder: &Path,
 ) -> Draft {
     Draft {
+        namespace,
         name,
         replicas: Replicas {
             uri: uri(&spec.model, folder),
@@ -282,6 +293,7 @@ spec:
             is_simulated: false,
         };
         let tiny = Draft {
+            namespace: "drafts".into(),
             name: "tiny".into(),
             replicas,
             weight: 2,
@@ -332,16 +344,54 @@ spec:
     }
 
     #[test]
-    fn a_selector_finds_by_labels_and_a_template_brings_its_own() {
+    fn a_selector_finds_by_labels() {
         let selected = plan(
             "[{namespace: drafts, selector: {matchLabels: {size: tiny}}}]",
             ALL,
         )
         .unwrap();
         assert_eq!(selected.drafts[0].name, "tiny");
-        let inline = plan("[{template: {model: {uri: \"file:///d\"}}}]", ALL).unwrap();
-        assert_eq!(inline.drafts[0].name, "story-draft");
-        assert_eq!(inline.drafts[0].replicas.uri, "file:///d");
+    }
+
+    #[test]
+    fn every_template_brings_a_pool_of_its_own_called_as_in_a_cluster() {
+        let template =
+            |model: &str| format!("{{template: {{model: {{uri: \"file:///{model}\"}}}}}}");
+        let reference = "{name: tiny, namespace: drafts}";
+        let sources = format!(
+            "[{}, {reference}, {}, {reference}, {}]",
+            template("d"),
+            template("e"),
+            template("d")
+        );
+        let plan = plan(&sources, ALL).unwrap();
+        let drafts = plan.drafts.iter();
+        let found = drafts.map(|draft| (plan.name_of(draft), draft.replicas.uri.as_str()));
+        assert_eq!(
+            found.collect::<Vec<_>>(),
+            [
+                ("story".to_owned(), "file:///d"),
+                ("tiny".to_owned(), "hf://a/b@v1"),
+                ("story-2".to_owned(), "file:///e"),
+                // Also where it says the same as another one: replicas beside those.
+                ("story-3".to_owned(), "file:///d"),
+            ]
+        );
+    }
+
+    #[test]
+    fn pools_of_one_name_in_two_namespaces_are_two() {
+        let other = format!(
+            "{ALL}---
+apiVersion: foretoken.io/v1alpha1
+kind: SpeculationEndpoint
+metadata: {{name: tiny, namespace: chat}}
+spec: {{model: {{uri: \"hf://a/c\"}}}}
+"
+        );
+        let plan = plan("[{name: tiny}, {name: tiny, namespace: drafts}]", &other).unwrap();
+        let names = plan.drafts.iter().map(|draft| plan.name_of(draft));
+        assert_eq!(names.collect::<Vec<_>>(), ["chat.tiny", "drafts.tiny"]);
     }
 
     #[test]
@@ -366,8 +416,7 @@ spec:
         let manifest = Manifest::parse(text).unwrap();
         let mut plan = Plan::new(&manifest, Path::new("/"), None).unwrap();
         let simulated = plan.models_mut().map(|model| model.is_simulated);
-        // Both templates would have one name: the second is not taken.
-        assert_eq!(simulated.collect::<Vec<_>>(), [true, false]);
+        assert_eq!(simulated.collect::<Vec<_>>(), [true, false, true]);
     }
 
     #[test]

@@ -83,8 +83,9 @@ pub(super) fn render(
     let mut directory = Directory::default();
     let mut programs = Vec::new();
     for pool in &plan.drafts {
+        let called = plan.name_of(pool);
         for replica in 0..pool.replicas.count {
-            let name = format!("draft-{}-{replica}", pool.name);
+            let name = format!("draft-{called}-{replica}");
             let listen = Address::Unix(state.socket(&name)?);
             let file = draft_file(pool, &name, &listen, tuning)?;
             let weight = pool.weight;

@@ -1,4 +1,4 @@
-use std::{fs, path::Path};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use super::*;
 
@@ -15,6 +15,30 @@ fn the_committed_definitions_are_those_of_the_types() {
             path.display()
         );
     }
+}
+
+#[test]
+fn values_of_the_chart_may_say_of_a_profile_what_the_definition_may() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/foretoken/values.schema.json");
+    let values: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    let ours = &values["properties"]["profiles"]["additionalProperties"];
+    let definition = json!(Kind::AcceleratorProfile.schema());
+    let theirs = &definition["properties"]["spec"];
+    // By name: the choices there are, or the type.
+    let types = |schema: &Value| -> BTreeMap<String, Value> {
+        let properties = schema["properties"].as_object().unwrap().iter();
+        let typed = properties.map(|(name, field)| {
+            let place = field["$ref"].as_str().and_then(|to| to.strip_prefix('#'));
+            let field = place.map_or(field, |place| values.pointer(place).unwrap());
+            let choices = field["enum"].is_array();
+            let said = if choices { "enum" } else { "type" };
+            (name.clone(), field[said].clone())
+        });
+        typed.collect()
+    };
+    assert_eq!(types(ours), types(theirs));
+    assert_eq!(ours["required"], theirs["required"]);
+    assert_eq!(ours["additionalProperties"], false);
 }
 
 /// All schemas of a kind, with their paths.

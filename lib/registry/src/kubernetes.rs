@@ -7,7 +7,7 @@
 //!
 //! The file is the one that the static backend reads, and both make the same entries of it; this one
 //! asks nobody for names, and hears of a pod when the cluster does. It reads `EndpointSlices` of the
-//! namespaces that are named, and nothing else: `get`, `list` and `watch` of `endpointslices` in
+//! namespaces that are named, and nothing else: `list` and `watch` of `endpointslices` in
 //! `discovery.k8s.io`.
 
 mod slices;

@@ -3,10 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use foretoken_configuration::SIMULATED_TARGET;
-use foretoken_crds::{
-    AcceleratorProfile, Kind, SpecDecodeDeployment, deployment::ExposureType,
-    endpoint::EndpointSpec,
-};
+use foretoken_crds::{AcceleratorProfile, Kind, SpecDecodeDeployment, deployment::ExposureType};
 use foretoken_registry::{Directory, EndpointEntry, Pools, RegistryConfig, TargetEntry};
 use foretoken_router::{ModelConfig, RouterConfig};
 use foretoken_target::TargetConfig;
@@ -14,14 +11,17 @@ use serde_json::{Value, json};
 
 use super::{
     Component, FILE, GENERATE, HTTP, LINK, METRICS, PatchError, REGISTRY, ROUTER, TARGET,
+    WHO_EXISTS,
+    devices::Devices,
     everywhere, file, group,
     model::ModelVolume,
-    pod::{CONFIGURATIONS, Devices, Pod, tls_secret},
+    pod::{CONFIGURATIONS, Pod, tls_secret},
     service_address, service_ports, told,
 };
 use crate::{
-    object::{Made, Object, Owner, digest},
+    object::{Made, Object, Owner, REVISION, digest},
     resolve::Found,
+    revision,
     settings::Settings,
     shape::Shape,
 };
@@ -63,7 +63,7 @@ pub fn deployment(
     let mut objects = vec![build.registry()];
     objects.extend(build.target()?);
     objects.extend(build.router()?);
-    let inline = templates(deployment).into_iter();
+    let inline = deployment.templates().into_iter();
     objects.extend(inline.map(|(name, spec)| {
         owner.object(
             Made::SpeculationEndpoint,
@@ -73,19 +73,6 @@ pub fn deployment(
         )
     }));
     Ok(objects)
-}
-
-/// The endpoints that a deployment brings with it, by name.
-pub fn templates(deployment: &SpecDecodeDeployment) -> Vec<(String, &EndpointSpec)> {
-    let speculation = deployment.spec.speculation.as_ref();
-    let sources = speculation.map_or(&[][..], |speculation| &speculation.endpoints[..]);
-    let name = foretoken_crds::object::name(&deployment.metadata);
-    let specs = sources.iter().filter_map(|source| source.template.as_ref());
-    let numbered = specs.enumerate().map(|(index, spec)| match index {
-        0 => (name.to_owned(), spec),
-        _ => (format!("{name}-{}", index + 1), spec),
-    });
-    numbered.collect()
 }
 
 struct Build<'a> {
@@ -141,7 +128,7 @@ impl Build<'_> {
         };
         let content = json!({"data": {REGISTRY: file(&directory)}});
         self.owner
-            .object(Made::ConfigMap, "registry", &self.registry_name(), &content)
+            .object(Made::ConfigMap, WHO_EXISTS, &self.registry_name(), &content)
     }
 
     fn target(&self) -> Result<Vec<Object>, PatchError> {
@@ -160,18 +147,11 @@ impl Build<'_> {
             accelerator: spec.accelerator.as_ref(),
             profile: self.given.profile,
             count: shape.devices,
+            pods: shape.pods,
         };
         let source = &self.deployment.spec.model;
         let model = ModelVolume::new(source, !devices.are_simulated(), self.settings);
-        let mut args = vec![
-            format!("--config={CONFIGURATIONS}/service/{FILE}"),
-            format!("--model={}", model.folder),
-            format!("--dtype={}", foretoken_configuration::dtype(spec.dtype)),
-            "--instance=$(POD_NAME)".to_owned(),
-        ];
-        if devices.are_simulated() {
-            args.push(format!("--simulated={SIMULATED_TARGET}"));
-        }
+        let mut args = devices.arguments(&model, spec.dtype, SIMULATED_TARGET);
         if shape.spans_pods() {
             args.extend(group::arguments(shape));
         }
@@ -191,7 +171,7 @@ impl Build<'_> {
             drain: config.grace,
             discovers: false,
             traces: self.traces(),
-            marks: Vec::new(),
+            marks: vec![(REVISION, revision::of_targets(self.deployment))],
             patch: spec.template.as_ref(),
         };
         let routers = json!([{
@@ -205,6 +185,7 @@ impl Build<'_> {
             target.network_policy(GENERATE, Some(&routers)),
         ];
         objects.extend(target.certificate(self.settings));
+        objects.extend(devices.claim_template(&target));
         let replicas = self.given.targets.or(spec.replicas).unwrap_or(1);
         let scarce = devices.are_scarce();
         if shape.spans_pods() {

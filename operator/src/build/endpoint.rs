@@ -10,9 +10,11 @@ use foretoken_protocol::link::Grants;
 use serde_json::{Value, json};
 
 use super::{
-    Component, DRAFT, FILE, GRANTS, LINK, METRICS, PatchError, everywhere, file,
+    Component, DRAFT, GRANTS, LINK, METRICS, PatchError, WHO_MAY,
+    devices::Devices,
+    everywhere, file,
     model::ModelVolume,
-    pod::{CONFIGURATIONS, Devices, Pod, tls_secret},
+    pod::{CONFIGURATIONS, Pod, tls_secret},
     told,
 };
 use crate::{
@@ -71,7 +73,7 @@ pub fn endpoint(
     // Read again when it changes, so it is no part of what pods are started with.
     let granted_name = format!("{}-grants", owner.name);
     let grants = json!({"data": {GRANTS: file(&given.grants)}});
-    let grants = owner.object(Made::ConfigMap, "grants", &granted_name, &grants);
+    let grants = owner.object(Made::ConfigMap, WHO_MAY, &granted_name, &grants);
     let pods = Pods {
         draft: &draft,
         mounted: [(draft.name(), "service"), (granted_name, "grants")],
@@ -92,6 +94,17 @@ pub fn endpoint(
         draft.disruption_budget(),
     ];
     objects.extend(draft.certificate(settings));
+    let both = [
+        Some((spec, given.profile)),
+        given
+            .canary
+            .as_ref()
+            .map(|tried| (tried.spec, tried.profile)),
+    ];
+    for (spec, profile) in both.into_iter().flatten() {
+        let claims = devices(spec, profile).claim_template(&draft);
+        objects.extend(claims.filter(|claims| !objects.contains(claims)));
+    }
     objects.push(deployment);
     objects.extend(canary);
     Ok(objects)
@@ -153,21 +166,9 @@ impl Pods<'_> {
         profile: Option<&AcceleratorProfile>,
         marks: Vec<(&'static str, String)>,
     ) -> Result<(Value, bool), PatchError> {
-        let devices = Devices {
-            accelerator: spec.accelerator.as_ref(),
-            profile,
-            count: spec.parallelism.map_or(1, |parallelism| parallelism.tracks),
-        };
+        let devices = devices(spec, profile);
         let model = ModelVolume::new(&spec.model, !devices.are_simulated(), self.settings);
-        let mut args = vec![
-            format!("--config={CONFIGURATIONS}/service/{FILE}"),
-            format!("--model={}", model.folder),
-            format!("--dtype={}", foretoken_configuration::dtype(spec.dtype)),
-            "--instance=$(POD_NAME)".to_owned(),
-        ];
-        if devices.are_simulated() {
-            args.push(format!("--simulated={SIMULATED_DRAFT}"));
-        }
+        let args = devices.arguments(&model, spec.dtype, SIMULATED_DRAFT);
         let pod = Pod {
             owner: self.draft.owner,
             component: DRAFT,
@@ -185,6 +186,16 @@ impl Pods<'_> {
             patch: spec.template.as_ref(),
         };
         Ok((pod.template(self.settings)?, devices.are_scarce()))
+    }
+}
+
+/// Devices of a pod with what `spec` asks for.
+fn devices<'a>(spec: &'a EndpointSpec, profile: Option<&'a AcceleratorProfile>) -> Devices<'a> {
+    Devices {
+        accelerator: spec.accelerator.as_ref(),
+        profile,
+        count: spec.parallelism.map_or(1, |parallelism| parallelism.tracks),
+        pods: 1,
     }
 }
 

@@ -83,12 +83,16 @@ fn download(model: &ModelSource, computes: bool, settings: &Settings) -> Value {
         args.push("--without-weights".to_owned());
     }
     let mut container = pod::container(MODEL, settings, &json!(args));
-    container["env"] = json!([
-        {"name": "HF_HOME", "value": format!("{VOLUME}/hub")},
-        {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {
+    let mut environment = vec![
+        json!({"name": "HF_HOME", "value": format!("{VOLUME}/hub")}),
+        json!({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {
             "name": TOKEN_SECRET, "key": "token", "optional": true,
-        }}},
-    ]);
+        }}}),
+    ];
+    if let Some(endpoint) = &settings.hub_endpoint {
+        environment.push(json!({"name": "HF_ENDPOINT", "value": endpoint}));
+    }
+    container["env"] = environment.into();
     container["volumeMounts"] = json!([{"name": "model", "mountPath": VOLUME}]);
     container
 }

@@ -2,14 +2,11 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use foretoken_crds::{
-    AcceleratorProfile,
-    object::{Accelerator, PodPatch},
-};
+use foretoken_crds::object::PodPatch;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use serde_json::{Value, json};
 
-use super::{ROUTER, model::ModelVolume};
+use super::{ROUTER, devices::Devices, model::ModelVolume};
 use crate::{
     merge::merge,
     object::{CONFIGURATION, Owner},
@@ -65,17 +62,6 @@ pub(super) struct Pod<'a> {
     pub(super) patch: Option<&'a PodPatch>,
 }
 
-/// The devices of a pod.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Devices<'a> {
-    /// What the user asks for.
-    pub(super) accelerator: Option<&'a Accelerator>,
-    /// The profile it names.
-    pub(super) profile: Option<&'a AcceleratorProfile>,
-    /// How many devices.
-    pub(super) count: u32,
-}
-
 /// The Secret with the certificate of a component, if there is one.
 pub(super) fn tls_secret(
     owner: &Owner,
@@ -85,24 +71,6 @@ pub(super) fn tls_secret(
     let secret = (super::secret_name(owner, component), "tls");
     let used = settings.certificates.are_used();
     used.then_some(secret).into_iter().collect()
-}
-
-impl Devices<'_> {
-    /// Whether models are only said to compute.
-    pub(super) fn are_simulated(&self) -> bool {
-        self.profile.is_some_and(AcceleratorProfile::is_simulated)
-    }
-
-    /// Whether there may be no spare ones for a pod beside those that it replaces.
-    pub(super) fn are_scarce(&self) -> bool {
-        let claims = self
-            .accelerator
-            .is_some_and(|accelerator| accelerator.claim_template.is_some());
-        claims
-            || self
-                .profile
-                .is_some_and(|profile| profile.spec.resource.is_some())
-    }
 }
 
 /// A patch that makes no pod.
@@ -118,8 +86,9 @@ impl Pod<'_> {
         labels.extend(marks.map(|(key, value)| ((*key).to_owned(), value.clone())));
         let mut annotations: BTreeMap<String, String> =
             [(CONFIGURATION.to_owned(), self.digest.clone())].into();
+        let name = format!("{}-{}", self.owner.name, self.component);
         let mut spec = json!({
-            "serviceAccountName": format!("{}-{}", self.owner.name, self.component),
+            "serviceAccountName": name,
             "automountServiceAccountToken": false,
             "enableServiceLinks": false,
             "terminationGracePeriodSeconds": (HEARD + self.drain + AFTER_DRAIN).as_secs(),
@@ -142,7 +111,7 @@ impl Pod<'_> {
         if let Some(init) = &self.model.init {
             spec["initContainers"] = json!([init]);
         }
-        self.place(&mut spec);
+        self.devices.place(&name, &mut spec);
         if let Some(PodPatch {
             metadata,
             spec: patch,
@@ -190,17 +159,18 @@ impl Pod<'_> {
         container["volumeMounts"] = mounts.chain(self.model.mount()).chain(token).collect();
         let probed = self.ports.first().map_or("", |(name, _)| name);
         let get = |path: &str| json!({"path": path, "port": probed});
-        // A router whose targets are still loading is alive.
-        let alive = if self.component == ROUTER {
-            "/live"
+        // A router whose targets are still loading is alive. One that has lost its last target keeps
+        // requests until another comes: out of its Service, it would have them refused.
+        let (alive, ready) = if self.component == ROUTER {
+            ("/live", "/health")
         } else {
-            "/health"
+            ("/health", "/ready")
         };
         container["startupProbe"] = json!({
             "httpGet": get(alive), "periodSeconds": 1, "failureThreshold": LOADING,
         });
         container["readinessProbe"] = json!({
-            "httpGet": get("/ready"), "periodSeconds": 1, "failureThreshold": 2,
+            "httpGet": get(ready), "periodSeconds": 1, "timeoutSeconds": 3, "failureThreshold": 2,
         });
         container["livenessProbe"] = json!({
             "httpGet": get(alive), "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6,
@@ -246,36 +216,6 @@ impl Pod<'_> {
             .chain(self.model.volume.clone())
             .chain(self.discovers.then(token))
             .collect()
-    }
-
-    /// Where the pods run, and with which devices.
-    fn place(&self, spec: &mut Value) {
-        let Devices {
-            accelerator,
-            profile,
-            count,
-        } = self.devices;
-        if let Some(template) = accelerator.and_then(|asked| asked.claim_template.as_deref()) {
-            spec["resourceClaims"] =
-                json!([{"name": "accelerator", "resourceClaimTemplateName": template}]);
-            spec["containers"][0]["resources"] = json!({"claims": [{"name": "accelerator"}]});
-        }
-        let Some(profile) = profile.map(|profile| &profile.spec) else {
-            return;
-        };
-        if let Some(resource) = &profile.resource {
-            let devices = json!({resource: count.to_string()});
-            spec["containers"][0]["resources"] = json!({"requests": devices, "limits": devices});
-        }
-        if !profile.node_selector.is_empty() {
-            spec["nodeSelector"] = json!(profile.node_selector);
-        }
-        if !profile.tolerations.is_empty() {
-            spec["tolerations"] = json!(profile.tolerations);
-        }
-        if let Some(class) = &profile.runtime_class_name {
-            spec["runtimeClassName"] = class.as_str().into();
-        }
     }
 }
 

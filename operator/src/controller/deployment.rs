@@ -1,6 +1,6 @@
 //! One look at a `SpecDecodeDeployment`.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use foretoken_crds::{
     Kind, SpecDecodeDeployment,
@@ -19,6 +19,7 @@ use crate::{
     resolve::{self, Found, Known, Resolved},
     scale,
     status::{self, Observed, Refused},
+    world::Unclear,
 };
 
 /// Brings a cluster to what `object` says, and tells what was observed.
@@ -34,17 +35,27 @@ pub(super) async fn reconcile(
     }
     let owner = Owner::new(Kind::SpecDecodeDeployment, &object.metadata);
     let resolved = context.resolve(&object);
-    let targets = context.targets_of(&object, &owner).await;
-    let wanted = context.wanted_of_deployment(&object, &resolved, targets);
+    let unclear = Unclear::of(&object.metadata);
+    let (targets, wanted) = match &unclear {
+        // What else it says nobody here knows: all that was made for it stays as it is.
+        Some(unclear) if unclear.is_in_parts => (None, Err(unclear.refused())),
+        _ => {
+            let targets = context.targets_of(&object, &owner).await;
+            let wanted = context.wanted_of_deployment(&object, &resolved, targets);
+            (targets, wanted)
+        }
+    };
     let services = &[TARGET, ROUTER];
     let brought = context
         .bring(object.as_ref(), &owner, services, wanted)
         .await;
     let Brought { refused, failure } = brought;
+    let refused = unclear.map(|unclear| unclear.refused()).or(refused);
     let used = resolved.found.iter().map(|found| context.used(found));
     let observed = Observed {
         endpoints: used.collect(),
         target: context.component(&owner, TARGET),
+        revisions: context.served_by(&owner),
         router: context.component(&owner, ROUTER),
         namesakes: context.world.namesakes(&object),
         figures: context.hearsay.deployment(&owner.named()),
@@ -62,6 +73,7 @@ pub(super) async fn reconcile(
         .tell(told, object.as_ref(), (before, &status), may_wait)
         .await?;
     let again = later.or(targets.map(|_| scale::PERIOD));
+    let again = again.or_else(|| context.uncertified_in(&owner, services));
     context.ended(object.as_ref(), failure, again)
 }
 
@@ -96,7 +108,7 @@ impl Context {
         resolved: &Resolved,
         targets: Option<u32>,
     ) -> Result<Vec<Object>, Refused> {
-        let profile = self.world.profile(object.spec.target.accelerator.as_ref());
+        let profile = self.profile(object.spec.target.accelerator.as_ref())?;
         let groups = self.world.groups();
         accept::deployment(object, profile.as_deref())
             .and_then(|()| accept::group(object, profile.as_deref(), groups))
@@ -108,6 +120,15 @@ impl Context {
         };
         build::deployment(object, given, &self.settings)
             .map_err(|error| refused("InvalidTemplate", format!("spec.target.{error}")))
+    }
+
+    /// Revisions that targets which are ready have.
+    fn served_by(&self, owner: &Owner) -> BTreeSet<String> {
+        let targets = self.world.pods_of(owner, TARGET);
+        targets
+            .iter()
+            .filter_map(|pod| pod.serves.clone())
+            .collect()
     }
 
     fn used(&self, found: &Found) -> UsedEndpoint {

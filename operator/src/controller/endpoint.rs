@@ -1,8 +1,8 @@
 //! One look at a `SpeculationEndpoint`.
 //!
 //! An endpoint that is used has a finalizer. When it is deleted, deployments stop naming it to
-//! their targets at once, and its pods go [`DRAIN`] later, when all of them have heard: a time, not
-//! an answer, so that nothing can keep it for ever.
+//! their targets at once, and its pods go when no target is connected to them any more, or [`DRAIN`]
+//! later: a time, so that nothing can keep it for ever.
 
 use std::{
     sync::{Arc, PoisonError},
@@ -27,16 +27,18 @@ use crate::{
     accept,
     build::{self, Canary, DRAFT, GivenToEndpoint},
     failure::Failure,
-    object::{OPERATOR, Object, Owner},
+    object::{FINALIZER, OPERATOR, Object, Owner},
     rollout::Course,
     scale,
     status::{self, ObservedEndpoint, Refused},
+    world::Unclear,
 };
 
-/// Keeps an endpoint in use until its targets have heard that it goes.
-const FINALIZER: &str = "foretoken.io/drain";
-/// How long targets may take to hear: nodes look at files of config maps once a minute or so.
+/// How long targets may take to hear: nodes that were not told look at files of config maps once a
+/// minute or so.
 const DRAIN: Duration = Duration::from_secs(90);
+/// How often it is looked whether they have.
+const HEARD: Duration = Duration::from_secs(1);
 
 /// How often two revisions that are compared are looked at.
 const TRIAL: Duration = Duration::from_secs(5);
@@ -48,13 +50,13 @@ pub(super) async fn reconcile(
 ) -> Result<Action, Failure> {
     if let Some(deleted) = &object.metadata.deletion_timestamp {
         let left = left(deleted.0, Timestamp::now(), context.leaving_for(&object));
-        if left.is_zero() || !context.is_named(&object) {
+        if left.is_zero() || !context.is_named(&object) || context.is_left(&object) {
             context.endpoints.forget(object.as_ref());
             context.forget_advice(object.as_ref());
             context.hold(&object, false).await?;
             return Ok(Action::await_change());
         }
-        return Ok(Action::requeue(left));
+        return Ok(Action::requeue(left.min(HEARD)));
     }
     context
         .hold(&object, context.has_consumers(&object))
@@ -63,8 +65,18 @@ pub(super) async fn reconcile(
     let told = &context.endpoints;
     let before = told.before(object.as_ref(), object.status.as_ref());
     let drafts = context.drafts(&owner);
-    let count = context.count_of(&object, &owner, &drafts).await;
-    let (wanted, decision) = match context.accepted(&object) {
+    let unclear = Unclear::of(&object.metadata);
+    // Of what is understood in parts alone, nothing that was made is changed.
+    let is_in_parts = unclear.as_ref().filter(|unclear| unclear.is_in_parts);
+    let accepted = match is_in_parts {
+        Some(unclear) => Err(unclear.refused()),
+        None => context.accepted(&object),
+    };
+    let count = match is_in_parts {
+        Some(_) => None,
+        None => context.count_of(&object, &owner, &drafts).await,
+    };
+    let (wanted, decision) = match accepted {
         Ok(()) => {
             let rolled = context.roll(&object, before.as_deref(), (&owner, &drafts), count);
             (
@@ -79,6 +91,7 @@ pub(super) async fn reconcile(
         .bring(object.as_ref(), &owner, services, wanted)
         .await;
     let Brought { refused, failure } = brought;
+    let refused = unclear.map(|unclear| unclear.refused()).or(refused);
     let course = decision.as_ref().map(|decision| decision.course);
     let drafts = context.drafts(&owner);
     let observed = ObservedEndpoint {
@@ -101,6 +114,7 @@ pub(super) async fn reconcile(
         Some(Course::Try) => Some(TRIAL),
         _ => count.map(|_| scale::PERIOD),
     };
+    let next = next.or_else(|| context.uncertified_in(&owner, services));
     context.ended(object.as_ref(), failure, later.or(next))
 }
 
@@ -122,6 +136,13 @@ impl Context {
             .entry(object.uid().unwrap_or_default())
             .or_insert(now);
         now - *since
+    }
+
+    /// Whether its replicas say that nobody is connected to them.
+    fn is_left(&self, object: &SpeculationEndpoint) -> bool {
+        let owner = Owner::new(Kind::SpeculationEndpoint, &object.metadata);
+        let figures = self.hearsay.endpoint(&owner.named());
+        figures.is_some_and(|told| told.heard > 0 && told.consumers.is_empty())
     }
 
     /// How many drafts there should be, if that follows the load.
@@ -148,7 +169,7 @@ impl Context {
 
     /// Whether this version serves it.
     fn accepted(&self, object: &SpeculationEndpoint) -> Result<(), Refused> {
-        let profile = self.world.profile(object.spec.accelerator.as_ref());
+        let profile = self.profile(object.spec.accelerator.as_ref())?;
         accept::endpoint(object, profile.as_deref())
             .map_err(|refusal| refused(refusal.reason, &refusal))
     }
@@ -160,8 +181,8 @@ impl Context {
         count: Option<u32>,
     ) -> Result<Vec<Object>, Refused> {
         let serving = rolled.serving(object);
-        let profile = self.world.profile(serving.spec.accelerator.as_ref());
-        let tried = self.world.profile(object.spec.accelerator.as_ref());
+        let profile = self.profile(serving.spec.accelerator.as_ref())?;
+        let tried = self.profile(object.spec.accelerator.as_ref())?;
         let split = rolled.split();
         let given = GivenToEndpoint {
             profile: profile.as_deref(),
@@ -207,7 +228,9 @@ impl Context {
             field_manager: Some(OPERATOR.to_owned()),
             ..PatchParams::default()
         };
-        match api.patch(&name, &params, &Patch::Merge(&patch)).await {
+        // The answer is of no use, and may be one that is not understood.
+        let patch = Patch::Merge(&patch);
+        match api.patch_metadata(&name, &params, &patch).await {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if !hold && status.is_not_found() => Ok(()),
             Err(source) => Err(Failure::Api {

@@ -15,7 +15,7 @@ use crate::{
     revision::Revision,
     rollout::{self, CanaryPods, Course, Decision, Given, Heard, Split},
     status::Workload,
-    world::{self, KnownPod, Live},
+    world::{KnownPod, Live},
 };
 
 /// The pods of an endpoint.
@@ -114,8 +114,7 @@ impl Context {
         let workload = |live: &Live, is_canary: bool| {
             let its = |pod: &&Arc<KnownPod>| pod.is_canary == is_canary;
             let mut workload = live.workload.as_deref().cloned().unwrap_or_default();
-            let trouble = world::trouble(pods.iter().filter(its));
-            workload.trouble = trouble.or(workload.trouble);
+            self.troubled(&mut workload, (owner, DRAFT), pods.iter().filter(its));
             workload.fetching = fetching;
             workload
         };

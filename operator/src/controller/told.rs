@@ -14,9 +14,9 @@ use std::{
 
 use kube::{
     Api, Client, Resource, ResourceExt as _,
-    api::{Patch, PatchParams},
+    api::{ApiResource, DynamicObject, Patch, PatchParams},
 };
-use serde::{Serialize, de::DeserializeOwned};
+use serde::Serialize;
 use serde_json::json;
 
 use crate::{failure::Failure, object::OPERATOR};
@@ -122,8 +122,7 @@ impl<S: Clone + PartialEq + Serialize> Told<S> {
         status: &S,
     ) -> Result<(), Failure>
     where
-        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
-        K: Clone + Debug + DeserializeOwned,
+        K: Resource<DynamicType = ()>,
     {
         let name = object.name_any();
         let namespace = object.namespace().unwrap_or_default();
@@ -134,7 +133,9 @@ impl<S: Clone + PartialEq + Serialize> Told<S> {
             "metadata": {"uid": object.uid()},
             "status": status,
         });
-        let api: Api<K> = Api::namespaced(client.clone(), &namespace);
+        // The answer is of no use, and may be one that is not understood.
+        let resource = ApiResource::erase::<K>(&());
+        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, &resource);
         let params = PatchParams::apply(OPERATOR).force();
         let patched = api
             .patch_status(&name, &params, &Patch::Apply(&patch))

@@ -71,8 +71,20 @@ impl<'a> Conditions<'a> {
 
     /// Sets one of which nothing is known: as it was before, if it was set before.
     pub fn set_unknown(&mut self, kind: &str, reason: &str, message: impl Into<String>) {
-        let before = self.before.iter().find(|known| known.type_ == kind);
-        if let Some(before) = before {
+        self.set_unknown_after(kind, reason, message, &[]);
+    }
+
+    /// The same, but for one that was set for one of the reasons `over`, which do not hold any more.
+    pub fn set_unknown_after(
+        &mut self,
+        kind: &str,
+        reason: &str,
+        message: impl Into<String>,
+        over: &[&str],
+    ) {
+        let mut before = self.before.iter();
+        let before = before.find(|known| known.type_ == kind);
+        if let Some(before) = before.filter(|known| !over.contains(&known.reason.as_str())) {
             let mut kept = before.clone();
             kept.observed_generation = self.generation;
             self.set.push(kept);
@@ -285,6 +297,9 @@ mod tests {
             ("False", "A")
         );
         assert_eq!(kept[0].observed_generation, Some(2));
+        let mut after = Conditions::new(&known, now, Some(2));
+        after.set_unknown_after("Ready", "NotKnownYet", "wait", &["A"]);
+        assert_eq!(after.finish()[0].status, "Unknown");
         assert_eq!(changes(&unknown(&[]), &conditions(&[], 1, true, "B")), []);
         assert_eq!(changes(&unknown(&[]), &known).len(), 1);
     }

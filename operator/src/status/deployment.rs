@@ -1,5 +1,7 @@
 //! Status of a `SpecDecodeDeployment`.
 
+use std::collections::BTreeSet;
+
 use foretoken_crds::{
     SpecDecodeDeployment,
     status::{
@@ -18,6 +20,7 @@ use crate::{
     build,
     figures::DeploymentFigures,
     resolve::{self, Resolved},
+    revision,
 };
 
 /// What was observed of a deployment.
@@ -33,6 +36,8 @@ pub struct Observed {
     pub figures: Option<DeploymentFigures>,
     /// Its targets; none if there is no Deployment yet.
     pub target: Option<Workload>,
+    /// Revisions that those of them which are ready have.
+    pub revisions: BTreeSet<String>,
     /// Its routers; the same.
     pub router: Option<Workload>,
     /// Selectors of the pods of both.
@@ -95,7 +100,7 @@ pub fn deployment(
     DeploymentStatus {
         observed_generation: generation,
         url: Some(build::url(object)),
-        revision: before.revision,
+        revision: revision(object, &observed.revisions),
         replicas: Some(target.exist),
         ready_replicas: Some(target.ready),
         targets: Some(target.shown()),
@@ -103,6 +108,14 @@ pub fn deployment(
         speculation: Some(told),
         conditions: conditions.finish(),
     }
+}
+
+/// The revision that is `served`: of several the one that is being replaced, so that the one which is
+/// asked for is told when all have it.
+fn revision(object: &SpecDecodeDeployment, served: &BTreeSet<String>) -> Option<String> {
+    let wanted = revision::of_targets(object);
+    let mut others = served.iter().filter(|one| **one != wanted);
+    others.next().or_else(|| served.first()).cloned()
 }
 
 fn endpoints_resolved(

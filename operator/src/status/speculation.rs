@@ -148,7 +148,8 @@ pub(super) fn endpoints_compatible(
         conditions.set(kind, true, "Compatible", message);
     } else {
         let message = format!("no target has been connected to {} yet", unknown.join(", "));
-        conditions.set_unknown(kind, "NotKnownYet", message);
+        let over = &["NotNeeded", "NoneToCompare"];
+        conditions.set_unknown_after(kind, "NotKnownYet", message, over);
     }
 }
 

@@ -1,9 +1,11 @@
-//! What keeps pods from serving, from what nodes say of them, with what to do about it.
+//! What keeps pods from serving, from what nodes say of them and cert-manager of their certificates,
+//! with what to do about it.
 //!
 //! States of containers go back and forth (a pull fails, waits, fails again; a container ends, waits,
 //! runs, ends), so what is told is made of what stays the same, and holds until the pod is ready.
 
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod};
+use serde_json::Value;
 
 /// Init container that brings the model.
 pub(crate) const MODEL: &str = "model";
@@ -55,10 +57,66 @@ pub fn of_pod(pod: &Pod) -> Option<(u32, Trouble)> {
         .as_deref()
         .unwrap_or_default();
     let main = status.container_statuses.as_deref().unwrap_or_default();
-    let of_init = init.iter().filter_map(|one| of_container(name, one));
-    let of_main = main.iter().filter_map(|one| of_container(name, one));
+    let models = image_volumes(pod);
+    let of_init = init
+        .iter()
+        .filter_map(|one| of_container((name, &models), one));
+    let of_main = main
+        .iter()
+        .filter_map(|one| of_container((name, &models), one));
     let of_init = of_init.map(|trouble| (2, trouble));
     of_init.chain(of_main.map(|trouble| (3, trouble))).next()
+}
+
+/// Images that are mounted as volumes: models of `oci://`.
+fn image_volumes(pod: &Pod) -> Vec<&str> {
+    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
+    let images = volumes
+        .into_iter()
+        .flatten()
+        .filter_map(|volume| volume.image.as_ref());
+    images
+        .filter_map(|image| image.reference.as_deref())
+        .collect()
+}
+
+/// What the `Certificate` called `name` in `object`, its metadata left aside, keeps from serving: pods
+/// wait for its Secret. None if it is issued.
+pub fn of_certificate(name: &str, object: &Value) -> Option<Trouble> {
+    let conditions = object
+        .pointer("/status/conditions")
+        .and_then(Value::as_array);
+    let condition = |kind: &str| {
+        let mut conditions = conditions.into_iter().flatten();
+        conditions.find(|one| one["type"] == kind)
+    };
+    let ready = condition("Ready");
+    if ready.is_some_and(|ready| ready["status"] == "True") {
+        return None;
+    }
+    // What went wrong says more than that there is none.
+    let failed = condition("Issuing").filter(|issuing| issuing["reason"] == "Failed");
+    let said = failed.or(ready).and_then(|one| one["message"].as_str());
+    let text = |path: &str| object.pointer(path).and_then(Value::as_str);
+    let kind = text("/spec/issuerRef/kind").unwrap_or("Issuer");
+    let issuer = text("/spec/issuerRef/name").unwrap_or_default();
+    let message = match said {
+        Some(said) => {
+            let said = shortened(said);
+            format!(
+                "certificate {name} is not issued: {}: see that there is a {kind} {issuer} and what it \
+                 says (`kubectl describe {} {issuer}`), and what became of the request (`kubectl \
+                 describe certificaterequests`)",
+                said.trim_end_matches('.'),
+                kind.to_lowercase(),
+            )
+        }
+        None => format!(
+            "certificate {name} is not issued, and cert-manager says nothing of it: see that its \
+             controller runs (`kubectl get pods -A -l app.kubernetes.io/name=cert-manager`)"
+        ),
+    };
+    Some(trouble("CertificateNotIssued", message))
 }
 
 fn trouble(reason: &'static str, message: impl Into<String>) -> Trouble {
@@ -101,7 +159,8 @@ fn volume_full(pod: &str, said: &str) -> Trouble {
     trouble("VolumeFull", message)
 }
 
-fn of_container(pod: &str, container: &ContainerStatus) -> Option<Trouble> {
+/// What keeps `container` of `pod` from running; the pod has volumes of the images `models`.
+fn of_container((pod, models): (&str, &[&str]), container: &ContainerStatus) -> Option<Trouble> {
     let waiting = container
         .state
         .as_ref()
@@ -111,7 +170,7 @@ fn of_container(pod: &str, container: &ContainerStatus) -> Option<Trouble> {
     let said = said.unwrap_or_default();
     match why {
         Some("ErrImagePull" | "ImagePullBackOff" | "ErrImageNeverPull" | "InvalidImageName") => {
-            Some(not_pulled(pod, container, said))
+            Some(not_pulled((pod, models), container, said))
         }
         Some("CreateContainerConfigError" | "CreateContainerError" | "RunContainerError") => {
             let (name, said) = (&container.name, shortened(said));
@@ -143,17 +202,35 @@ fn ended(container: &ContainerStatus) -> Option<&ContainerStateTerminated> {
     now.or(before).filter(|end| has_failed(end))
 }
 
-fn not_pulled(pod: &str, container: &ContainerStatus, said: &str) -> Trouble {
+fn not_pulled((pod, models): (&str, &[&str]), container: &ContainerStatus, said: &str) -> Trouble {
+    // Of a volume nodes say so at the container that mounts it.
+    let model = models.iter().find(|model| is_about(said, model));
     // Between two tries the same is said with a word before it.
     let said = said
         .rsplit_once("ErrImagePull: ")
         .map_or(said, |(_, said)| said);
-    let (said, image) = (shortened(said), &container.image);
+    let said = shortened(said);
+    let of_ours = "the image of the operator, or of the container in template";
+    let (what, image, correct) = match model {
+        Some(model) => ("the model's image", *model, "spec.model.uri"),
+        None => ("image", container.image.as_str(), of_ours),
+    };
     let message = format!(
-        "pod {pod} cannot have image {image}: {said}: correct it (spec.model.uri of an oci:// model, \
-         else the image of the operator), or let nodes pull it (imagePullSecrets in template)"
+        "pod {pod} cannot have {what} {image}: {said}: correct it ({correct}), or let nodes pull it \
+         (imagePullSecrets in template)"
     );
     trouble("ImagePullFailed", message)
+}
+
+/// Whether what a node said is about `image`: in quotes, as it is or as runtimes complete it.
+fn is_about(said: &str, image: &str) -> bool {
+    let quoted = said.split('"').skip(1).step_by(2);
+    let mut names = quoted.map(|name| name.strip_suffix(":latest").unwrap_or(name));
+    let image = image.strip_suffix(":latest").unwrap_or(image);
+    names.any(|name| {
+        let rest = name.strip_suffix(image);
+        rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('/'))
+    })
 }
 
 fn of_end(pod: &str, container: &ContainerStatus, end: &ContainerStateTerminated) -> Trouble {

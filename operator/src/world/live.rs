@@ -3,6 +3,7 @@
 use std::{
     borrow::Cow,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
 };
 
 use kube::{
@@ -13,9 +14,11 @@ use kube::{
 use serde_json::{Value, json};
 
 use crate::{
-    object::{APPLIED, MADE_OF, Made, OF_DEPLOYMENT, OF_ENDPOINT},
-    status::Workload,
+    object::{APPLIED, MADE_OF, Made},
+    status::{self, Trouble, Workload},
 };
+
+use super::owned::MadeFor;
 
 /// An object that was made, as the cluster has it.
 #[derive(Clone, Debug)]
@@ -30,10 +33,13 @@ pub(crate) struct Live {
     pub(crate) workload: Option<Box<Workload>>,
     /// The revision that its pods have, if it is of drafts.
     pub(crate) made_of: Option<Box<str>>,
+    /// Since when it was seen so, and what that keeps from serving, if it is a certificate that is not
+    /// issued.
+    pub(crate) unissued: Option<Box<(Instant, Trouble)>>,
     /// Digest of what was applied last.
     applied: Option<String>,
-    /// Whom it was made for: the values of the labels [`OF_DEPLOYMENT`] and [`OF_ENDPOINT`].
-    made_for: [Option<String>; 2],
+    /// Whom it was made for.
+    pub(super) made_for: MadeFor,
     /// All that comparing needs, as JSON, until it was compared: the digest says the rest from then
     /// on. Parsed it would take ten times as much memory.
     unread: Arc<Mutex<Option<Box<str>>>>,
@@ -42,8 +48,7 @@ pub(crate) struct Live {
 impl Live {
     /// What is kept of `object`.
     pub(super) fn of(kind: Made, object: DynamicObject) -> Self {
-        let label = |label: &str| object.labels().get(label).cloned();
-        let made_for = [label(OF_DEPLOYMENT), label(OF_ENDPOINT)];
+        let made_for = MadeFor::of(&object);
         let applied = object.annotations().get(APPLIED).cloned();
         let made_of = object.annotations().get(MADE_OF);
         let made_of = made_of.map(|made_of| made_of.as_str().into());
@@ -55,6 +60,11 @@ impl Live {
             Made::LeaderWorkerSet => Some(Workload::of_groups(&data)),
             _ => None,
         };
+        let unissued = match (kind, &metadata.name) {
+            (Made::Certificate, Some(name)) => status::of_certificate(name, &data),
+            _ => None,
+        };
+        let unissued = unissued.map(|trouble| Box::new((Instant::now(), trouble)));
         let compared = json!({
             "name": metadata.name,
             "namespace": metadata.namespace,
@@ -80,6 +90,7 @@ impl Live {
             is_leaving: deletion_timestamp.is_some(),
             workload: workload.map(Box::new),
             made_of,
+            unissued,
             applied,
             made_for,
             unread: Arc::new(Mutex::new(Some(data.to_string().into_boxed_str()))),
@@ -101,13 +112,6 @@ impl Live {
     /// It says what was applied.
     pub(crate) fn is_as_applied(&self) {
         *self.text() = None;
-    }
-
-    /// Labels that say whom it was made for, with their values.
-    pub(crate) fn made_for(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        let labels = [OF_DEPLOYMENT, OF_ENDPOINT].into_iter();
-        let pairs = labels.zip(&self.made_for);
-        pairs.filter_map(|(label, owner)| Some((label, owner.as_deref()?)))
     }
 
     fn text(&self) -> MutexGuard<'_, Option<Box<str>>> {
@@ -154,6 +158,7 @@ impl Lookup for Live {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::object::OF_DEPLOYMENT;
 
     #[test]
     fn what_was_found_as_applied_takes_no_room_any_more_and_its_pods_are_known_still() {
@@ -171,7 +176,7 @@ mod tests {
         let live = Live::of(Made::Deployment, object);
         assert_eq!(live.applied(), Some("d"));
         assert_eq!(
-            live.made_for().collect::<Vec<_>>(),
+            live.made_for.iter().collect::<Vec<_>>(),
             [(OF_DEPLOYMENT, "story")]
         );
         let said = live.unread().expect("nobody has compared it");

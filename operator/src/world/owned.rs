@@ -5,7 +5,27 @@ use std::{
     sync::{PoisonError, RwLock},
 };
 
-use crate::object::{Made, Owner};
+use kube::ResourceExt;
+
+use crate::object::{Made, OF_DEPLOYMENT, OF_ENDPOINT, Owner};
+
+/// Whom an object was made for: the values of the labels [`OF_DEPLOYMENT`] and [`OF_ENDPOINT`].
+#[derive(Clone, Debug)]
+pub(crate) struct MadeFor([Option<String>; 2]);
+
+impl MadeFor {
+    /// What the labels of `object` say.
+    pub(super) fn of(object: &impl ResourceExt) -> Self {
+        Self([OF_DEPLOYMENT, OF_ENDPOINT].map(|label| object.labels().get(label).cloned()))
+    }
+
+    /// Labels that say so, with their values.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let labels = [OF_DEPLOYMENT, OF_ENDPOINT].into_iter();
+        let pairs = labels.zip(&self.0);
+        pairs.filter_map(|(label, owner)| Some((label, owner.as_deref()?)))
+    }
+}
 
 /// Names of what was made, by whom it was made for: without, whoever looks for what is an object's
 /// would look at what is all objects'.

@@ -6,23 +6,27 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{ResourceExt as _, runtime::reflector::Lookup};
 
 use crate::{
-    hearsay::Candidate,
-    object::{COMPONENT, OF_DEPLOYMENT, OF_ENDPOINT, TRACK},
+    hearsay::{self, Candidate},
+    object::{COMPONENT, REVISION, TRACK},
     status::{self, Trouble},
 };
+
+use super::owned::MadeFor;
 
 /// A pod that was made for somebody.
 #[derive(Clone, Debug)]
 pub(crate) struct KnownPod {
-    pub(super) name: String,
-    pub(super) namespace: String,
+    pub(crate) name: String,
+    pub(crate) namespace: String,
     pub(super) uid: String,
     /// `target`, `router` or `draft`.
     pub(super) component: Option<String>,
     /// Whether a revision is tried with it.
     pub(crate) is_canary: bool,
-    /// Values of the labels [`OF_DEPLOYMENT`] and [`OF_ENDPOINT`].
-    made_for: [Option<String>; 2],
+    /// Whom it was made for.
+    pub(super) made_for: MadeFor,
+    /// The revision that it serves, while it does.
+    pub(crate) serves: Option<String>,
     /// How it is asked, if it can be.
     pub(crate) candidate: Option<Candidate>,
     /// What keeps it from serving, and how early in its life.
@@ -31,24 +35,20 @@ pub(crate) struct KnownPod {
 
 impl KnownPod {
     pub(super) fn of(pod: Pod) -> Self {
-        let label = |label: &str| pod.labels().get(label).cloned();
+        let is_leaving = pod.metadata.deletion_timestamp.is_some();
+        let revision = pod.labels().get(REVISION);
+        let serves = revision.filter(|_| hearsay::is_ready(&pod) && !is_leaving);
         Self {
-            component: label(COMPONENT),
+            serves: serves.cloned(),
+            component: pod.labels().get(COMPONENT).cloned(),
             is_canary: pod.labels().contains_key(TRACK),
-            made_for: [label(OF_DEPLOYMENT), label(OF_ENDPOINT)],
+            made_for: MadeFor::of(&pod),
             candidate: Candidate::of(&pod),
             trouble: status::of_pod(&pod),
             name: pod.metadata.name.unwrap_or_default(),
             namespace: pod.metadata.namespace.unwrap_or_default(),
             uid: pod.metadata.uid.unwrap_or_default(),
         }
-    }
-
-    /// Labels that say whom it was made for, with their values.
-    pub(super) fn made_for(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        let labels = [OF_DEPLOYMENT, OF_ENDPOINT].into_iter();
-        let pairs = labels.zip(&self.made_for);
-        pairs.filter_map(|(label, owner)| Some((label, owner.as_deref()?)))
     }
 }
 

@@ -35,7 +35,7 @@ pub(crate) async fn a_target_that_spans_pods_needs_sets_of_them(cluster: &Cluste
     let change = json!({"spec": {"target": spread}});
     cluster.patch_deployment(place, &change).await;
     let message = cluster
-        .message_unread(place, "LeaderWorkerSetMissing")
+        .message_unread("deployment", place, "LeaderWorkerSetMissing")
         .await;
     assert!(message.contains("helm install lws"), "{message}");
     // What ran goes on.

@@ -126,7 +126,7 @@ impl Source {
                 json!({"metadata": named("reader"), "rules": [{
                     "apiGroups": ["discovery.k8s.io"],
                     "resources": ["endpointslices"],
-                    "verbs": ["get", "list", "watch"],
+                    "verbs": ["list", "watch"],
                 }]}),
             ),
             (

@@ -54,6 +54,7 @@ fn observed() -> Observed {
         namesakes: Vec::new(),
         is_simulated: false,
         target: Some(workload(2)),
+        revisions: BTreeSet::new(),
         router: Some(workload(2)),
         selectors: ["t=1".into(), "r=1".into()],
         refused: None,
@@ -106,6 +107,28 @@ fn what_serves_is_ready_and_its_columns_are_filled() {
     );
     let speculation = status.speculation.expect("told");
     assert_eq!(speculation.state, SpeculationState::Active);
+}
+
+#[test]
+fn the_revision_that_is_asked_for_is_told_when_all_ready_targets_have_it() {
+    let wanted = revision::of_targets(&object());
+    let old = "0123456789abcdef".to_owned();
+    let told = |served: &[&String]| {
+        let observed = Observed {
+            revisions: served.iter().copied().cloned().collect(),
+            ..observed()
+        };
+        // What was told before is told no longer than it is so.
+        let before = DeploymentStatus {
+            revision: Some("gone".into()),
+            ..DeploymentStatus::default()
+        };
+        deployment(&object(), Some(&before), &observed, Timestamp::UNIX_EPOCH).revision
+    };
+    assert_eq!(told(&[&old]), Some(old.clone()));
+    assert_eq!(told(&[&wanted, &old]), Some(old.clone()));
+    assert_eq!(told(&[&wanted]), Some(wanted.clone()));
+    assert_eq!(told(&[]), None);
 }
 
 #[test]

@@ -94,6 +94,57 @@ fn a_container_that_is_not_made_says_of_what() {
 }
 
 #[test]
+fn a_model_whose_image_is_not_there_is_told_from_the_image_that_serves_it() {
+    let told = |reason: &str, said: &str| {
+        let status =
+            json!({"phase": "Pending", "containerStatuses": waiting("target", reason, said)});
+        let mut pod = pod(&status);
+        let volumes = json!([
+            {"name": "service", "configMap": {"name": "story-target"}},
+            {"name": "model", "image": {"reference": "story-draft:next"}},
+        ]);
+        pod.spec =
+            serde_json::from_value(json!({"containers": [], "volumes": volumes})).expect("a spec");
+        of_pod(&pod).expect("a trouble").1
+    };
+    // What nodes say of volumes is said of the container that mounts them.
+    for (reason, said) in [
+        (
+            "ErrImageNeverPull",
+            "Container image \"story-draft:next\" is not present with pull policy of Never",
+        ),
+        (
+            "ErrImagePull",
+            "failed to pull and unpack image \"docker.io/library/story-draft:next\": not found",
+        ),
+        (
+            "ImagePullBackOff",
+            "Back-off pulling image \"story-draft:next\": ErrImagePull: not found",
+        ),
+    ] {
+        let Trouble { reason, message } = told(reason, said);
+        assert_eq!(reason, "ImagePullFailed");
+        let start = "pod story-target-1 cannot have the model's image story-draft:next: ";
+        assert!(message.starts_with(start), "{message}");
+        assert!(message.contains("correct it (spec.model.uri)"), "{message}");
+    }
+    let said = "Container image \"foretoken:1\" is not present with pull policy of Never";
+    let message = told("ErrImageNeverPull", said).message;
+    assert!(
+        message.contains("cannot have image foretoken:1: "),
+        "{message}"
+    );
+    assert!(!message.contains("spec.model"), "{message}");
+    // A name that only ends alike is another one.
+    let other = "Back-off pulling image \"another-story-draft:next\"";
+    let message = told("ImagePullBackOff", other).message;
+    assert!(
+        message.contains("cannot have image foretoken:1: "),
+        "{message}"
+    );
+}
+
+#[test]
 fn a_container_that_ends_says_why() {
     for (said, reason, says) in [
         (
@@ -183,4 +234,33 @@ fn pods_that_serve_start_or_go_have_no_trouble() {
     going.metadata.deletion_timestamp =
         serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
     assert_eq!(of_pod(&going), None);
+}
+
+#[test]
+fn a_certificate_that_is_not_issued_names_whom_to_ask() {
+    let said = |conditions: Value| {
+        let certificate = json!({
+            "spec": {"issuerRef": {"group": "cert-manager.io", "kind": "ClusterIssuer", "name": "internal"}},
+            "status": {"conditions": conditions},
+        });
+        of_certificate("story-target", &certificate)
+    };
+    let message = |conditions| said(conditions).expect("a trouble").message;
+    let ready = |status: &str| json!({"type": "Ready", "status": status, "reason": "DoesNotExist", "message": "Secret does not exist"});
+    assert_eq!(said(json!([ready("True")])), None);
+    let waiting = said(json!([ready("False")])).expect("a trouble");
+    assert_eq!(waiting.reason, "CertificateNotIssued");
+    for part in [
+        "story-target",
+        "Secret does not exist: see that there is a ClusterIssuer internal",
+        "`kubectl describe clusterissuer internal`",
+    ] {
+        assert!(waiting.message.contains(part), "{}", waiting.message);
+    }
+    let failed =
+        json!({"type": "Issuing", "status": "False", "reason": "Failed", "message": "denied."});
+    let both = message(json!([ready("False"), failed]));
+    assert!(both.contains("not issued: denied: see"), "{both}");
+    let silent = message(json!([]));
+    assert!(silent.contains("its controller runs"), "{silent}");
 }
