@@ -17,11 +17,13 @@ class Release:
     chart: str
     namespace: str
     values: list[str] = field(default_factory=list)
+    # Of a chart with more than is built here: what of it is applied, without a release.
+    templates: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Addon:
-    """What is built, and what of it is installed with Helm, in this order."""
+    """What is built, and what of it is installed by Helm's charts, in this order."""
 
     modules: list[Module]
     # Folders of definitions that charts leave to their users.
@@ -57,6 +59,20 @@ ADDONS = {
             Release("kwok-stages", "charts/stage-fast", "kube-system"),
         ],
     ),
+    # Certificates from an authority whose key is in the cluster. Nobody is there to answer its chart's webhooks.
+    "cert-manager": Addon(
+        [build.HELM, build.CERT_MANAGER],
+        definitions=["deploy/crds"],
+        releases=[
+            Release(
+                "cert-manager",
+                "deploy/charts/cert-manager",
+                "cert-manager",
+                _image("image", build.CERT_MANAGER.image),
+                [f"templates/{name}.yaml" for name in ("serviceaccount", "rbac", "deployment")],
+            )
+        ],
+    ),
 }
 
 
@@ -75,16 +91,12 @@ def kept(name: str, folder: str) -> Path:
 
 
 def commands(name: str) -> list[list[str]]:
-    """Helm's arguments that install one, or leave it as it is."""
+    """Helm's arguments that install one, or leave it as it is; of a release with templates, that print them."""
     found = []
     for release in ADDONS[name].releases:
         values = [part for value in release.values for part in ("--set-string", value)]
-        found.append(
-            [
-                *("upgrade", "--install", release.name, str(kept(name, release.chart))),
-                *(f"--namespace={release.namespace}", "--create-namespace"),
-                *("--wait", "--timeout=3m"),
-                *values,
-            ]
-        )
+        verb, how = ["upgrade", "--install"], ["--create-namespace", "--wait", "--timeout=3m"]
+        if release.templates:
+            verb, how = ["template"], [f"--show-only={template}" for template in release.templates]
+        found.append([*verb, release.name, str(kept(name, release.chart)), f"--namespace={release.namespace}", *how, *values])
     return found

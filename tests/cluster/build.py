@@ -69,8 +69,9 @@ KUBERNETES = Module(
     definitions={f"{_VERSION}Version": "v1.36.3", f"{_VERSION}Major": "1", f"{_VERSION}Minor": "36"},
     tests=("./policies",),
 )
+POD = Module("pod", image=layout.POD_IMAGE, arguments=["pause"])
 ALWAYS = [
-    Module("pod", image=layout.POD_IMAGE, arguments=["pause"]),
+    POD,
     Module(
         "containerd",
         packages={name: f"{_CONTAINERD}/{name}" for name in ("containerd", "containerd-shim-runc-v2", "ctr")},
@@ -86,6 +87,12 @@ LWS = Module(
     image=layout.LWS_IMAGE,
     folders=["charts/lws"],
     folders_of="sigs.k8s.io/lws",
+)
+CERT_MANAGER = Module(
+    "cert-manager",
+    image=layout.CERT_MANAGER_IMAGE,
+    folders=["deploy/crds", "deploy/charts/cert-manager"],
+    folders_of="github.com/cert-manager/cert-manager",
 )
 # What takes traces in, and what reads rules, as their users have them.
 TELEMETRY = Module("telemetry", packages={"collector": "./collector", "rules": "./rules"})

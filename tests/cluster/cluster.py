@@ -113,8 +113,17 @@ def install(name: str) -> None:
             load(build.place(module) / "image.tar")
     for folder in addons.ADDONS[name].definitions:
         kubectl("apply", "--server-side", "-f", str(addons.kept(name, folder)))
-    for arguments in addons.commands(name):
-        helm(*arguments)
+    for release, arguments in zip(addons.ADDONS[name].releases, addons.commands(name)):
+        said = helm(*arguments)
+        if release.templates:
+            apply(release.namespace, said)
+
+
+def apply(namespace: str, objects: str) -> None:
+    """Applies objects (YAML) of a namespace, which is made if it is not there, and waits for their pods."""
+    place = json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    kubectl("apply", "--server-side", "-f", "-", stdin=f"{place}\n---\n{objects}")
+    kubectl("rollout", "status", "deployment", f"--namespace={namespace}", "--timeout=180s")
 
 
 def start(folders: dict[str, Path]) -> None:
@@ -252,10 +261,10 @@ def helm(*arguments: str) -> str:
     return _run([str(STATE.programs / "helm"), f"--kubeconfig={STATE.kubeconfig}", *arguments], environment)
 
 
-def kubectl(*arguments: str, quiet: bool = False) -> str | None:
+def kubectl(*arguments: str, quiet: bool = False, stdin: str | None = None) -> str | None:
     """What kubectl prints; nothing if it fails and may."""
     command = [str(STATE.programs / "kubectl"), f"--kubeconfig={STATE.kubeconfig}", *arguments]
-    done = subprocess.run(command, text=True, capture_output=True, check=False)
+    done = subprocess.run(command, input=stdin, text=True, capture_output=True, check=False)
     if done.returncode == 0:
         return done.stdout
     if quiet:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import unittest
@@ -14,14 +15,18 @@ import addons
 import api
 import build
 import cluster
+import drafts
 import layout
 import machine
 import network
 import service
+import where
 from layout import STATE
 
 # Of sysexits.h, as `foretoken` uses them: something that is needed is not there.
 UNAVAILABLE = 69
+# What is tested on the cluster, in this order: the last one looks back on all.
+SUITES = ("on_cluster", "on_service", "on_trouble", "on_groups", "on_certificates", "on_rights")
 # What is tested on an API server alone: objects of our kinds, and the chart.
 API_TESTS = ["env", f"PYTHONPATH={layout.HERE}", sys.executable, "-m", "unittest", "--verbose", "on_chart", "on_api"]
 
@@ -36,8 +41,11 @@ def arguments(words: list[str]) -> argparse.Namespace:
         one.add_argument("--with", dest="names", default="", metavar="NAMES", help=f"also: {', '.join(addons.ADDONS)}")
     serve = commands.add_parser("serve", help="start it if need be, install the chart and apply examples/shared-endpoint.yaml")
     serve.add_argument("--images", type=Path, required=True, metavar="FOLDER", help="where `make image` put them")
+    images = commands.add_parser("images", help="make the images that tests need, for a cluster that is there already")
+    images.add_argument("folder", type=Path)
     commands.add_parser("test-api", help="see that an API server judges objects of our kinds as `foretoken check` does, and takes the chart")
     commands.add_parser("test-groups", help="see that a target that spans pods is made, served, rolled and replaced whole")
+    commands.add_parser("test-certificates", help="see that all serve with certificates that the real cert-manager issues, and renews")
     commands.add_parser("test-telemetry", help="see that a collector gets traces, and that Prometheus reads the rules")
     commands.add_parser("down", help="end the cluster and remove all that it made")
     commands.add_parser("status", help="which programs run, and their memory")
@@ -83,12 +91,16 @@ def run(wanted: argparse.Namespace) -> int:
         service.up(wanted.images.resolve())
     elif wanted.command == "down":
         cluster.down()
+    elif wanted.command == "images":
+        images(wanted.folder.resolve())
     elif wanted.command == "test":
         return unless_impossible(lambda: test(named(wanted.names)))
     elif wanted.command == "test-api":
-        return unless_impossible(lambda: api.run(API_TESTS, [build.HELM]))
+        return unless_impossible(lambda: api.run(API_TESTS, [build.HELM, build.LWS]))
     elif wanted.command == "test-groups":
         return unless_impossible(lambda: test(["helm"], ["on_groups"]))
+    elif wanted.command == "test-certificates":
+        return unless_impossible(lambda: test(["helm"], ["on_certificates"]))
     elif wanted.command == "test-telemetry":
         return unless_impossible(test_telemetry)
     elif wanted.command == "api":
@@ -138,6 +150,9 @@ def unless_impossible(run_tests: Callable[[], int]) -> int:
     mode = os.environ.get("FORETOKEN_TEST_CLUSTER", "")
     if mode not in ("", "existing", "required"):
         raise cluster.ClusterError(f"FORETOKEN_TEST_CLUSTER is {mode!r}; it can be existing or required")
+    absent = [program for program in ("kubectl", "helm") if where.EXISTING and shutil.which(program) is None]
+    if absent:
+        raise cluster.ClusterError(f"{' and '.join(absent)} must be in the PATH to test an existing cluster")
     try:
         return run_tests()
     except (cluster.MissingError, build.UnreachableError) as error:
@@ -145,21 +160,32 @@ def unless_impossible(run_tests: Callable[[], int]) -> int:
         return UNAVAILABLE if mode == "required" else 0
 
 
-def test(names: list[str], suites: Sequence[str] = ("on_cluster", "on_service")) -> int:
-    """Runs tests of the cluster, and ends it if it was started for them and they pass."""
-    is_ours = os.environ.get("FORETOKEN_TEST_CLUSTER") != "existing" and cluster.node() is None
-    if os.environ.get("FORETOKEN_TEST_CLUSTER") != "existing":
+def test(names: list[str], suites: Sequence[str] = SUITES) -> int:
+    """Runs tests of the cluster, and ends it if it was started for them, unless somebody may want to see why they fail."""
+    is_ours = not where.EXISTING and cluster.node() is None
+    if not where.EXISTING:
         cluster.up(names if "helm" in names else ["helm", *names])
         go = machine.go()
         if "on_cluster" in suites and go is not None and not build.test(build.KUBERNETES, go):
             return 1
     suite = unittest.defaultTestLoader.loadTestsFromNames(suites)
     passed = unittest.TextTestRunner(verbosity=2).run(suite).wasSuccessful()
-    if is_ours and passed:
+    if is_ours and (passed or os.environ.get("CI")):
         cluster.down()
     elif is_ours:
         print(f"the cluster still runs, to be looked at; logs are in {STATE.logs}, `make cluster-down` ends it", file=sys.stderr)
     return 0 if passed else 1
+
+
+def images(folder: Path) -> None:
+    """Makes the images that an existing cluster's nodes need, and says what they are called."""
+    if not where.EXECUTABLE:
+        raise cluster.ClusterError("FORETOKEN_EXECUTABLE does not say which foretoken to put into the image")
+    folder.mkdir(parents=True, exist_ok=True)
+    made = service.make(Path(where.EXECUTABLE), folder) | drafts.make(folder)
+    pod = shutil.copy(api.built([build.POD])[build.POD.name] / "image.tar", folder / "pod.tar")
+    for name, archive in [*((where.image(name), archive) for name, archive in made.items()), (where.pod_image(), pod)]:
+        print(f"{archive} is {name}")
 
 
 def test_telemetry() -> int:

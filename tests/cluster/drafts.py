@@ -6,25 +6,42 @@ import json
 import random
 import shutil
 import struct
+import tempfile
 from array import array
 from pathlib import Path
 
 import cluster
 import image
 import layout
+import where
 
 SHIPPED = layout.REPOSITORY / "models" / "draft"
 # What the name of a tensor has that is spoilt: what is left still speaks, and guesses less.
 SPOILT = ("layers.1.", "mlp")
 
 
-def load(folder: Path) -> None:
-    """Gives the node the images `story-draft:equal` and `story-draft:worse`, made in a folder."""
-    spoil(SHIPPED, folder / "worse")
-    for name, model in (("equal", SHIPPED), ("worse", folder / "worse")):
-        archive = folder / f"story-draft-{name}.tar"
-        image.model(f"story-draft:{name}", model, archive)
-        cluster.load(archive)
+def load_stranger(folder: Path) -> None:
+    """Gives our node the image `story-draft:stranger`, made in a folder: two of its tokens have each other's numbers."""
+    model = folder / "stranger"
+    shutil.copytree(SHIPPED, model)
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer))
+    archive = folder / "story-draft-stranger.tar"
+    image.model("story-draft:stranger", model, archive)
+    cluster.load(archive)
+
+
+def make(folder: Path) -> dict[str, Path]:
+    """Makes the images `story-draft:equal` and `story-draft:worse` in a folder; answers where, by name."""
+    archives = {f"story-draft:{name}": folder / f"story-draft-{name}.tar" for name in ("equal", "worse")}
+    with tempfile.TemporaryDirectory() as other:
+        worse = Path(other) / "worse"
+        spoil(SHIPPED, worse)
+        for (name, archive), model in zip(archives.items(), (SHIPPED, worse)):
+            image.model(where.image(name), model, archive)
+    return archives
 
 
 def spoil(source: Path, target: Path) -> None:

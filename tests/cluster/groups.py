@@ -26,7 +26,6 @@ import node
 import scale
 from command_line import unless_impossible
 from layout import State
-from programs import Program
 from scale import kubectl
 
 FOLDER = "FORETOKEN_GROUPS_FOLDER"

@@ -32,6 +32,7 @@ POD_IMAGE = "foretoken.test/pod:1"
 DNS_IMAGE = "foretoken.test/coredns:1"
 LWS_IMAGE = "foretoken.test/lws:1"
 KWOK_IMAGE = "foretoken.test/kwok:1"
+CERT_MANAGER_IMAGE = "foretoken.test/cert-manager:1"
 
 
 def cache_folder() -> Path:

@@ -12,17 +12,19 @@ import unittest
 from pathlib import Path
 
 import layout
-from on_cluster import kubectl
+from where import kubectl
 
 CHART = layout.REPOSITORY / "charts" / "foretoken"
 EXAMPLES = layout.REPOSITORY / "examples"
 RIGHTS = layout.REPOSITORY / "docs" / "operator.md"
 RELEASE = "foretoken"
 NAMESPACE = "foretoken-chart"
+EXECUTABLE = os.environ.get("FORETOKEN_EXECUTABLE")
 KINDS = ["specdecodedeployments", "speculationendpoints", "acceleratorprofiles"]
 # Everything that can be set, so that every line of a template is rendered.
 EVERYTHING = {
     "image": {"repository": "registry.example/foretoken", "digest": f"sha256:{'0' * 64}", "pullPolicy": "Always", "pullSecrets": ["one"]},
+    "hub": {"endpoint": "https://hub.example"},
     "certificates": {"from": "cert-manager", "issuer": "internal"},
     "replicas": 2,
     "log": "debug,kube=info",
@@ -46,6 +48,7 @@ WRONG = {
     "image.pullPolicy=Sometimes": "pullPolicy",
     "image.digest=sha256:0": "digest",
     "replicas=-1": "replicas",
+    "hub.endpoint=hub.example": "endpoint",
     "certificates.from=nobody": "certificates",
     "certificates.from=cert-manager": "issuer",
     "profiles.gpu.device=tpu": "device",
@@ -142,8 +145,9 @@ class OnChart(unittest.TestCase):
     def test_pods_may_do_nothing_that_they_need_not(self) -> None:
         rendered = objects(helm("template", RELEASE, str(CHART), values=EVERYTHING))
         pods = [one["spec"]["template"]["spec"] for one in rendered if one["kind"] == "Deployment"]
+        pods += [one["spec"]["template"]["spec"] for one in rendered if one["kind"] == "Job"]
         pods += [one["spec"] for one in rendered if one["kind"] == "Pod"]
-        self.assertEqual(len(pods), 2)
+        self.assertEqual(len(pods), 3)
         for pod in pods:
             self.assertTrue(pod["securityContext"]["runAsNonRoot"])
             self.assertEqual(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault")
@@ -187,9 +191,45 @@ class OnChart(unittest.TestCase):
         rendered = helm("template", RELEASE, str(CHART), "--namespace=default", known, values=EVERYTHING)
         self.assertIn("kind: AcceleratorProfile\n", rendered)
         self.dry(rendered)
-        helm("uninstall", RELEASE, f"--namespace={NAMESPACE}")
+        # Nothing runs the pod that would take finalizers away here: that is told, and keeps nothing.
+        with self.assertRaisesRegex(AssertionError, "completed with 1 error"):
+            helm("uninstall", RELEASE, f"--namespace={NAMESPACE}", "--timeout=3s")
+        self.assertEqual(json.loads(helm("list", "--all-namespaces", "--output=json")), [])
+        left = kubectl("get", "job,clusterrole,clusterrolebinding", "--all-namespaces", "-o", "name")
+        self.assertNotIn("foretoken", left)
         self.assertEqual(self.short_name(), "sdd", "objects of users outlive the release")
+        for let_go in self.ways_to_let_go():
+            self.endpoints_are_held_until(let_go)
         helm("install", RELEASE, str(CHART), *where)
+
+    @staticmethod
+    def ways_to_let_go() -> list[list[str]]:
+        """What takes finalizers away where no operator is: what the chart runs, and what documentation says."""
+        section = RIGHTS.read_text().partition("\n## Deletion\n")[2].partition("\n## ")[0]
+        shell = re.search(r"```sh\n(.+?)```", section, re.S).group(1)
+        return [["bash", "-ec", shell], *([[EXECUTABLE, "operator", "--retire"]] if EXECUTABLE else [])]
+
+    def endpoints_are_held_until(self, let_go: list[str]) -> None:
+        """Without an operator an endpoint that was used does not go, until it is let go; what others hold stays theirs."""
+        for name, finalizers in (("used", ["foretoken.io/drain"]), ("others", ["example.com/a", "foretoken.io/drain"]), ("free", [])):
+            metadata = {"name": name, "namespace": NAMESPACE, "finalizers": finalizers}
+            body = {"apiVersion": "foretoken.io/v1alpha1", "kind": "SpeculationEndpoint", "metadata": metadata}
+            kubectl("create", "-f", "-", stdin=json.dumps(body | {"spec": {"model": {"uri": "hf://a/b"}}}))
+            # Whatever fails here, the kinds can be removed.
+            self.addCleanup(self.strip, name)
+        kubectl("delete", "spe", "--all", f"--namespace={NAMESPACE}", "--wait=false")
+        left = ("get", "spe", f"--namespace={NAMESPACE}", "-o", "jsonpath={.items[*].metadata.name} {.items[*].metadata.finalizers}")
+        self.assertEqual(kubectl(*left).split()[:2], ["others", "used"])
+        subprocess.run(let_go, check=True, capture_output=True)
+        self.assertEqual(kubectl(*left), 'others ["example.com/a"]')
+        self.strip("others")
+        self.assertEqual(kubectl(*left).strip(), "")
+
+    @staticmethod
+    def strip(name: str) -> None:
+        """Lets an endpoint go whatever holds it, if it is there."""
+        if kubectl("get", "spe", name, f"--namespace={NAMESPACE}", "--ignore-not-found"):
+            kubectl("patch", "spe", name, f"--namespace={NAMESPACE}", "--type=merge", '--patch={"metadata":{"finalizers":null}}')
 
     @staticmethod
     def short_name() -> str:

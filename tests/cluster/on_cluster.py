@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,34 +14,11 @@ from pathlib import Path
 import cluster
 import image
 import layout
+import where
+from where import EXECUTABLE, EXISTING, PATIENCE, exists, kubectl
 
 sys.path.insert(0, str(layout.REPOSITORY / "tests" / "clients"))
 import with_server
-
-EXISTING = os.environ.get("FORETOKEN_TEST_CLUSTER") == "existing"
-# An API server of the tests' own, which `api` has named in KUBECONFIG.
-ALONE = os.environ.get("FORETOKEN_TEST_API") == "alone"
-IMAGE = os.environ.get("FORETOKEN_TEST_POD_IMAGE", layout.POD_IMAGE)
-OURS = [str(layout.STATE.programs / "kubectl"), f"--kubeconfig={layout.STATE.kubeconfig}"]
-KUBECTL = ["kubectl"] if EXISTING or ALONE else OURS
-PATIENCE = 120
-EXECUTABLE = os.environ.get("FORETOKEN_EXECUTABLE", "")
-
-
-def kubectl(*arguments: str, stdin: str | None = None) -> str:
-    """What kubectl prints; an error with what it says if it fails."""
-    done = subprocess.run([*KUBECTL, *arguments], input=stdin, text=True, capture_output=True, check=False)
-    if done.returncode != 0:
-        raise AssertionError(f"kubectl {' '.join(arguments)}: {done.stderr}")
-    return done.stdout
-
-
-def exists(kind: str) -> bool:
-    """Whether the cluster has a kind of resources."""
-    try:
-        return kind in kubectl("api-resources", "--output=name").split()
-    except AssertionError:
-        return False
 
 
 class Namespace(unittest.TestCase):
@@ -62,10 +37,7 @@ class Namespace(unittest.TestCase):
     @classmethod
     def apply(cls, name: str) -> None:
         """Applies a manifest of this folder."""
-        manifest = (layout.MANIFESTS / name).read_text().replace(layout.POD_IMAGE, IMAGE)
-        if EXISTING:
-            manifest = manifest.replace("imagePullPolicy: Never", "imagePullPolicy: IfNotPresent")
-        cls.in_namespace("apply", "-f", "-", stdin=manifest)
+        cls.in_namespace("apply", "-f", "-", stdin=where.there((layout.MANIFESTS / name).read_text()))
 
     def eventually(self, condition) -> None:
         until = time.monotonic() + PATIENCE
@@ -114,7 +86,7 @@ class OnCluster(Namespace):
 
     def test_output_of_pods_is_kept(self) -> None:
         name = "printer"
-        self.in_namespace("run", name, f"--image={IMAGE}", "--image-pull-policy=IfNotPresent", "--restart=Never", "--", "resolve", "localhost")
+        self.in_namespace("run", name, f"--image={where.pod_image()}", "--image-pull-policy=IfNotPresent", "--restart=Never", "--", "resolve", "localhost")
         self.in_namespace("wait", f"pod/{name}", "--for=jsonpath={.status.phase}=Succeeded", f"--timeout={PATIENCE}s")
         self.assertIn("127.0.0.1", self.in_namespace("logs", name))
 
@@ -140,7 +112,7 @@ class OnCluster(Namespace):
         other = f"{self.namespace}-other"
         kubectl("create", "namespace", other)
         self.addCleanup(kubectl, "delete", "namespace", other, "--wait=false")
-        kubectl(f"--namespace={other}", "run", "asker", f"--image={IMAGE}", "--image-pull-policy=Never", "--", "pause")
+        kubectl(f"--namespace={other}", "run", "asker", f"--image={where.pod_image()}", "--image-pull-policy=Never", "--", "pause")
         kubectl(f"--namespace={other}", "wait", "pod/asker", "--for=condition=Ready", f"--timeout={PATIENCE}s")
 
         def answered() -> bool:

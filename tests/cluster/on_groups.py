@@ -7,15 +7,14 @@ import re
 import sys
 import tempfile
 import unittest
-from pathlib import Path
 
 import addons
 import cluster
 import layout
 import service
-from on_cluster import EXECUTABLE, EXISTING, PATIENCE, exists, kubectl
-from on_service import condition, eventually, is_ready
-from stream import Stream, complete, said
+from observed import condition, eventually, is_active, is_ready, message
+from stream import Stream, complete, drafted, said
+from where import EXECUTABLE, EXISTING, PATIENCE, exists, kubectl, router
 
 sys.path.insert(0, str(layout.REPOSITORY / "tests" / "clients"))
 import with_server
@@ -52,42 +51,34 @@ def members() -> dict[str, str]:
 
 
 def serves(groups: int) -> bool:
-    """Whether so many groups of two pods are there, and the deployment says that it serves by all of them."""
+    """Whether so many groups of two pods are there, and the deployment says that it serves by all of them, with drafts."""
     told = status()
-    settled = condition(told, "Ready") == "True Serving" and condition(told, "Progressing") == "False Complete"
-    return settled and told.get("targets") == f"{groups}/{groups}" and len(members()) == 2 * groups
+    return is_active(told) and told.get("targets") == f"{groups}/{groups}" and len(members()) == 2 * groups
 
 
 @unittest.skipUnless(EXECUTABLE, "FORETOKEN_EXECUTABLE does not say which foretoken to put into the image")
-@unittest.skipIf(EXISTING, "an existing cluster is not given images")
+@unittest.skipIf(EXISTING, "an existing cluster is not given controllers")
 class OnGroups(unittest.TestCase):
     """examples/group.yaml, from a cluster without LeaderWorkerSets to one that has them."""
 
     @classmethod
     def setUpClass(cls) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            service.install(service.make(Path(EXECUTABLE), Path(folder)))
-        cls.addClassCleanup(cluster.helm, "uninstall", service.RELEASE, f"--namespace={service.NAMESPACE}", "--wait")
+        service.installed_for(cls)
         cls.addClassCleanup(kubectl, "delete", "--ignore-not-found", "-f", str(EXAMPLE), "--timeout=180s")
         cls.expected = spoken()
 
-    def url(self) -> str:
-        path = "jsonpath={.spec.clusterIP}"
-        return f"http://{kubectl('get', 'service', f'{NAME}-router', f'--namespace={NAMESPACE}', '-o', path)}:8000"
-
     def answers(self) -> None:
         """The router says what one machine says, and drafts are used."""
-        answers = [complete(self.url(), body) for body in BODIES]
-        self.assertEqual([said(answer) for answer in answers], self.expected)
-        self.assertGreater(sum(answer["usage"]["foretoken"]["drafted"] for answer in answers), 0)
+        url = router(NAMESPACE, NAME)
+        self.assertEqual([said(complete(url, body)) for body in BODIES], self.expected)
+        self.assertGreater(drafted(url, BODIES[0]), 0)
 
     def test_1_without_the_controller_it_is_said_what_to_install(self) -> None:
         if exists(KIND):
             self.skipTest("the cluster has LeaderWorkerSets already")
         kubectl("apply", "--server-side", "-f", str(EXAMPLE))
         eventually(lambda: condition(status(), "Accepted") == "False LeaderWorkerSetMissing")
-        message = next(one["message"] for one in status()["conditions"] if one["type"] == "Accepted")
-        self.assertIn("helm install lws", message)
+        self.assertIn("helm install lws", message(status(), "Accepted"))
         self.assertEqual(members(), {})
 
     def test_2_with_it_the_group_is_made_and_serves_as_one(self) -> None:
@@ -103,14 +94,14 @@ class OnGroups(unittest.TestCase):
         before = members()
         kubectl("delete", "pod", f"{NAME}-group-0-1", f"--namespace={NAMESPACE}", "--wait=false")
         eventually(lambda: serves(1) and not set(members().values()) & set(before.values()))
-        eventually(lambda: complete(self.url(), BODIES[0]))
+        eventually(lambda: complete(router(NAMESPACE, NAME), BODIES[0]))
         self.answers()
 
     def test_4_groups_are_scaled_and_rolled_under_requests_and_none_fails(self) -> None:
         kubectl("scale", f"sdd/{NAME}", f"--namespace={NAMESPACE}", "--replicas=2")
         eventually(lambda: serves(2))
         before = members()
-        with Stream([self.url()], BODIES, self.expected) as stream:
+        with Stream([router(NAMESPACE, NAME)], BODIES, self.expected) as stream:
             note = {"spec": {"target": {"template": {"metadata": {"annotations": {"note": "rolled"}}}}}}
             kubectl("patch", "sdd", NAME, f"--namespace={NAMESPACE}", "--type=merge", "-p", json.dumps(note))
             eventually(lambda: serves(2) and not set(members().values()) & set(before.values()))

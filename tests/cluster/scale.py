@@ -26,7 +26,6 @@ from pathlib import Path
 
 import api
 import build
-import layout
 import node
 from layout import State
 from programs import Program
@@ -152,7 +151,7 @@ def inside(wanted: argparse.Namespace, folder: Path, count: int) -> int:
     kubectl("create", "-f", "-", text=listed(surroundings(count)))
     # Nobody looks after nodes here who would take it away.
     kubectl("taint", "nodes", "--all", "node.kubernetes.io/not-ready:NoSchedule-")
-    operator = start(wanted, folder)
+    operator = start(wanted.operator, folder, wanted.wrap)
     time.sleep(3)
     result: dict[str, object] = {"deployments": count}
     began = time.monotonic()
@@ -180,7 +179,7 @@ def inside(wanted: argparse.Namespace, folder: Path, count: int) -> int:
     operator.terminate()
     operator.wait()
     before = asked(log)
-    operator = start(wanted, folder)
+    operator = start(wanted.operator, folder, wanted.wrap)
     time.sleep(20 + count / 50)
     after = asked(log)
     result["restart"] = {"writes": after[1] - before[1], "requests": sum(after) - sum(before), "cpu_seconds": cpu(operator.pid), **memory(operator)}
@@ -247,9 +246,9 @@ def create(folder: Path, objects: list[dict[str, object]]) -> None:
         raise RuntimeError("objects were not made")
 
 
-def start(wanted: argparse.Namespace, folder: Path) -> subprocess.Popen[bytes]:
+def start(operator: Path, folder: Path, wrap: str = "") -> subprocess.Popen[bytes]:
     log = open(folder / "operator.log", "ab")
-    command = [*shlex.split(wanted.wrap), wanted.operator, "operator", "--image=foretoken:1", "--alone"]
+    command = [*shlex.split(wrap), operator, "operator", "--image=foretoken:1", "--alone"]
     return subprocess.Popen(command, stdout=log, stderr=log)
 
 

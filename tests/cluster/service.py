@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import tempfile
+import unittest
 from pathlib import Path
 
 import cluster
 import layout
+import where
 from layout import STATE
+from where import kubectl
 
 sys.path.insert(0, str(layout.REPOSITORY / "image"))
 import image
@@ -29,8 +33,8 @@ PATIENCE = "180s"
 
 def up(folder: Path) -> None:
     """Starts the cluster unless it runs, and foretoken on it, with the images that lie in a folder."""
-    archives = [folder / "foretoken.tar", *(folder / f"story-{model}.tar" for model in MODELS)]
-    absent = [str(archive) for archive in archives if not archive.exists()]
+    archives = archives_in(folder)
+    absent = [str(archive) for archive in archives.values() if not archive.exists()]
     if absent:
         raise cluster.ClusterError(f"there is no {', '.join(absent)}: `make image` makes it")
     cluster.up(["helm"])
@@ -39,59 +43,120 @@ def up(folder: Path) -> None:
     print(explained())
 
 
-def make(executable: Path, folder: Path) -> list[Path]:
+def archives_in(folder: Path) -> dict[str, Path]:
+    """Where in a folder the images are, by name: of foretoken and of the shipped models."""
+    return {IMAGE: folder / "foretoken.tar"} | {f"story-{model}:dev": folder / f"story-{model}.tar" for model in MODELS}
+
+
+def make(executable: Path, folder: Path) -> dict[str, Path]:
     """Makes the images, of an executable that is there and the shipped models."""
-    archives = [folder / "foretoken.tar", *(folder / f"story-{model}.tar" for model in MODELS)]
-    image.foretoken(IMAGE, executable, image.CERTIFICATES, archives[0])
-    for model, archive in zip(MODELS, archives[1:]):
-        image.model(f"story-{model}:dev", layout.REPOSITORY / "models" / model, archive)
+    archives = archives_in(folder)
+    image.foretoken(where.image(IMAGE), executable, image.CERTIFICATES, archives[IMAGE])
+    for model in MODELS:
+        name = f"story-{model}:dev"
+        image.model(where.image(name), layout.REPOSITORY / "models" / model, archives[name])
     return archives
 
 
-def install(archives: list[Path], *more: str) -> None:
+def install(archives: dict[str, Path], *more: str) -> None:
     """Gives the node the images, and the cluster the chart; what runs an older image is rolled."""
-    for archive in archives:
+    for archive in archives.values():
         cluster.load(archive)
     # Another image is another name: a node never looks twice at one that it has.
-    tag = f"dev-{hashlib.sha256(archives[0].read_bytes()).hexdigest()[:12]}"
-    name = oci.reference(IMAGE)
-    cluster.ctr("images", "tag", "--force", name, f"{name.rpartition(':')[0]}:{tag}")
-    values = [f"--set=image.repository={IMAGE.partition(':')[0]},image.tag={tag},image.pullPolicy=IfNotPresent", *more]
-    where = [f"--namespace={NAMESPACE}", "--create-namespace"]
-    cluster.helm("upgrade", "--install", RELEASE, str(CHART), *where, "--wait", f"--timeout={PATIENCE}", *values)
+    tag = f"dev-{hashlib.sha256(archives[IMAGE].read_bytes()).hexdigest()[:12]}"
+    name_again(tag)
+    install_chart(tag, *more)
+
+
+def install_chart(tag: str, *more: str) -> None:
+    """Gives the cluster the chart, with an image that nodes have or can pull."""
+    repository = where.image(IMAGE).rpartition(":")[0]
+    values = [f"--set=image.repository={repository},image.tag={tag},image.pullPolicy=IfNotPresent", *more]
+    place = [f"--namespace={NAMESPACE}", "--create-namespace"]
+    where.helm("upgrade", "--install", RELEASE, str(CHART), *place, "--wait", f"--timeout={PATIENCE}", *values)
+
+
+def uninstall() -> None:
+    """Takes the chart away again."""
+    where.helm("uninstall", RELEASE, f"--namespace={NAMESPACE}", "--wait")
+
+
+def installed_for(tests: type[unittest.TestCase], *values: str) -> None:
+    """Has the chart there while some tests run, of the executable that is to be tested."""
+    if where.EXISTING:
+        install_chart(IMAGE.rpartition(":")[2], *values)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            install(make(Path(where.EXECUTABLE), Path(folder)), *values)
+    tests.addClassCleanup(uninstall)
+
+
+def claim(tests: type[unittest.TestCase]) -> None:
+    """Refuses to touch what somebody has in their cluster, and has nothing stay there that `tests` made."""
+    if not where.EXISTING:
+        return
+    names = [f"namespace/{name}" for name in (NAMESPACE, POOL, *SHARING)]
+    found = kubectl("get", "--ignore-not-found", "-o", "name", *names).split()
+    found += [kind for kind in kubectl("get", "crd", "-o", "name").split() if kind.endswith(".foretoken.io")]
+    if found:
+        raise cluster.ClusterError(f"the cluster has {', '.join(found)}: these tests make and remove them; use a cluster without")
+    remains = ("namespace", NAMESPACE, "--ignore-not-found")
+    definitions = ("crd", "-l", "app.kubernetes.io/part-of=foretoken")
+    for leftover in (remains, definitions):
+        tests.addClassCleanup(kubectl, "delete", *leftover, f"--timeout={PATIENCE}")
 
 
 def upgrade(tag: str) -> None:
     """Gives the operator, and so all pods, another image: the same under another name, which says as much to a node."""
+    name_again(tag)
+    change(f"image.tag={tag}")
+
+
+def name_again(tag: str) -> None:
+    """Gives the image that nodes have another tag."""
     name = oci.reference(IMAGE)
     cluster.ctr("images", "tag", "--force", name, f"{name.rpartition(':')[0]}:{tag}")
-    values = ["--reuse-values", f"--set=image.tag={tag}"]
-    cluster.helm("upgrade", RELEASE, str(CHART), f"--namespace={NAMESPACE}", "--wait", f"--timeout={PATIENCE}", *values)
+
+
+def set_operators(count: int) -> None:
+    """Has so many operators, of which one works."""
+    change(f"replicas={count}")
+
+
+def change(value: str) -> None:
+    """Gives the chart one other value."""
+    values = ["--reuse-values", f"--set={value}"]
+    where.helm("upgrade", RELEASE, str(CHART), f"--namespace={NAMESPACE}", "--wait", f"--timeout={PATIENCE}", *values)
 
 
 def apply() -> None:
     """Applies the example and waits until all of it can serve, the pool first: without it, the first words come slower."""
-    cluster.kubectl("apply", "--server-side", "-f", str(EXAMPLE))
+    kubectl("apply", "--server-side", "-f", "-", stdin=example())
     ready("speculationendpoint", POOL)
     for namespace in SHARING:
         ready("specdecodedeployment", namespace)
 
 
+def example() -> str:
+    """The example, with the images that the cluster has."""
+    return where.there(EXAMPLE.read_text())
+
+
+def document(kind: str, namespace: str) -> str:
+    """The example's object of a kind in a namespace."""
+    wanted = (f"kind: {kind}\n", f"namespace: {namespace}\nspec:")
+    return next(text for text in example().split("---\n") if all(part in text for part in wanted))
+
+
 def ready(kind: str, namespace: str) -> None:
     """Waits until the example's object of a kind says that it serves."""
-    cluster.kubectl("wait", f"--namespace={namespace}", f"{kind}/story", "--for=condition=Ready", f"--timeout={PATIENCE}")
-
-
-def address(namespace: str) -> str:
-    """Where the router of one of the deployments listens; reachable from this machine."""
-    path = "jsonpath={.spec.clusterIP}"
-    return f"http://{cluster.kubectl('get', 'service', 'story-router', f'--namespace={namespace}', '-o', path)}:8000"
+    kubectl("wait", f"--namespace={namespace}", f"{kind}/story", "--for=condition=Ready", f"--timeout={PATIENCE}")
 
 
 def explained() -> str:
     """What there is, and what to do with it."""
     body = '{"model": "story-10m", "prompt": "Question: Tom has 3 apples.", "max_tokens": 64}'
-    asked = [f"  curl {address(namespace)}/v1/completions -H 'Content-Type: application/json' \\\n    -d '{body}'\n" for namespace in SHARING]
-    seen = cluster.kubectl("get", "sdd,spe", "-A").rstrip()
+    asked = [f"  curl {where.router(namespace)}/v1/completions -H 'Content-Type: application/json' \\\n    -d '{body}'\n" for namespace in SHARING]
+    seen = kubectl("get", "sdd,spe", "-A").rstrip()
     point = f"  export KUBECONFIG={STATE.kubeconfig}\n  export PATH={STATE.programs}:$PATH\n  kubectl get pods -A\n"
     return f"\n{seen}\n\n" + "\n".join([*asked, point])

@@ -10,17 +10,53 @@ import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
+from typing import Iterable
 
 PATIENCE = 120.0
 
 
-def complete(url: str, body: dict, timeout: float = PATIENCE) -> dict:
-    """What a server answers to a chat or a completion."""
+class CutError(OSError):
+    """An answer that is streamed ended before it was whole."""
+
+
+def complete(url: str, body: dict, timeout: float = PATIENCE, key: str = "") -> dict:
+    """What a server answers to a chat or a completion; one that is streamed is put together to what it would be else."""
     path = "chat/completions" if "messages" in body else "completions"
-    content = json.dumps({"model": "story-10m", **body}).encode()
-    request = urllib.request.Request(f"{url}/v1/{path}", content, {"Content-Type": "application/json"})
+    streamed = {"stream_options": {"include_usage": True}} if body.get("stream") else {}
+    content = json.dumps({"model": "story-10m", **body, **streamed}).encode()
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    request = urllib.request.Request(f"{url}/v1/{path}", content, headers)
     with urllib.request.urlopen(request, timeout=timeout) as answer:
-        return json.load(answer)
+        return together(answer) if streamed else json.load(answer)
+
+
+def drafted(url: str, body: dict) -> int:
+    """Tokens that drafts guess for a request that wants them to; else targets decide whether it pays at the moment."""
+    return complete(url, {**body, "foretoken": {"lookahead": 4}})["usage"]["foretoken"]["drafted"]
+
+
+def together(lines: Iterable[bytes]) -> dict:
+    """The parts of an answer as they come, as one."""
+    said, message, reason, usage, done = "", {}, None, None, False
+    for line in lines:
+        if not line.startswith(b"data: "):
+            continue
+        if line.strip() == b"data: [DONE]":
+            done = True
+            break
+        part = json.loads(line.removeprefix(b"data: "))
+        if "error" in part:
+            raise CutError(f"an error amid a stream: {part['error']}")
+        usage = part.get("usage") or usage
+        for choice in part.get("choices", []):
+            said += choice.get("text", "")
+            for key, value in choice.get("delta", {}).items():
+                message[key] = message.get(key, "") + value if key == "content" else value
+            reason = choice.get("finish_reason") or reason
+    if not done or reason is None or usage is None:
+        raise CutError(f"a stream ended after {said or message!r}")
+    choice = {"message": message} if message else {"text": said}
+    return {"choices": [{**choice, "finish_reason": reason}], "usage": usage}
 
 
 def said(answer: dict) -> tuple:

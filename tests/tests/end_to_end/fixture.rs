@@ -149,9 +149,12 @@ impl Up {
         self.folder.path()
     }
 
-    /// What it printed on standard output.
+    /// What it printed on standard output, which comes a moment after `state.json` says ready.
     pub(crate) fn greeting(&self) -> String {
-        fs::read_to_string(self.folder.path().join("out")).unwrap()
+        wait("the greeting", || {
+            let printed = fs::read_to_string(self.folder.path().join("out")).unwrap();
+            printed.ends_with('\n').then_some(printed)
+        })
     }
 
     /// What it printed on standard error.
