@@ -22,7 +22,7 @@ up:
 	exec $(CARGO_TARGET_DIR)/release/foretoken up -f $(MODEL) --port $(PORT)
 
 # Ends with the closing lines of the Rust tests.
-test: format lint doc script-test api-test telemetry-test client-test rust-test
+test: format lint doc script-test telemetry-test client-test cluster-test rust-test
 
 format:
 	cargo fmt --all --check
@@ -108,5 +108,4 @@ telemetry-test: rust-build
 # Starts the cluster if need be; with KUBECONFIG and FORETOKEN_TEST_CLUSTER=existing, on that one.
 cluster-test: rust-build api-test
 	FORETOKEN_EXECUTABLE=$(abspath $(CARGO_TARGET_DIR))/debug/foretoken python3 tests/cluster test
-	FORETOKEN_EXECUTABLE=$(abspath $(CARGO_TARGET_DIR))/debug/foretoken python3 tests/cluster test-groups
 	python3 tests/cluster/groups.py --operator $(CARGO_TARGET_DIR)/debug/foretoken
