@@ -71,7 +71,8 @@ fn drafting_ahead_changes_no_byte_under_any_sampling_options() {
         "{type: Speculative, speculative: {lookahead: 5, adaptive: false}}",
         "{type: SSD, ssd: {lookahead: 4, budget: 16}}",
     );
-    let up = Up::serving(&manifest, &[]);
+    // Steps so long that a draft has time to work ahead in them, however quick the machine.
+    let up = Up::serving(&manifest, &[("FORETOKEN_ISA", "portable")]);
     run(async {
         let mut answers = Vec::new();
         for option in options() {
@@ -109,7 +110,7 @@ fn drafting_ahead_changes_no_byte_under_any_sampling_options() {
             }
         }
         let (hits, verdicts) = hits(&answers);
-        assert!(hits > 0, "{hits} hits of {verdicts} verdicts");
+        assert!(hits > 20, "{hits} hits of {verdicts} verdicts");
     });
 }
 
