@@ -11,7 +11,7 @@ fn request(seed: u64) -> Value {
     json!({
         "model": "story",
         "prompt": "Question: Tom has 3 apples and buys 5 more.",
-        "max_tokens": 300,
+        "max_tokens": 120,
         "ignore_eos": true,
         "temperature": 1,
         "seed": seed,
@@ -43,7 +43,7 @@ async fn begun(up: &Up, seed: u64) -> Stream {
 
 #[test]
 fn a_killed_draft_or_target_changes_no_byte_of_a_stream() {
-    let up = Up::start(2);
+    let up = Up::slow(2);
     run(async {
         let expected = undisturbed(&up, 1).await;
         for name in ["draft-tiny-0", "target-0", "target-1"] {
@@ -60,7 +60,7 @@ fn a_killed_draft_or_target_changes_no_byte_of_a_stream() {
 
 #[test]
 fn a_killed_router_comes_back_and_answers_the_same() {
-    let up = Up::start(1);
+    let up = Up::slow(1);
     run(async {
         let expected = undisturbed(&up, 2).await;
         let _broken = begun(&up, 2).await;
@@ -81,7 +81,7 @@ fn a_killed_router_comes_back_and_answers_the_same() {
 
 #[test]
 fn an_interrupt_lets_streams_finish_and_ends_well() {
-    let mut up = Up::start(1);
+    let mut up = Up::slow(1);
     let text = run(async {
         let expected = undisturbed(&up, 3).await;
         let stream = begun(&up, 3).await;
@@ -99,7 +99,7 @@ fn an_interrupt_lets_streams_finish_and_ends_well() {
 
 #[test]
 fn a_second_interrupt_stops_at_once_even_what_hangs() {
-    let mut up = Up::start(1);
+    let mut up = Up::slow(1);
     let pids = up.pids();
     run(async {
         let _unfinished = begun(&up, 4).await;

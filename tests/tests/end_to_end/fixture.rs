@@ -16,6 +16,10 @@ use tempfile::TempDir;
 const PATIENCE: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(20);
 
+/// Steps of ten milliseconds and more, however quick the machine: what happens during a request does so
+/// before its end, and drafts have time to work ahead.
+pub(crate) const SLOW: &[(&str, &str)] = &[("FORETOKEN_ISA", "portable")];
+
 /// Holds the machine: systems under test one at a time, or they starve each other.
 static MACHINE: Mutex<()> = Mutex::new(());
 
@@ -96,6 +100,11 @@ impl Up {
     /// Starts the shipped pair and waits until it serves.
     pub(crate) fn start(targets: u32) -> Self {
         Self::serving(&manifest(targets), &[])
+    }
+
+    /// The same with [`SLOW`] steps.
+    pub(crate) fn slow(targets: u32) -> Self {
+        Self::serving(&manifest(targets), SLOW)
     }
 
     /// Starts what `manifest` says, in an environment with these variables, and waits until it

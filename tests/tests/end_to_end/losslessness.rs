@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::fixture::{Up, manifest, run};
+use crate::fixture::{SLOW, Up, manifest, run};
 
 const PROMPTS: [&str; 2] = [
     "Question: Tom has 3 apples and buys 5 more.",
@@ -71,8 +71,7 @@ fn drafting_ahead_changes_no_byte_under_any_sampling_options() {
         "{type: Speculative, speculative: {lookahead: 5, adaptive: false}}",
         "{type: SSD, ssd: {lookahead: 4, budget: 16}}",
     );
-    // Steps so long that a draft has time to work ahead in them, however quick the machine.
-    let up = Up::serving(&manifest, &[("FORETOKEN_ISA", "portable")]);
+    let up = Up::serving(&manifest, SLOW);
     run(async {
         let mut answers = Vec::new();
         for option in options() {
@@ -116,10 +115,10 @@ fn drafting_ahead_changes_no_byte_under_any_sampling_options() {
 
 #[test]
 fn a_draft_killed_while_it_drafts_ahead_changes_no_byte() {
-    let up = Up::start(1);
+    let up = Up::slow(1);
     run(async {
         let mut request = json!({
-            "model": "story", "prompt": PROMPTS[1], "max_tokens": 400, "temperature": 1,
+            "model": "story", "prompt": PROMPTS[1], "max_tokens": 100, "temperature": 1,
             "seed": 12, "ignore_eos": true,
             "foretoken": {"policy": "Autoregressive"},
         });

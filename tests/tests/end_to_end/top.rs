@@ -36,7 +36,7 @@ async fn busy<T>(up: &Up, done: impl Future<Output = T>) -> T {
 
 #[test]
 fn what_runs_is_told_once_in_json_and_in_words() {
-    let up = Up::start(1);
+    let up = Up::slow(1);
     let folder = up.state_folder().to_str().unwrap().to_owned();
     let watch = |json: bool| {
         let folder = folder.clone();
