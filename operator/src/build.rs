@@ -32,7 +32,7 @@ use serde_json::{Value, json};
 
 use crate::{
     authority::LEAF_LIFE,
-    object::{COMPONENT, Made, Object, Owner},
+    object::{Made, Object, Owner},
     settings::{Certificates, Issuer, Settings},
 };
 
@@ -90,12 +90,7 @@ fn service_address(name: &str, namespace: &str, port: u16) -> Address {
 
 /// Whether pods read `object` again while they run; they start anew with what they read at their start.
 pub(crate) fn is_read_again(object: &Object) -> bool {
-    let component = object.body.pointer(&format!(
-        "/metadata/labels/{}",
-        COMPONENT.replace('/', "~1")
-    ));
-    let component = component.and_then(Value::as_str);
-    object.kind == Made::ConfigMap && [Some(WHO_EXISTS), Some(WHO_MAY)].contains(&component)
+    object.kind == Made::ConfigMap && [WHO_EXISTS, WHO_MAY].contains(&object.component.as_str())
 }
 
 /// Name of the Secret with the certificate of a component.

@@ -325,15 +325,14 @@ impl Context {
 
     /// Sees to it that the components of `owner` have certificates, and that pods soon have new ones.
     async fn certify(&self, owner: &Owner, components: &[&'static str]) -> Result<(), Failure> {
-        let Some(certificates) = &self.certificates else {
-            return Ok(());
-        };
-        let mut is_written = false;
+        let mut is_written = self.world.take_renewal(owner);
         let (now, is_new) = (Timestamp::now(), self.world.is_new(owner));
-        for component in components {
-            let service = Service { owner, component };
-            let ensured = certificates.ensure(&self.client, &service, now, is_new);
-            is_written |= ensured.await?;
+        if let Some(certificates) = &self.certificates {
+            for component in components {
+                let service = Service { owner, component };
+                let ensured = certificates.ensure(&self.client, &service, now, is_new);
+                is_written |= ensured.await?;
+            }
         }
         if is_written {
             nudge::nudge(&self.client, self.world.all_pods_of(owner)).await;

@@ -139,6 +139,8 @@ pub struct Object {
     pub namespace: String,
     /// Its name, unique among those of its kind and namespace.
     pub name: String,
+    /// What of its owner it belongs to, as its label [`COMPONENT`] says.
+    pub component: String,
     /// All of it, as it is applied.
     pub body: Value,
 }
@@ -245,6 +247,7 @@ impl Owner {
             kind,
             namespace: self.namespace.clone(),
             name: name.to_owned(),
+            component: component.to_owned(),
             body,
         }
     }

@@ -6,11 +6,12 @@ mod live;
 mod offered;
 mod owned;
 mod pod;
+mod renewals;
 
 use std::{
     collections::{BTreeMap, HashMap},
     hash::Hash,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use foretoken_crds::{
@@ -41,6 +42,7 @@ use owned::{Owned, Sort};
 pub(crate) use lenient::Unclear;
 pub(crate) use live::Live;
 pub(crate) use pod::{KnownPod, trouble};
+use renewals::Renewals;
 
 /// Objects of a page of what exists: a page is in memory whole.
 const PAGE: u32 = 100;
@@ -57,6 +59,7 @@ pub(crate) struct World {
     namespaces: Store<PartialObjectMeta<Namespace>>,
     pub(crate) pods: Store<KnownPod>,
     owned: Arc<Owned>,
+    renewals: Arc<Mutex<Renewals>>,
     /// Whether there are `LeaderWorkerSets`.
     groups: watch::Receiver<Offer>,
 }
@@ -116,6 +119,7 @@ impl World {
             namespaces: namespaces.as_reader(),
             pods: pods.as_reader(),
             owned: Arc::default(),
+            renewals: Arc::default(),
         };
         let kinds = Made::ALL.into_iter();
         for kind in kinds.filter(|kind| *kind != Made::Certificate || with_cert_manager) {
@@ -186,10 +190,15 @@ impl World {
         let api = Api::all_with(client.clone(), &kind.resource());
         let ring = self.ring_deployments(bells);
         let (bells, owned) = (bells.clone(), Arc::clone(&self.owned));
+        let renewals = Arc::clone(&self.renewals);
         let touched = move |object: &Live, gone| {
             let Live {
                 namespace, name, ..
             } = object;
+            if kind == Made::Certificate {
+                let mut renewals = renewals.lock().unwrap_or_else(PoisonError::into_inner);
+                renewals.note(object, gone);
+            }
             for (label, owner) in object.made_for.iter() {
                 owned.note(label, (namespace, owner), (Sort::Made(kind), name), gone);
                 bells.owner(label, owner, namespace);
@@ -258,6 +267,12 @@ impl World {
     /// Whether nothing was made for `owner` yet, as far as it is seen.
     pub(crate) fn is_new(&self, owner: &Owner) -> bool {
         self.owned.is_empty(owner)
+    }
+
+    /// Whether cert-manager has issued a certificate of `owner` anew since this was asked last.
+    pub(crate) fn take_renewal(&self, owner: &Owner) -> bool {
+        let mut renewals = self.renewals.lock().unwrap_or_else(PoisonError::into_inner);
+        renewals.take(owner)
     }
 
     /// The pods of a component that were made for `owner`.

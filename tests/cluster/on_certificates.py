@@ -12,6 +12,7 @@ import tempfile
 import unittest
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Callable
 
 import addons
 import cluster
@@ -93,11 +94,15 @@ def renew(namespace: str, component: str) -> None:
     kubectl("patch", KIND, f"story-{component}", *place, "--type=merge", "-p", patch)
 
 
-def look_again() -> None:
-    """Has the node look at pods at once, and so pass on their Secrets, which else takes it a minute or two."""
-    for namespace in NAMESPACES:
-        now = datetime.now(timezone.utc).isoformat()
-        kubectl("annotate", "pods", "--all", "--overwrite", f"--namespace={namespace}", f"test.foretoken.io/looked-at={now}")
+def are_told(since: str) -> bool:
+    """Whether the nodes of all pods were told since then that pods mount something else, and so need not find out."""
+    annotations = [pod["metadata"].get("annotations", {}) for namespace in NAMESPACES for pod in pods(namespace).values()]
+    return all(found.get("foretoken.io/mounts-changed", "") > since for found in annotations)
+
+
+def is_authority(authority: bytes) -> bool:
+    """Whether all services are told to trust this authority (PEM), and no other."""
+    return authority != b"" and all(secret(place, f"story-{one}-tls").get("ca.crt") == authority for place, one in SERVICES)
 
 
 def dial_again() -> None:
@@ -195,7 +200,7 @@ class OnCertificates(unittest.TestCase):
         self.assertEqual(len(keys), len(SERVICES))
 
     def test_5_all_are_renewed_under_requests_and_none_fails(self) -> None:
-        before = leafs()
+        before, begin = leafs(), datetime.now(timezone.utc).isoformat()
         with Stream([router(namespace) for namespace in SHARING], BODIES, self.expected) as stream:
             stream.more(4)
             # One is lost, and the others are asked for.
@@ -204,7 +209,7 @@ class OnCertificates(unittest.TestCase):
                 if component != "draft":
                     renew(namespace, component)
             eventually(lambda: all(leaf not in (b"", before[who]) for who, leaf in leafs().items()))
-            look_again()
+            eventually(lambda: are_told(begin))
             eventually(all_show_what_they_have, 1)
             dial_again()
             stream.more(12)
@@ -216,6 +221,22 @@ class OnCertificates(unittest.TestCase):
         self.assertEqual(never, {})
         self.assertIn("cert-manager.io/certificates", used)
         self.assertNotIn("/secrets", used)
+
+    def test_7_the_operators_own_authority_takes_over_and_gives_back(self) -> None:
+        service.change("certificates.from=own")
+        for kind in (KIND, "secrets"):
+            kubectl("delete", kind, "--all-namespaces", "-l", "app.kubernetes.io/managed-by=foretoken-operator")
+        start_again()
+        self.taken_over_by(lambda: secret(service.NAMESPACE, "foretoken-ca").get("ca.crt", b""))
+        service.change("certificates.from=cert-manager")
+        self.taken_over_by(lambda: secret("cert-manager", "internal-ca")["tls.crt"])
+
+    def taken_over_by(self, authority: Callable[[], bytes]) -> None:
+        """All services come to trust an authority, prove themselves by it, and serve."""
+        eventually(lambda: is_authority(authority()))
+        eventually(all_show_what_they_have, 1)
+        dial_again()
+        self.answers()
 
 
 if __name__ == "__main__":

@@ -36,6 +36,8 @@ pub(crate) struct Live {
     /// Since when it was seen so, and what that keeps from serving, if it is a certificate that is not
     /// issued.
     pub(crate) unissued: Option<Box<(Instant, Trouble)>>,
+    /// How often it was issued, if it is a certificate that was.
+    pub(super) issue: Option<i64>,
     /// Digest of what was applied last.
     applied: Option<String>,
     /// Whom it was made for.
@@ -65,6 +67,11 @@ impl Live {
             _ => None,
         };
         let unissued = unissued.map(|trouble| Box::new((Instant::now(), trouble)));
+        let is_certificate = kind == Made::Certificate;
+        let issue = data
+            .pointer("/status/revision")
+            .filter(|_| is_certificate)
+            .and_then(Value::as_i64);
         let compared = json!({
             "name": metadata.name,
             "namespace": metadata.namespace,
@@ -91,6 +98,7 @@ impl Live {
             workload: workload.map(Box::new),
             made_of,
             unissued,
+            issue,
             applied,
             made_for,
             unread: Arc::new(Mutex::new(Some(data.to_string().into_boxed_str()))),

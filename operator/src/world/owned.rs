@@ -33,7 +33,7 @@ impl MadeFor {
 pub(super) struct Owned(RwLock<HashMap<OwnerKey, BTreeSet<(Sort, String)>>>);
 
 /// Label, namespace and name of an owner.
-type OwnerKey = (&'static str, String, String);
+pub(super) type OwnerKey = (&'static str, String, String);
 
 /// What is owned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,6 +79,6 @@ impl Owned {
     }
 }
 
-fn key(owner: &Owner) -> OwnerKey {
+pub(super) fn key(owner: &Owner) -> OwnerKey {
     (owner.label(), owner.namespace.clone(), owner.name.clone())
 }
