@@ -20,7 +20,7 @@ import layout
 import on_service
 import service
 from faults import NAMESPACES, Faults
-from observed import condition, eventually, identities, message, metric, names, pods, status, whole
+from observed import condition, eventually, message, metric, names, pods, status, whole
 from on_rights import asked
 from service import POOL, SHARING
 from stream import Stream, complete, drafted, said
@@ -33,7 +33,6 @@ KIND = "certificates.cert-manager.io"
 # Some of them: what is said by whom is on_service's matter.
 BODIES = on_service.BODIES[::3]
 OPERATOR = ("deployment/foretoken-operator", f"--namespace={service.NAMESPACE}")
-WHOLE = Faults().wanted
 ISSUER = layout.MANIFESTS / "issuer.yaml"
 # Who has a certificate, and the port at which it is shown; routers only dial.
 SERVICES = {(POOL, "draft"): 7100} | {(one, "target"): 7000 for one in SHARING} | {(one, "router"): None for one in SHARING}
@@ -107,12 +106,9 @@ def is_authority(authority: bytes) -> bool:
 
 def dial_again() -> None:
     """Replaces the pool and a target: connections that are up say nothing of new certificates."""
-    gone: set[str] = set()
-    for namespace, component in ((POOL, "draft"), (SHARING[0], "target")):
-        for name in names(namespace, component):
-            gone |= identities(pods(namespace)[name])
-            kubectl("delete", "pod", name, f"--namespace={namespace}", "--wait=false")
-    eventually(lambda: whole(WHOLE, gone))
+    faults = Faults()
+    gone = faults.delete(POOL, "draft") | faults.delete(SHARING[0], "target")
+    eventually(lambda: whole(faults.wanted, gone))
     eventually(lambda: sum(metric(pod, "foretoken_links{") for pod in pods(POOL).values()) == len(SHARING))
 
 
@@ -176,8 +172,9 @@ class OnCertificates(unittest.TestCase):
         kubectl("apply", "--server-side", "-f", str(ISSUER))
         kubectl("wait", "clusterissuer/internal", "--for=condition=Ready", f"--timeout={PATIENCE}s")
         kubectl("apply", "--server-side", "-f", str(service.EXAMPLE))
-        eventually(lambda: whole(WHOLE, set()), patience=2 * PATIENCE)
-        Faults().persist()
+        faults = Faults()
+        eventually(lambda: whole(faults.wanted, set()), patience=2 * PATIENCE)
+        faults.persist()
         self.answers()
 
     def test_4_certificates_are_of_the_issuer_and_say_who_services_are(self) -> None:

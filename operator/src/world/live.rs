@@ -67,11 +67,10 @@ impl Live {
             _ => None,
         };
         let unissued = unissued.map(|trouble| Box::new((Instant::now(), trouble)));
-        let is_certificate = kind == Made::Certificate;
-        let issue = data
-            .pointer("/status/revision")
-            .filter(|_| is_certificate)
-            .and_then(Value::as_i64);
+        let issue = match kind {
+            Made::Certificate => data.pointer("/status/revision").and_then(Value::as_i64),
+            _ => None,
+        };
         let compared = json!({
             "name": metadata.name,
             "namespace": metadata.namespace,

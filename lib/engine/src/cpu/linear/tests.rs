@@ -270,19 +270,7 @@ fn amx_packing_and_walk_are_right_on_emulated_tiles() {
         round(&mut w);
         let layer = packed(Isa::Amx, WeightType::Bf16, &w, (rows, cols), true);
         let x = noise(15, 40 * cols);
-        let mut alone = vec![0.0; 40 * rows];
-        for (x, y) in x.chunks_exact(cols).zip(alone.chunks_exact_mut(rows)) {
-            emulate(&layer, &mut filled(x, 1, cols), y);
-        }
-        for m in [2, 15, 16, 17, 32, 33, 40] {
-            let mut y = vec![f32::NAN; m * rows];
-            emulate(&layer, &mut filled(&x[..m * cols], m, cols), &mut y);
-            let equal = y
-                .iter()
-                .zip(&alone)
-                .all(|(a, b)| a.to_bits() == b.to_bits());
-            assert!(equal, "{rows}x{cols} m={m}");
-        }
+        let alone = emulated_alike(&layer, &x, (rows, cols), &[2, 15, 16, 17, 32, 33, 40]);
         for (y, (exact, size)) in alone.iter().zip(naive(&w, &x, cols, &noise(77, rows))) {
             let error = (f64::from(*y) - exact).abs() / (size + 1.0);
             assert!(
@@ -291,6 +279,26 @@ fn amx_packing_and_walk_are_right_on_emulated_tiles() {
             );
         }
     }
+}
+
+/// Outputs of rows `x` on emulated tiles, each row by itself; whose bits are the same in batches of
+/// these `counts` of rows.
+fn emulated_alike(
+    w: &PackedLinear,
+    x: &[f32],
+    (rows, cols): (usize, usize),
+    counts: &[usize],
+) -> Vec<f32> {
+    let mut alone = vec![0.0; x.len() / cols * rows];
+    for (x, y) in x.chunks_exact(cols).zip(alone.chunks_exact_mut(rows)) {
+        emulate(w, &mut filled(x, 1, cols), y);
+    }
+    for &m in counts {
+        let mut y = vec![f32::NAN; m * rows];
+        emulate(w, &mut filled(&x[..m * cols], m, cols), &mut y);
+        assert_eq!(bits(&y), bits(&alone[..m * rows]), "{rows}x{cols} m={m}");
+    }
+    alone
 }
 
 fn emulate(w: &PackedLinear, x: &mut Activations, y: &mut [f32]) {
@@ -323,15 +331,7 @@ fn int8_on_emulated_tiles_has_the_bits_of_any_number_of_rows_and_the_sums_of_the
         let vectors = packed(Isa::Portable, WeightType::Int8, &w, (rows, cols), true);
         let portable = Cpu::new(Isa::Portable, 1, &[]).unwrap();
         let x = noise(19, 70 * cols);
-        let mut alone = vec![0.0; 70 * rows];
-        for (x, y) in x.chunks_exact(cols).zip(alone.chunks_exact_mut(rows)) {
-            emulate(&tiles, &mut filled(x, 1, cols), y);
-        }
-        for m in [2, 15, 16, 17, 32, 33, 70] {
-            let mut y = vec![f32::NAN; m * rows];
-            emulate(&tiles, &mut filled(&x[..m * cols], m, cols), &mut y);
-            assert_eq!(bits(&y), bits(&alone[..m * rows]), "{rows}x{cols} m={m}");
-        }
+        let alone = emulated_alike(&tiles, &x, (rows, cols), &[2, 15, 16, 17, 32, 33, 70]);
         let mut reference = vec![0.0; 70 * rows];
         portable.linear(&vectors, &mut filled(&x, 70, cols), &mut reference);
         for (y, reference) in alone.iter().zip(&reference) {
