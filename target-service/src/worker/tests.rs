@@ -3,6 +3,7 @@
 
 mod endpoint;
 mod faults;
+mod learning;
 mod output;
 mod parking;
 mod rig;

@@ -19,8 +19,9 @@ pub(super) struct Lesson {
     pub(super) accepted: u32,
     /// Whether they were drawn, and came with what they were drawn from.
     pub(super) drawn: bool,
-    /// Rows of the step.
+    /// Rows of the step, and whether it took what such steps always take.
     pub(super) rows: u32,
+    pub(super) typical: bool,
     /// The round that ended with it.
     pub(super) round: Option<Turnaround>,
     /// Where this host's proposals for the next window came from.
@@ -40,6 +41,7 @@ impl Lesson {
             accepted,
             drawn,
             rows,
+            typical,
             round,
             offered,
         } = self;
@@ -61,7 +63,7 @@ impl Lesson {
         if let Some(cohort) = endpoints.serves(request) {
             // A window of this host's that came in the place of one waited for says nothing about
             // waiting.
-            if own.is_none() || cohort.drafting == Drafting::Ahead {
+            if typical && (own.is_none() || cohort.drafting == Drafting::Ahead) {
                 endpoints.observe_turn(cohort, round.sought, rows, round.took);
             }
             if round.ahead {

@@ -17,10 +17,6 @@ use super::Job;
 /// Most panels taken at once; tasks of layers that do so are cut at multiples of it.
 pub(super) const GROUP: usize = 2;
 
-/// Most rows that leave the weights to the hardware's prefetch: so few keep up with memory, and hints
-/// in between cost them a tenth, from main memory and from the level-3 cache (Zen 4).
-const FEW_ROWS: usize = 3;
-
 /// Bytes ahead that some more rows prefetch to the level-1 cache: hardware does not look past a
 /// page's end. Nearer, they would wait for the level-3 cache; farther, lines would leave the level-1
 /// cache before their turn.
@@ -38,6 +34,10 @@ pub(super) trait Tile: Copy {
     const VECTORS: usize;
     /// Vectors of accumulators that fit the registers.
     const ACCUMULATORS: usize;
+    /// Most rows that leave the weights to the hardware's prefetch: so few keep up with memory, and
+    /// hints in between cost them a tenth, from main memory and from the level-3 cache (Zen 4; f32
+    /// with AVX2 a third: Zen 3).
+    const FEW_ROWS: usize = 3;
     /// Rows from which arithmetic takes longer than reading the weights from main memory.
     const BUSY_ROWS: usize;
 
@@ -120,7 +120,7 @@ pub(super) unsafe fn order<S: Simd, T: Tile, const R: usize>(at: *const u8) {
     unsafe {
         if R >= T::BUSY_ROWS {
             S::prefetch_far(at.wrapping_add(FAR_AHEAD));
-        } else if R > FEW_ROWS {
+        } else if R > T::FEW_ROWS {
             S::prefetch(at.wrapping_add(AHEAD));
         }
     }
@@ -188,6 +188,7 @@ impl<S> Copy for PlainTile<'_, S> {}
 impl<S: Simd> Tile for PlainTile<'_, S> {
     const VECTORS: usize = S::PANEL_VECTORS;
     const ACCUMULATORS: usize = if S::PANEL_VECTORS == 2 { 24 } else { 6 };
+    const FEW_ROWS: usize = if S::PANEL_VECTORS == 2 { 3 } else { 5 };
     const BUSY_ROWS: usize = 6;
 
     #[inline(always)]
@@ -249,7 +250,7 @@ impl<S> Copy for WideTile<'_, S> {}
 
 impl<S: Simd> Tile for WideTile<'_, S> {
     const VECTORS: usize = S::PANEL_VECTORS;
-    const ACCUMULATORS: usize = if S::PANEL_VECTORS == 2 { 20 } else { 6 };
+    const ACCUMULATORS: usize = if S::PANEL_VECTORS == 2 { 20 } else { 5 };
     const BUSY_ROWS: usize = 3;
 
     #[inline(always)]
