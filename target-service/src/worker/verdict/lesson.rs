@@ -63,7 +63,8 @@ impl Lesson {
         if let Some(cohort) = endpoints.serves(request) {
             // A window of this host's that came in the place of one waited for says nothing about
             // waiting.
-            if typical && (own.is_none() || cohort.drafting == Drafting::Ahead) {
+            let is_news = own.is_none() || cohort.drafting == Drafting::Ahead;
+            if is_news && (typical || round.sought > 0) {
                 endpoints.observe_turn(cohort, round.sought, rows, round.took);
             }
             if round.ahead {
