@@ -65,8 +65,11 @@ pub(super) struct Feeding {
     pub(super) took: Duration,
     /// Whether the links were looked at after the latest step.
     pub(super) looked: bool,
-    /// Whether an endpoint reads the sequence of a request meanwhile.
-    catches_up: bool,
+    /// Whether the latest step took what such steps always take. An endpoint that reads a whole
+    /// sequence may do so on the target's cores. Where nothing was proposed that says nothing about
+    /// plain decoding, which is what such steps are learned for: a trial of a lookahead would make
+    /// itself look good by the rounds that it spoils before its first window.
+    pub(super) typical: bool,
     running: Vec<Running>,
     due: Vec<Due>,
 }
@@ -77,13 +80,10 @@ impl Feeding {
         self.tokens.len()
     }
 
-    /// Whether what its step takes is what it always takes. An endpoint that reads a whole sequence may
-    /// do so on the target's cores. Where nothing was proposed that says nothing about plain
-    /// decoding, which is what such steps are learned for: a trial of a lookahead would make itself
-    /// look good by the rounds that it spoils before its first window.
-    pub(super) fn is_typical(&self) -> bool {
-        let proposes = |share: &Share| !self.window(share).is_empty();
-        !self.catches_up || self.shares.iter().any(proposes)
+    /// Whether anything is proposed in it.
+    fn proposes(&self) -> bool {
+        let mut shares = self.shares.iter();
+        shares.any(|share| !self.window(share).is_empty())
     }
 
     /// The proposals of a share of [`Kind::Window`].
@@ -193,6 +193,8 @@ struct Survey {
     ready: Ready,
     /// Whether somebody is in prefill.
     prefill: bool,
+    /// Whether an endpoint has yet to read somebody's sequence.
+    catches_up: bool,
     /// When the first window is overdue.
     deadline: Option<Instant>,
 }
@@ -235,7 +237,8 @@ impl Worker {
         let rows = self.feeding.rows();
         self.metrics.step_rows.observe(rows as f64);
         self.metrics.step_seconds.observe(took.as_secs_f64());
-        if self.feeding.is_typical() {
+        self.feeding.typical = !survey.catches_up || self.feeding.proposes();
+        if self.feeding.typical {
             self.endpoints.observe_step(rows as u32, took);
         }
         // What was drafted for the verdicts came while they were computed.
@@ -256,21 +259,15 @@ impl Worker {
     fn survey(&mut self) -> Survey {
         let mut survey = Survey::default();
         let now = self.clock();
-        let Feeding {
-            running,
-            due,
-            catches_up,
-            ..
-        } = &mut self.feeding;
+        let Feeding { running, due, .. } = &mut self.feeding;
         running.clear();
         due.clear();
-        *catches_up = false;
         for id in self.scheduler.running() {
             let Some(request) = self.requests.get_mut(&id) else {
                 continue;
             };
             let Some(seq) = request.seq else { continue };
-            *catches_up |= request.session.is_bound() && !request.session.is_caught_up();
+            survey.catches_up |= request.session.is_bound() && !request.session.is_caught_up();
             let (Ok(len), Ok(owned_pages), Ok(shares_tail)) = (
                 self.engine.len(seq),
                 self.engine.owned_pages(seq),

@@ -61,7 +61,6 @@ impl Worker {
         let trees = self.trees(suggestions.decoding);
         let now = self.now.saturating_duration_since(self.started);
         let rows = self.feeding.rows() as u32;
-        let typical = self.feeding.is_typical();
         let is_read = self.feed.is_read();
         let sessions = self.scheduler.running().len() as u32;
         let logits = self.engine.logits();
@@ -105,7 +104,7 @@ impl Worker {
                 drawn: drawn.is_some(),
                 accepted,
                 rows,
-                typical,
+                typical: self.feeding.typical,
                 round,
                 offered: offer.origin,
             };

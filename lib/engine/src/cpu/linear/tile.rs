@@ -36,7 +36,7 @@ pub(super) trait Tile: Copy {
     const ACCUMULATORS: usize;
     /// Most rows that leave the weights to the hardware's prefetch: so few keep up with memory, and
     /// hints in between cost them a tenth, from main memory and from the level-3 cache (Zen 4; f32
-    /// with AVX2 a third: Zen 3).
+    /// with AVX2 a fifth: Zen 3).
     const FEW_ROWS: usize = 3;
     /// Rows from which arithmetic takes longer than reading the weights from main memory.
     const BUSY_ROWS: usize;
