@@ -21,9 +21,11 @@
 //! T(K) = step(other + sessions (c(K) K + 1)) + rest(K)
 //! ```
 //!
-//! A lookahead is left only for one that is better by a margin, or for none. At K = 0 nothing is learned of
-//! windows, so every now and then one round probes; at K > 0 nothing is learned of plain rounds, so
-//! every now and then a few are made.
+//! A lookahead is left only for one that is better by a margin. None is kept unless it is better than
+//! plain decoding by as much, and none is begun with unless by twice that: what is known is not
+//! exact, and to speculate in vain costs more than not to. At K = 0 nothing is learned of windows,
+//! so every now and then one round probes; at K > 0 nothing is learned of plain rounds, so every now
+//! and then a few are made.
 
 mod acceptance;
 mod answer;
@@ -32,6 +34,7 @@ mod pace;
 mod probe;
 mod rest;
 mod table;
+mod trial;
 
 use core::time::Duration;
 
@@ -39,6 +42,7 @@ pub use self::{acceptance::Acceptance, answer::AnswerTime, cost::StepCost, pace:
 use probe::Probe;
 use rest::Rest;
 use table::Table;
+use trial::Trial;
 
 /// Share of a new observation in what is known of how much of a lookahead is missing.
 const MISSING_WEIGHT: f64 = 1.0 / 16.0;
@@ -59,7 +63,8 @@ pub struct ControlConfig {
     pub drafting: Drafting,
     /// Largest lookahead.
     pub max: u32,
-    /// Expected gain, as a fraction, for which the lookahead changes to another than 0.
+    /// Expected gain, as a fraction, for which the lookahead changes to another than 0, and that
+    /// it has to have over 0. To leave 0 takes twice that.
     pub margin: f64,
     /// Decisions for K = 0 before the first probe.
     pub probe_after: u32,
@@ -83,8 +88,8 @@ impl Default for ControlConfig {
             probe_after: 64,
             probe_at_most: 2048,
             probe_rounds: 1,
-            plain_after: 256,
-            plain_rounds: 12,
+            plain_after: 32,
+            plain_rounds: 24,
         }
     }
 }
@@ -142,7 +147,7 @@ pub enum Limit {
     Answer,
     /// One more row a session would make steps too slow.
     Step,
-    /// A better one is not better by enough to change.
+    /// A better one is not better by enough, than the present one or than none.
     Margin,
     /// Not the best known: to find out whether things have changed.
     Probe,
@@ -179,19 +184,6 @@ pub struct Controller {
     load: Load,
 }
 
-/// Trying plain rounds while a lookahead seems to pay.
-#[derive(Clone, Copy, Debug)]
-struct Trial {
-    /// Decisions for K > 0 since the last trial.
-    since: u32,
-    /// Decisions between trials.
-    pause: u32,
-    /// Decisions left of the trial under way.
-    left: u32,
-    /// Goodput of plain rounds before it.
-    before: f64,
-}
-
 impl Controller {
     /// A controller that knows the cost of steps (measured at start) and a first guess of how
     /// long answers take.
@@ -199,12 +191,7 @@ impl Controller {
         let current = config.max;
         let (rest, missing) = (Rest::new(config.max), Table::new(config.max));
         let probe = Probe::new(&config);
-        let trial = Trial {
-            since: 0,
-            pause: config.plain_after.max(1),
-            left: 0,
-            before: 0.0,
-        };
+        let trial = Trial::new(&config);
         Self {
             config,
             acceptance: Acceptance::default(),
@@ -266,6 +253,7 @@ impl Controller {
         let part = self.part();
         self.rest.observe(asked, expected, took, part);
         if asked == 0 {
+            self.trial.observe(rows, took);
             // Without news of windows, what is missing of them is forgotten.
             self.missing.learn(0, 0.0, part);
         }
@@ -274,31 +262,31 @@ impl Controller {
     /// Chooses the lookahead for a session's next round under `load`.
     pub fn choose(&mut self, load: Load) -> Choice {
         self.load = load;
-        let best = self.best(0, load);
-        let gain = self.goodput(best, load) / self.goodput(self.current, load);
-        // What does not pay needs no margin to be left.
-        if best != self.current && best > 0 && gain < 1.0 + self.config.margin {
-            return self.decide(
-                Choice {
-                    lookahead: self.current,
-                    limit: Limit::Margin,
-                },
-                load,
-            );
+        if self.trial.is_over() {
+            self.conclude_trial(load);
         }
-        let limit = self.limit(best, load);
-        self.decide(
-            Choice {
-                lookahead: best,
-                limit,
-            },
-            load,
-        )
+        let best = self.best(0, load);
+        let gain = |over| self.goodput(best, load) / self.goodput(over, load);
+        let (current, margin) = (self.current, self.config.margin);
+        let enough = if current == 0 { 2.0 * margin } else { margin };
+        let (lookahead, limit) = if best > 0 && gain(0) < 1.0 + enough {
+            (0, Limit::Margin)
+        } else if best > 0 && best != current && gain(current) < 1.0 + margin {
+            (current, Limit::Margin)
+        } else {
+            (best, self.limit(best, load))
+        };
+        self.decide(Choice { lookahead, limit }, load)
     }
 
     /// Whether no lookahead paid when last asked: a session that starts now need not be bound.
     pub fn rests(&self) -> bool {
         self.current == 0
+    }
+
+    /// Whether no lookahead has paid for so long that sessions that are bound had better not be.
+    pub fn rests_for_long(&self) -> bool {
+        self.current == 0 && self.probe.is_over()
     }
 
     /// Whether the probe just decided may be left out, for its session to settle: it comes again
@@ -344,9 +332,16 @@ impl Controller {
         self.current = choice.lookahead;
         if choice.lookahead > 0 || self.config.max == 0 {
             self.probe.reset(&self.config);
-            return self.try_plain(load).unwrap_or(choice);
+            let (plain, chosen) = (self.goodput(0, load), self.goodput(choice.lookahead, load));
+            if !self.trial.is_due(&self.config, plain, chosen) {
+                return choice;
+            }
+            return Choice {
+                lookahead: 0,
+                limit: Limit::Probe,
+            };
         }
-        (self.trial.since, self.trial.left) = (0, 0);
+        self.trial.reset(&self.config);
         if !self.probe.is_due(&self.config) {
             return choice;
         }
@@ -356,35 +351,12 @@ impl Controller {
         }
     }
 
-    /// A plain round instead of a speculative one, if it is time to see what these are like.
-    fn try_plain(&mut self, load: Load) -> Option<Choice> {
-        let plain = self.goodput(0, load);
-        let (after, most) = (
-            self.config.plain_after.max(1),
-            self.config.probe_at_most.max(1),
-        );
-        let trial = &mut self.trial;
-        if trial.left == 0 {
-            trial.since += 1;
-            if trial.since < trial.pause || self.config.max == 0 {
-                return None;
-            }
-            (trial.left, trial.before) = (self.config.plain_rounds.max(1), plain);
+    /// Takes over what the trial that has just been made says of plain rounds.
+    fn conclude_trial(&mut self, load: Load) {
+        if let Some(seconds) = self.trial.rest(&self.steps) {
+            self.rest.settle(0, seconds);
         }
-        trial.left -= 1;
-        if trial.left == 0 {
-            let news = plain > trial.before * (1.0 + self.config.margin);
-            trial.pause = if news {
-                after
-            } else {
-                trial.pause.saturating_mul(2).min(most)
-            };
-            trial.since = 0;
-        }
-        Some(Choice {
-            lookahead: 0,
-            limit: Limit::Probe,
-        })
+        self.trial.end(&self.config, self.goodput(0, load));
     }
 
     /// The lookahead of at least `least` with the highest goodput.

@@ -3,9 +3,10 @@
 //! An endpoint that is down, full, draining or refuses is passed over; a request that finds none
 //! decodes plainly. When a link comes up, requests that run without an endpoint are bound to it.
 //!
-//! While no lookahead pays, adaptive requests are not bound at all: an endpoint that reads every
-//! prompt and follows every token in vain takes more than it can give back, above all where it
-//! shares the target's cores. They are bound once a lookahead pays again, one of them to find out.
+//! While no lookahead pays, adaptive requests are not bound at all, and those that are do not stay so:
+//! an endpoint that reads every prompt and follows every token in vain takes more than it can give
+//! back, above all where it shares the target's cores. They are bound once a lookahead pays again,
+//! one of them to find out.
 
 mod binding;
 mod choice;
@@ -190,6 +191,12 @@ impl Endpoints {
     fn rests(&self, cohort: Cohort) -> bool {
         let learned = self.learned(cohort);
         learned.is_some_and(|learned| learned.controller.rests())
+    }
+
+    /// Whether none has for so long that requests had better not be bound.
+    pub(super) fn rests_for_long(&self, cohort: Cohort) -> bool {
+        let learned = self.learned(cohort);
+        learned.is_some_and(|learned| learned.controller.rests_for_long())
     }
 
     /// Whether a probe may wait until its request's endpoint has read it.

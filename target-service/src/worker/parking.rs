@@ -6,7 +6,6 @@
 //! are computed anew as far as the prefix cache has lost them, as after a preemption.
 
 use foretoken_engine::schedule::{self, RequestId};
-use foretoken_speculation::{message::ToDraft, policy::target::Input};
 
 use super::Worker;
 
@@ -26,16 +25,8 @@ impl Worker {
             return;
         }
         tracing::debug!(request = id.0, "parked: its client does not read");
-        if request.session.is_bound() {
-            let close = ToDraft::Close {
-                session: request.session.id(),
-                epoch: request.session.epoch(),
-            };
-            self.endpoints.post(request.link, vec![close]);
-        }
-        let now = self.now.saturating_duration_since(self.started);
-        request.session.handle(now, Input::LinkDown);
         request.meter.forget_round();
+        self.let_go(id);
         self.parked.push(id);
         if let Some(mut request) = self.requests.remove(&id) {
             self.release(&mut request);

@@ -25,6 +25,10 @@ const PROMPT_LOGITS_ROWS: usize = 64;
 /// When a window is expected of which nothing is known.
 const UNKNOWN: Duration = Duration::from_secs(3600);
 
+/// Plain steps that have to have come before one for it to take what such steps take in a row. The
+/// first ones after speculation take up to a fifth longer: the cores were at something else.
+const SETTLING: u32 = 6;
+
 /// Rows of one request in the step being built.
 #[derive(Clone, Copy)]
 pub(super) struct Share {
@@ -65,11 +69,13 @@ pub(super) struct Feeding {
     pub(super) took: Duration,
     /// Whether the links were looked at after the latest step.
     pub(super) looked: bool,
-    /// Whether the latest step took what such steps always take. An endpoint that reads a whole
-    /// sequence may do so on the target's cores. Where nothing was proposed that says nothing about
-    /// plain decoding, which is what such steps are learned for: a trial of a lookahead would make
-    /// itself look good by the rounds that it spoils before its first window.
+    /// Whether the latest step took what such steps always take. Steps without proposals are
+    /// learned from for what they say about plain decoding: one beside an endpoint that reads a
+    /// whole sequence, maybe on the target's cores, says nothing about it, nor does one that plain
+    /// ones did not come before. Either would make speculation look good by what it spoils.
     pub(super) typical: bool,
+    /// Steps without proposals up to the latest one.
+    plain: u32,
     running: Vec<Running>,
     due: Vec<Due>,
 }
@@ -84,6 +90,13 @@ impl Feeding {
     fn proposes(&self) -> bool {
         let mut shares = self.shares.iter();
         shares.any(|share| !self.window(share).is_empty())
+    }
+
+    /// Takes in a step of these rows, beside an endpoint that reads or not.
+    fn settle(&mut self, catches_up: bool) {
+        let proposes = self.proposes();
+        self.typical = proposes || (!catches_up && self.plain >= SETTLING);
+        self.plain = if proposes { 0 } else { self.plain.saturating_add(1) };
     }
 
     /// The proposals of a share of [`Kind::Window`].
@@ -237,7 +250,7 @@ impl Worker {
         let rows = self.feeding.rows();
         self.metrics.step_rows.observe(rows as f64);
         self.metrics.step_seconds.observe(took.as_secs_f64());
-        self.feeding.typical = !survey.catches_up || self.feeding.proposes();
+        self.feeding.settle(survey.catches_up);
         if self.feeding.typical {
             self.endpoints.observe_step(rows as u32, took);
         }

@@ -39,8 +39,8 @@ impl StepCost {
 
     /// Takes in a step of `rows` that took this long: moves the points around it a little.
     pub fn observe(&mut self, rows: u32, took: Duration) {
-        // A step that was held up by something else counts at most double.
-        let ratio = (took.as_secs_f64() / self.seconds(rows)).clamp(0.5, 2.0);
+        // A step that was held up by something else counts half as much again at most.
+        let ratio = (took.as_secs_f64() / self.seconds(rows)).clamp(0.5, 1.5);
         let correct = |point: &mut (f64, f64), share: f64| {
             point.1 *= 1.0 + RATE * share.clamp(0.0, 1.0) * (ratio - 1.0);
         };

@@ -8,6 +8,9 @@ const RETRY_AFTER: u32 = 7;
 /// Most repetitions.
 const RETRIES: u32 = 8;
 
+/// Decisions for K = 0 after which a probe has had its consequences.
+const OVER_AFTER: u32 = 32;
+
 /// Probes, further and further apart as long as they do not pay.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Probe {
@@ -47,6 +50,11 @@ impl Probe {
     /// Something was learned from the last probe.
     pub(super) fn taught(&mut self) {
         (self.postponed, self.retries) = (false, 0);
+    }
+
+    /// Whether the last one was some time ago and will not be repeated.
+    pub(super) fn is_over(&self) -> bool {
+        self.idle >= OVER_AFTER && self.retries == 0
     }
 
     /// Whether the one just decided may be left out: every second one may.

@@ -6,6 +6,8 @@ use super::table::Table;
 
 /// Share of a new observation.
 const WEIGHT: f64 = 1.0 / 16.0;
+/// What a round counts that was held up: at most this much more than rounds are known to take.
+const HELD_UP: f64 = 0.5;
 
 /// Seconds that a round takes besides its step and its answer, by the lookahead it asked for.
 ///
@@ -29,11 +31,17 @@ impl Rest {
     /// Takes in a round that asked for `lookahead` tokens and was expected to take `expected`
     /// seconds; `part` of the sessions in the same step had it.
     pub(super) fn observe(&mut self, lookahead: u32, expected: f64, took: Duration, part: f64) {
-        // A process that lost its core for a while says nothing about the way rounds go.
-        let beyond = (took.as_secs_f64() - expected).clamp(-expected, 2.0 * expected);
         let known = self.seconds(lookahead);
+        // A process that lost its core for a while says little about the way rounds go.
+        let most = known + HELD_UP * (expected + known).max(0.0);
+        let beyond = (took.as_secs_f64() - expected).clamp(-expected, most.max(-expected));
         let learned = known + WEIGHT * part * (beyond - known);
         self.by_lookahead.learn(lookahead, learned, part);
+    }
+
+    /// Takes over what several rounds with this lookahead came to.
+    pub(super) fn settle(&mut self, lookahead: u32, seconds: f64) {
+        self.by_lookahead.learn(lookahead, seconds, 1.0);
     }
 
     /// Seconds to add for a round with this lookahead.

@@ -7,7 +7,7 @@ use foretoken_protocol::{Address, link::LoadReport};
 use foretoken_service::report::Rounds;
 use foretoken_speculation::{
     control::{AnswerTime, ControlConfig, Drafting},
-    message::ToTarget,
+    message::{ToDraft, ToTarget},
     policy::{Policy, target::Input},
 };
 
@@ -51,6 +51,25 @@ impl Worker {
         }
         self.endpoints.post(Some(link), effects.messages);
         self.metrics.sessions.inc();
+    }
+
+    /// Ends the session that a request has on an endpoint, if any; the request runs on.
+    pub(in crate::worker) fn let_go(&mut self, id: RequestId) {
+        let now = self.clock();
+        let Some(request) = self.requests.get_mut(&id) else {
+            return;
+        };
+        if request.session.is_bound() {
+            let close = ToDraft::Close {
+                session: request.session.id(),
+                epoch: request.session.epoch(),
+            };
+            self.endpoints.post(request.link, vec![close]);
+        }
+        request.session.handle(now, Input::LinkDown);
+        if request.link.take().is_some() {
+            self.metrics.sessions.dec();
+        }
     }
 
     /// Takes in the list of endpoints: dials new ones, drops the links of those that have gone.

@@ -32,21 +32,19 @@ struct Suggestion {
 /// The adaptive requests of a cohort in the next step.
 struct Crowd {
     cohort: Cohort,
-    bound: u32,
-    /// The first that is bound.
-    first: Option<RequestId>,
+    bound: Vec<RequestId>,
     unbound: Vec<RequestId>,
 }
 
 impl Worker {
-    /// Asks the controllers of all endpoints in use, once for the whole step, and binds requests
-    /// for which speculation now pays.
+    /// Asks the controllers of all endpoints in use, once for the whole step, binds requests for
+    /// which speculation now pays, and lets go of those for which it has not for a while.
     pub(super) fn suggest(&mut self) -> Suggestions {
         let (crowds, decoding) = self.crowds();
         let mut by_cohort = Vec::with_capacity(crowds.len());
         let mut fresh = Vec::new();
         for crowd in crowds {
-            let sessions = crowd.bound + crowd.unbound.len() as u32;
+            let sessions = (crowd.bound.len() + crowd.unbound.len()) as u32;
             let load = Load {
                 sessions,
                 other_rows: decoding - sessions,
@@ -63,16 +61,21 @@ impl Worker {
             by_cohort.push(Suggestion {
                 cohort: crowd.cohort,
                 lookahead: choice.lookahead,
-                only: crowd.first.filter(|_| alone),
+                only: crowd.bound.first().copied().filter(|_| alone),
             });
             let wanted = match (choice.lookahead, choice.limit) {
                 (0, _) => 0,
                 // One is enough to find out.
-                (_, Limit::Probe) => usize::from(crowd.bound == 0),
+                (_, Limit::Probe) => usize::from(crowd.bound.is_empty()),
                 _ => crowd.unbound.len(),
             };
             let settles = wanted > 0
                 && (choice.limit != Limit::Probe || self.endpoints.postpone_probe(crowd.cohort));
+            if self.endpoints.rests_for_long(crowd.cohort) {
+                for &id in &crowd.bound {
+                    self.let_go(id);
+                }
+            }
             for &id in crowd.unbound.iter().take(wanted) {
                 self.bind_running(crowd.cohort.link, id);
                 if settles {
@@ -117,18 +120,14 @@ impl Worker {
             let at = at.unwrap_or_else(|| {
                 crowds.push(Crowd {
                     cohort,
-                    bound: 0,
-                    first: None,
+                    bound: Vec::new(),
                     unbound: Vec::new(),
                 });
                 crowds.len() - 1
             });
             let crowd = &mut crowds[at];
             match request.link {
-                Some(_) => {
-                    crowd.bound += 1;
-                    crowd.first.get_or_insert(id);
-                }
+                Some(_) => crowd.bound.push(id),
                 None if request.seq.is_some() => crowd.unbound.push(id),
                 None => {}
             }

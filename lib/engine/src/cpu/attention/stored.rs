@@ -65,6 +65,33 @@ unsafe fn add_two<S: Simd>(sum: S::F, weights: (S::F, S::F), values: (S::F, S::F
     unsafe { S::fma(weights.1, values.1, S::fma(weights.0, values.0, sum)) }
 }
 
+// What gathers is no closure: those are compiled without the features of the path they are used on.
+
+/// Values of one slot, or zeros.
+#[inline(always)]
+unsafe fn f32_slot<S: Simd>(slot: Option<(*const f32, usize)>, padded: usize, d: usize) -> S::F {
+    // SAFETY: the caller names a slot of a page.
+    unsafe {
+        match slot {
+            Some((from, slot)) => S::load(from.add(slot * padded + d)),
+            None => S::splat(0.0),
+        }
+    }
+}
+
+/// The same of pairs of slots that lie side by side.
+#[inline(always)]
+unsafe fn bf16_slot<S: Simd>(slot: Option<(*const u16, usize)>, padded: usize, d: usize) -> S::F {
+    // SAFETY: the caller names a slot of a page.
+    unsafe {
+        let Some((from, slot)) = slot else {
+            return S::splat(0.0);
+        };
+        let both = <u16 as Stored<S>>::values(from, slot / 2 * 2, padded, d);
+        if slot % 2 == 0 { both.0 } else { both.1 }
+    }
+}
+
 fn put_f32(to: &mut Vec<u32>, query: &[f32], scale: f32) {
     to.extend(query.iter().map(|x| (x * scale).to_bits()));
 }
@@ -136,12 +163,12 @@ unsafe impl<S: Simd> Stored<S> for f32 {
         d: usize,
     ) -> (S::F, S::F) {
         // SAFETY: the caller names slots of pages.
-        let load = |slot: Option<(*const f32, usize)>| unsafe {
-            slot.map_or(S::splat(0.0), |(from, slot)| {
-                S::load(from.add(slot * padded + d))
-            })
-        };
-        (load(slots[0]), load(slots[1]))
+        unsafe {
+            (
+                f32_slot::<S>(slots[0], padded, d),
+                f32_slot::<S>(slots[1], padded, d),
+            )
+        }
     }
 
     #[inline(always)]
@@ -216,16 +243,13 @@ unsafe impl<S: Simd> Stored<S> for u16 {
         padded: usize,
         d: usize,
     ) -> (S::F, S::F) {
-        let load = |slot: Option<(*const u16, usize)>| {
-            let Some((from, slot)) = slot else {
-                // SAFETY: runs where `S` may.
-                return unsafe { S::splat(0.0) };
-            };
-            // SAFETY: the caller names a slot of a page.
-            let both = unsafe { <Self as Stored<S>>::values(from, slot / 2 * 2, padded, d) };
-            if slot % 2 == 0 { both.0 } else { both.1 }
-        };
-        (load(slots[0]), load(slots[1]))
+        // SAFETY: the caller names slots of pages.
+        unsafe {
+            (
+                bf16_slot::<S>(slots[0], padded, d),
+                bf16_slot::<S>(slots[1], padded, d),
+            )
+        }
     }
 
     #[inline(always)]
