@@ -22,13 +22,14 @@
 //! ```
 //!
 //! A lookahead is left only for one that is better by a margin. None is kept unless it is better than
-//! plain decoding by as much, and none is begun with unless by twice that: what is known is not
-//! exact, and to speculate in vain costs more than not to. At K = 0 nothing is learned of windows,
+//! plain decoding by as much, and none is begun with unless by twice that or more: what is known is
+//! not exact, and to speculate in vain costs more than not to. At K = 0 nothing is learned of windows,
 //! so every now and then one round probes; at K > 0 nothing is learned of plain rounds, so every now
 //! and then a few are made.
 
 mod acceptance;
 mod answer;
+mod caution;
 mod cost;
 mod pace;
 mod probe;
@@ -39,6 +40,7 @@ mod trial;
 use core::time::Duration;
 
 pub use self::{acceptance::Acceptance, answer::AnswerTime, cost::StepCost, pace::Pace};
+use caution::Caution;
 use probe::Probe;
 use rest::Rest;
 use table::Table;
@@ -64,7 +66,7 @@ pub struct ControlConfig {
     /// Largest lookahead.
     pub max: u32,
     /// Expected gain, as a fraction, for which the lookahead changes to another than 0, and that
-    /// it has to have over 0. To leave 0 takes twice that.
+    /// it has to have over 0. To leave 0 takes twice that, and more after doing so in vain.
     pub margin: f64,
     /// Decisions for K = 0 before the first probe.
     pub probe_after: u32,
@@ -180,6 +182,7 @@ pub struct Controller {
     current: u32,
     probe: Probe,
     trial: Trial,
+    caution: Caution,
     /// Load at the last decision.
     load: Load,
 }
@@ -202,6 +205,7 @@ impl Controller {
             current,
             probe,
             trial,
+            caution: Caution::new(),
             load: Load::default(),
         }
     }
@@ -268,8 +272,8 @@ impl Controller {
         let best = self.best(0, load);
         let gain = |over| self.goodput(best, load) / self.goodput(over, load);
         let (current, margin) = (self.current, self.config.margin);
-        let enough = if current == 0 { 2.0 * margin } else { margin };
-        let (lookahead, limit) = if best > 0 && gain(0) < 1.0 + enough {
+        let enough = 1.0 + f64::from(self.caution.margins()) * margin;
+        let (lookahead, limit) = if best > 0 && gain(0) < enough {
             (0, Limit::Margin)
         } else if best > 0 && best != current && gain(current) < 1.0 + margin {
             (current, Limit::Margin)
@@ -330,6 +334,7 @@ impl Controller {
 
     fn decide(&mut self, choice: Choice, load: Load) -> Choice {
         self.current = choice.lookahead;
+        self.caution.decided(choice.lookahead);
         if choice.lookahead > 0 || self.config.max == 0 {
             self.probe.reset(&self.config);
             let (plain, chosen) = (self.goodput(0, load), self.goodput(choice.lookahead, load));

@@ -96,7 +96,11 @@ impl Feeding {
     fn settle(&mut self, catches_up: bool) {
         let proposes = self.proposes();
         self.typical = proposes || (!catches_up && self.plain >= SETTLING);
-        self.plain = if proposes { 0 } else { self.plain.saturating_add(1) };
+        self.plain = if proposes {
+            0
+        } else {
+            self.plain.saturating_add(1)
+        };
     }
 
     /// The proposals of a share of [`Kind::Window`].

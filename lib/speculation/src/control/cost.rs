@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 /// Share of an observed deviation that is taken over.
-const RATE: f64 = 0.05;
+const RATE: f64 = 0.02;
 
 /// A measured table of step times, linear between its points and beyond the last two.
 #[derive(Clone, Debug, PartialEq)]

@@ -6,6 +6,9 @@ use super::table::Table;
 
 /// Share of a new observation.
 const WEIGHT: f64 = 1.0 / 16.0;
+/// The same of a plain round. They come by the hundred or in trials, so there is no hurry; and a
+/// lookahead begun because a few were slow costs its endpoint the reading of whole sequences.
+const PLAIN_WEIGHT: f64 = 1.0 / 64.0;
 /// What a round counts that was held up: at most this much more than rounds are known to take.
 const HELD_UP: f64 = 0.5;
 
@@ -35,7 +38,8 @@ impl Rest {
         // A process that lost its core for a while says little about the way rounds go.
         let most = known + HELD_UP * (expected + known).max(0.0);
         let beyond = (took.as_secs_f64() - expected).clamp(-expected, most.max(-expected));
-        let learned = known + WEIGHT * part * (beyond - known);
+        let weight = if lookahead == 0 { PLAIN_WEIGHT } else { WEIGHT };
+        let learned = known + weight * part * (beyond - known);
         self.by_lookahead.learn(lookahead, learned, part);
     }
 

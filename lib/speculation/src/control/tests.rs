@@ -111,7 +111,7 @@ fn the_choice_is_the_best_by_its_own_model_up_to_the_margin() {
             let goodput = |k| controller.goodput(k, load(sessions));
             let best = (0..=8).map(goodput).fold(0.0, f64::max);
             assert!(goodput(chosen) * 1.06 >= best);
-            assert!(chosen == 0 || goodput(chosen) >= 1.03 * goodput(0));
+            assert!(goodput(chosen) >= goodput(0), "nothing is known at first");
         }
     }
 }
@@ -368,6 +368,8 @@ fn windows_are_begun_for_two_margins_and_ended_for_less_than_one() {
             took = if longer { took + 5 } else { took - 5 };
             controller.observe_turn(chosen, chosen + 1, took * US);
         }
+        // A lookahead that does not last makes the next one harder to begin with.
+        (0..1000).for_each(|_| _ = controller.choose(load(1)));
         controller.choose(load(1))
     };
     assert_eq!(worth(&mut controller, 1.04).lookahead, chosen);
@@ -409,7 +411,10 @@ fn plain_rounds_far_behind_are_tried_as_seldom_as_can_be() {
     };
     let config = ControlConfig::default();
     let (gain, trial) = first_trial(10);
-    assert!(gain > 2.0 && trial == config.probe_at_most, "{gain} {trial}");
+    assert!(
+        gain > 2.0 && trial == config.probe_at_most,
+        "{gain} {trial}"
+    );
     let (gain, trial) = first_trial(3);
     assert!(gain < 1.5 && trial == config.plain_after, "{gain} {trial}");
 }
