@@ -272,7 +272,7 @@ impl Controller {
         let best = self.best(0, load);
         let gain = |over| self.goodput(best, load) / self.goodput(over, load);
         let (current, margin) = (self.current, self.config.margin);
-        let enough = 1.0 + f64::from(self.caution.margins()) * margin;
+        let enough = 1.0 + f64::from(self.caution.margins(load)) * margin;
         let (lookahead, limit) = if best > 0 && gain(0) < enough {
             (0, Limit::Margin)
         } else if best > 0 && best != current && gain(current) < 1.0 + margin {
@@ -334,7 +334,7 @@ impl Controller {
 
     fn decide(&mut self, choice: Choice, load: Load) -> Choice {
         self.current = choice.lookahead;
-        self.caution.decided(choice.lookahead);
+        self.caution.decided(choice.lookahead, load);
         if choice.lookahead > 0 || self.config.max == 0 {
             self.probe.reset(&self.config);
             let (plain, chosen) = (self.goodput(0, load), self.goodput(choice.lookahead, load));

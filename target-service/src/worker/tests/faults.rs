@@ -229,6 +229,24 @@ fn requests_are_not_bound_while_no_lookahead_pays_and_are_again_once_one_does() 
 }
 
 #[test]
+fn a_request_for_which_no_lookahead_pays_is_let_go_by_its_endpoint() {
+    let mut rig = unprofitable();
+    let mut output = rig.ask(request(0, 0.0, 200));
+    let mut sessions = Vec::new();
+    while !output.collect() {
+        rig.turn();
+        sessions.push(rig.endpoint.sessions());
+    }
+    let left = sessions.windows(2).position(|pair| pair == [1, 0]);
+    assert!(
+        left.is_some_and(|left| left < sessions.len() / 2),
+        "{sessions:?}"
+    );
+    rig.turn();
+    rig.assert_idle();
+}
+
+#[test]
 fn what_is_learned_of_sampled_requests_does_not_decide_for_greedy_ones() {
     let mut rig = unprofitable();
     let bound = (0..20).map(|seed| serve(&mut rig, &request(seed, 1.0, 40)));

@@ -7,38 +7,66 @@ use foretoken_engine::sim::{Latency, SimOptions};
 use super::rig::{Fault, Rig, language, request};
 use crate::config::{LookaheadConfig, TargetConfig};
 
-/// What is thought of a step with one row, after each turn of a request's plain rounds.
-fn thought(rig: &mut Rig, rounds: u32) -> Vec<f64> {
-    let mut output = rig.ask(request(1, 0.0, rounds));
+/// Rows of each step of a request, and what is thought of one with a single row after it.
+fn thought(rig: &mut Rig, tokens: u32) -> Vec<(usize, f64)> {
+    let mut output = rig.ask(request(1, 0.0, tokens));
     let mut thought = Vec::new();
     while !output.collect() {
         rig.turn();
-        thought.push(rig.worker.endpoints.steps().seconds(1));
+        let seconds = rig.worker.endpoints.steps().seconds(1);
+        thought.push((rig.worker.feeding.rows(), seconds));
     }
     // The first has the prompt, and is over before any endpoint can have read it.
     thought.remove(0);
-    thought.dedup();
     thought
 }
 
-#[test]
-fn plain_steps_beside_an_endpoint_that_reads_teach_nothing() {
-    let slow = SimOptions {
+/// Steps with a single row, and how many of them changed what is thought of such.
+fn plain(thought: &[(usize, f64)]) -> (usize, usize) {
+    let pairs = thought.windows(2).filter(|pair| pair[1].0 == 1);
+    let news = pairs
+        .clone()
+        .filter(|pair| pair[0].1.total_cmp(&pair[1].1).is_ne());
+    (pairs.count(), news.count())
+}
+
+/// A target whose steps take long enough to tell one from the next.
+fn slow() -> SimOptions {
+    SimOptions {
         latency: Latency {
             base: Duration::from_micros(200),
             ..Latency::default()
         },
         ..language()
-    };
+    }
+}
+
+#[test]
+fn plain_steps_beside_an_endpoint_that_reads_teach_nothing() {
     let config = TargetConfig {
         lookahead: LookaheadConfig::Adaptive { max: 4 },
         patience: Duration::from_millis(1),
         ..TargetConfig::default()
     };
-    let mut alone = Rig::new(config.clone(), slow, 1.0);
-    assert!(thought(&mut alone, 20).len() > 10, "each step is news");
-    let mut beside = Rig::new(config, slow, 1.0);
+    let mut alone = Rig::new(config.clone(), slow(), 1.0);
+    let (steps, news) = plain(&thought(&mut alone, 20));
+    assert!(news > 10 && news <= steps, "{news} of {steps} are news");
+    let mut beside = Rig::new(config, slow(), 1.0);
     beside.connect();
     beside.fault = Fault::Silent;
-    assert_eq!(thought(&mut beside, 20).len(), 1);
+    let (steps, news) = plain(&thought(&mut beside, 20));
+    assert!(steps > 10 && news == 0, "{news} of {steps} are news");
+}
+
+#[test]
+fn plain_steps_among_speculative_ones_teach_nothing() {
+    let config = TargetConfig {
+        lookahead: LookaheadConfig::Fixed(4),
+        ..TargetConfig::default()
+    };
+    let mut rig = Rig::new(config, slow(), 1.0);
+    rig.connect();
+    // The last token has no window.
+    let thought = thought(&mut rig, 22);
+    assert_eq!(plain(&thought), (1, 0));
 }
