@@ -27,7 +27,7 @@ use crate::carrier::LONG;
 pub(crate) const VOCAB: u32 = 12;
 const PROMPT: usize = 9;
 const MAX_LEN: usize = 90;
-const PASS: Duration = Duration::from_micros(200);
+pub(crate) const PASS: Duration = Duration::from_micros(200);
 
 /// A toy language: logits depend on the last two tokens. A draft sees them blurred.
 fn logits(context: &[TokenId], blur: f32) -> Vec<f32> {
@@ -94,6 +94,7 @@ pub(crate) type Output = (Vec<TokenId>, TargetStats);
 /// Waits until the link is up, then runs `sessions` on a target whose link is `send` and `events`; their outputs and statistics.
 pub(crate) fn run_target(
     sessions: &[u64],
+    pass: Duration,
     mut send: impl FnMut(Vec<ToDraft>),
     events: &Receiver<LinkEvent>,
 ) -> Vec<Output> {
@@ -109,7 +110,7 @@ pub(crate) fn run_target(
     send(opens);
     loop {
         // A pass takes time, or all would be over before anything happens to the link.
-        thread::sleep(PASS);
+        thread::sleep(pass);
         let mut messages = Vec::new();
         let mut wake = None;
         let mut busy = false;
