@@ -13,6 +13,7 @@
 mod arrivals;
 mod cohort;
 mod endpoints;
+mod feeding;
 mod linking;
 mod parking;
 mod plan;
@@ -52,7 +53,7 @@ use crate::{
 pub(crate) use cohort::{Cohort, Regime};
 use endpoints::Endpoints;
 pub(crate) use endpoints::{Dial, Outlet};
-use plan::Feeding;
+use feeding::Feeding;
 use stopgap::Stopgap;
 
 /// How often requests that wait are looked at for clients that have gone.

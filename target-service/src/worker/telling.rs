@@ -6,7 +6,7 @@ use foretoken_protocol::generate::FinishReason;
 use foretoken_service::rounds::{Line, Round};
 use foretoken_speculation::policy::target::Source;
 
-use super::{Worker, plan::Feeding, verdict::Verdict};
+use super::{Worker, feeding::Feeding, verdict::Verdict};
 use crate::{metrics::source_name, recording::Told, request::Request};
 
 impl Worker {

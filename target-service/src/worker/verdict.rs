@@ -21,7 +21,7 @@ use foretoken_speculation::{
 use self::lesson::Lesson;
 use super::{
     Endpoints, Worker,
-    plan::{Feeding, Kind, Share},
+    feeding::{Feeding, Kind, Share},
     stopgap::Step,
 };
 use crate::{
