@@ -26,6 +26,7 @@ use foretoken_speculation::{
 pub(crate) use self::meter::{Meter, Turnaround};
 use crate::{
     inbox::{Arrival, LinkKey},
+    metrics::Metrics,
     recording::Recording,
     worker::{Cohort, Regime},
 };
@@ -233,6 +234,13 @@ impl Request {
                 Policy::Autoregressive | Policy::Speculative(_) => Drafting::InTurn,
                 Policy::Ssd(_) => Drafting::Ahead,
             },
+        }
+    }
+
+    /// Leaves its endpoint, if it has one.
+    pub(crate) fn unlink(&mut self, metrics: &Metrics) {
+        if self.link.take().is_some() {
+            metrics.sessions.dec();
         }
     }
 

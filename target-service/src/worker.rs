@@ -313,9 +313,7 @@ impl Worker {
 
     /// Gives back what a request holds here.
     fn release(&mut self, request: &mut Request) {
-        if request.link.take().is_some() {
-            self.metrics.sessions.dec();
-        }
+        request.unlink(&self.metrics);
         self.scheduler.finish(request.id);
         if let Some(seq) = request.seq.take()
             && let Err(error) = self.engine.close(seq)

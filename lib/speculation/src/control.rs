@@ -335,7 +335,10 @@ impl Controller {
     fn decide(&mut self, choice: Choice, load: Load) -> Choice {
         self.current = choice.lookahead;
         self.caution.decided(choice.lookahead, load);
-        if choice.lookahead > 0 || self.config.max == 0 {
+        if self.config.max == 0 {
+            return choice;
+        }
+        if choice.lookahead > 0 {
             self.probe.reset(&self.config);
             let (plain, chosen) = (self.goodput(0, load), self.goodput(choice.lookahead, load));
             if !self.trial.is_due(&self.config, plain, chosen) {

@@ -59,10 +59,11 @@ impl Trial {
     /// Whether one more decision for K > 0 is to be a plain round instead, with the goodput of both.
     pub(super) fn is_due(&mut self, config: &ControlConfig, plain: f64, chosen: f64) -> bool {
         if self.before.is_none() {
-            let most = config.probe_at_most.max(1);
             let in_sight = chosen < IN_SIGHT * plain;
+            let most = config.probe_at_most.max(1);
+            let pause = if in_sight { self.pause } else { most };
             self.since += 1;
-            if self.since < if in_sight { self.pause } else { most } || config.max == 0 {
+            if self.since < pause {
                 return false;
             }
             (self.left, self.before) = (config.plain_rounds.max(1), Some(plain));

@@ -480,7 +480,8 @@ impl TargetSession {
         }
     }
 
-    fn close(&self) -> ToDraft {
+    /// What ends the current binding at its endpoint.
+    pub fn close(&self) -> ToDraft {
         ToDraft::Close {
             session: self.config.session,
             epoch: self.epoch,

@@ -7,7 +7,7 @@ use foretoken_protocol::{Address, link::LoadReport};
 use foretoken_service::report::Rounds;
 use foretoken_speculation::{
     control::{AnswerTime, ControlConfig, Drafting},
-    message::{ToDraft, ToTarget},
+    message::ToTarget,
     policy::{Policy, target::Input},
 };
 
@@ -60,16 +60,11 @@ impl Worker {
             return;
         };
         if request.session.is_bound() {
-            let close = ToDraft::Close {
-                session: request.session.id(),
-                epoch: request.session.epoch(),
-            };
+            let close = request.session.close();
             self.endpoints.post(request.link, vec![close]);
         }
         request.session.handle(now, Input::LinkDown);
-        if request.link.take().is_some() {
-            self.metrics.sessions.dec();
-        }
+        request.unlink(&self.metrics);
     }
 
     /// Takes in the list of endpoints: dials new ones, drops the links of those that have gone.
@@ -151,8 +146,7 @@ impl Worker {
             let Some(mut request) = self.requests.remove(&id) else {
                 continue;
             };
-            request.link = None;
-            self.metrics.sessions.dec();
+            request.unlink(&self.metrics);
             request.session.handle(now, Input::LinkDown);
             self.bind(&mut request);
             self.requests.insert(id, request);
@@ -238,7 +232,7 @@ impl Worker {
         };
         request.refused.push(link);
         if self.endpoints.pick(&request).is_some() {
-            self.metrics.sessions.dec();
+            request.unlink(&self.metrics);
             request.session.handle(self.clock(), Input::LinkDown);
             self.bind(&mut request);
         }
