@@ -24,8 +24,8 @@
 //! A lookahead is left only for one that is better by a margin. None is kept unless it is better than
 //! plain decoding by as much, and none is begun with unless by twice that or more: what is known is
 //! not exact, and to speculate in vain costs more than not to. At K = 0 nothing is learned of windows,
-//! so every now and then one round probes; at K > 0 nothing is learned of plain rounds, so every now
-//! and then a few are made.
+//! so every now and then a few rounds probe; at K > 0 nothing is learned of plain rounds, so every now
+//! and then a few are made, and whenever they seem better: a lookahead is left only after such a trial.
 
 mod acceptance;
 mod answer;
@@ -34,6 +34,7 @@ mod cost;
 mod pace;
 mod probe;
 mod rest;
+mod rounds;
 mod table;
 mod trial;
 
@@ -43,11 +44,17 @@ pub use self::{acceptance::Acceptance, answer::AnswerTime, cost::StepCost, pace:
 use caution::Caution;
 use probe::Probe;
 use rest::Rest;
+use rounds::{Round, Rounds};
 use table::Table;
 use trial::Trial;
 
 /// Share of a new observation in what is known of how much of a lookahead is missing.
 const MISSING_WEIGHT: f64 = 1.0 / 16.0;
+
+/// Rounds of a session by which a lookahead that no longer seems to pay is judged once more.
+const LATELY: usize = 32;
+/// Fewest of them.
+const FEWEST: usize = 8;
 
 /// When windows are drafted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +79,8 @@ pub struct ControlConfig {
     pub probe_after: u32,
     /// The pause doubles after each probe that would not have paid, up to this.
     pub probe_at_most: u32,
-    /// Decisions that a probe has. What is drafted ahead is there a round later at the soonest.
+    /// Decisions that a probe has. The first answer takes longer than those that follow, and what is
+    /// drafted ahead is there a round later at the soonest.
     pub probe_rounds: u32,
     /// Decisions for K > 0 before plain rounds are tried. The pause doubles, up to
     /// `probe_at_most`, after a trial that found them no better than thought.
@@ -89,7 +97,7 @@ impl Default for ControlConfig {
             margin: 0.03,
             probe_after: 64,
             probe_at_most: 2048,
-            probe_rounds: 1,
+            probe_rounds: 3,
             plain_after: 32,
             plain_rounds: 24,
         }
@@ -103,7 +111,7 @@ impl ControlConfig {
             drafting,
             max,
             probe_rounds: match drafting {
-                Drafting::InTurn => 1,
+                Drafting::InTurn => 3,
                 Drafting::Ahead => 6,
             },
             ..Self::default()
@@ -182,6 +190,8 @@ pub struct Controller {
     current: u32,
     probe: Probe,
     trial: Trial,
+    /// The latest rounds that sought something.
+    lately: Rounds,
     caution: Caution,
     /// Load at the last decision.
     load: Load,
@@ -205,6 +215,7 @@ impl Controller {
             current,
             probe,
             trial,
+            lately: Rounds::new(),
             caution: Caution::new(),
             load: Load::default(),
         }
@@ -221,10 +232,10 @@ impl Controller {
             // Many sessions, some of them lucky: what all rounds come to is in the model.
             return;
         }
-        let rate = f64::from(accepted + 1) / self.seconds(drafted, self.load);
-        let enough = (1.0 + self.config.margin) * self.goodput(0, self.load);
-        if self.current == 0 && drafted > 0 && rate > enough {
-            self.probe.encourage(&self.config);
+        if self.current == 0 && drafted > 0 {
+            let seconds = self.seconds(drafted, self.load);
+            let enough = (1.0 + self.config.margin) * self.goodput(0, self.load);
+            self.probe.brought(accepted + 1, seconds, enough);
         }
     }
 
@@ -256,17 +267,22 @@ impl Controller {
         let expected = self.steps.seconds(rows) + self.answer_seconds(asked);
         let part = self.part();
         self.rest.observe(asked, expected, took, part);
+        let round = Round { asked, rows, took };
         if asked == 0 {
-            self.trial.observe(rows, took);
+            self.trial.observe(round);
             // Without news of windows, what is missing of them is forgotten.
             self.missing.learn(0, 0.0, part);
+        } else {
+            let sessions = self.load.sessions.max(1) as usize;
+            self.lately.observe(round, sessions.saturating_mul(LATELY));
         }
     }
 
     /// Chooses the lookahead for a session's next round under `load`.
     pub fn choose(&mut self, load: Load) -> Choice {
         self.load = load;
-        if self.trial.is_over() {
+        let is_tried = self.trial.is_over();
+        if is_tried {
             self.conclude_trial(load);
         }
         let best = self.best(0, load);
@@ -280,6 +296,12 @@ impl Controller {
         } else {
             (best, self.limit(best, load))
         };
+        if lookahead == 0 && current > 0 && !is_tried {
+            // Maybe it was held up for a moment, and to come back takes long.
+            self.trial.doubt(&self.config, self.goodput(0, load));
+            self.caution.decided(current, load);
+            return Choice { lookahead, limit };
+        }
         self.decide(Choice { lookahead, limit }, load)
     }
 
@@ -340,6 +362,7 @@ impl Controller {
         }
         if choice.lookahead > 0 {
             self.probe.reset(&self.config);
+            self.trial.reassure();
             let (plain, chosen) = (self.goodput(0, load), self.goodput(choice.lookahead, load));
             if !self.trial.is_due(&self.config, plain, chosen) {
                 return choice;
@@ -359,10 +382,18 @@ impl Controller {
         }
     }
 
-    /// Takes over what the trial that has just been made says of plain rounds.
+    /// Takes over what the trial that has just been made says of plain rounds, and the rounds before
+    /// it of the present lookahead.
     fn conclude_trial(&mut self, load: Load) {
-        if let Some(seconds) = self.trial.rest(&self.steps) {
-            self.rest.settle(0, seconds);
+        let expected =
+            |round: Round| self.steps.seconds(round.rows) + self.answer_seconds(round.asked);
+        let plain = self.trial.rounds().beyond(expected);
+        let enough = self.lately.len() >= FEWEST;
+        let lately = self.lately.beyond(expected).filter(|_| enough);
+        for (lookahead, seconds) in [(0, plain), (self.current, lately)] {
+            if let Some(seconds) = seconds {
+                self.rest.settle(lookahead, seconds);
+            }
         }
         self.trial.end(&self.config, self.goodput(0, load));
     }

@@ -16,6 +16,8 @@ pub(crate) struct Turnaround {
     pub(crate) sought: u32,
     /// Whether they were to be drafted ahead.
     pub(crate) ahead: bool,
+    /// Whether any were sought for the round before it too.
+    pub(crate) in_a_row: bool,
     /// How long it took, from verdict to verdict.
     pub(crate) took: Duration,
     /// Where the window that it verified came from.
@@ -31,6 +33,7 @@ struct Begun {
     at: Instant,
     sought: u32,
     ahead: bool,
+    in_a_row: bool,
     source: Source,
 }
 
@@ -69,15 +72,25 @@ impl Meter {
             at: now,
             sought: effects.lookup.map_or(asked, |lookup| lookup.sought),
             ahead: effects.lookup.is_some_and(|lookup| lookup.expected),
+            in_a_row: self.begun.is_some_and(|before| before.sought > 0),
             source,
         });
         begun.map(|begun| Turnaround {
             sought: begun.sought,
             ahead: begun.ahead,
+            in_a_row: begun.in_a_row,
             took: now.saturating_duration_since(begun.at),
             source: begun.source,
             bytes: (bytes > 0).then_some(bytes),
         })
+    }
+
+    /// Whether tokens were sought for the round under way and for the one before it. An endpoint that
+    /// was asked for nothing has to read on first, with cold caches: its first answer takes longer
+    /// than those that follow, and says little about them.
+    pub(crate) fn is_in_a_row(&self) -> bool {
+        self.begun
+            .is_some_and(|begun| begun.sought > 0 && begun.in_a_row)
     }
 
     /// Counts the bytes of messages to or from the endpoint.
@@ -171,6 +184,22 @@ mod tests {
         );
         let first = effects.messages[0].wire_size();
         assert_eq!(meter.all_bytes(), (sizes + first) as u64);
+    }
+
+    #[test]
+    fn rounds_are_in_a_row_if_the_one_before_sought_something_too() {
+        let (mut meter, now) = (Meter::default(), Instant::now());
+        let mut ended = Vec::new();
+        for lookahead in [0, 4, 4, 0, 4] {
+            let round = meter.verdict(&outcome(lookahead), now);
+            ended.extend(round.map(|round| (round.sought, round.in_a_row)));
+            let row = ended.last().is_some_and(|&(sought, _)| sought > 0) && lookahead > 0;
+            assert_eq!(meter.is_in_a_row(), row);
+        }
+        assert_eq!(ended, [(0, false), (4, false), (4, true), (0, true)]);
+        meter.forget_round();
+        meter.verdict(&outcome(4), now);
+        assert!(!meter.is_in_a_row());
     }
 
     #[test]

@@ -23,6 +23,10 @@ pub(super) struct Probe {
     postponed: bool,
     /// How often the last one may be repeated, having taught nothing so far.
     retries: u32,
+    /// Tokens that the last one has brought, and the seconds that such rounds take.
+    brought: (f64, f64),
+    /// Whether that would have paid.
+    pays: bool,
 }
 
 impl Probe {
@@ -33,18 +37,23 @@ impl Probe {
             left: 0,
             postponed: false,
             retries: 0,
+            brought: (0.0, 0.0),
+            pays: false,
         }
     }
 
     /// A lookahead pays.
     pub(super) fn reset(&mut self, config: &ControlConfig) {
         (self.idle, self.left) = (0, 0);
-        self.encourage(config);
+        self.pause = config.probe_after.max(1);
     }
 
-    /// The last probe would have paid: the next one comes soon.
-    pub(super) fn encourage(&mut self, config: &ControlConfig) {
-        self.pause = config.probe_after.max(1);
+    /// Takes in a round of the last probe: its tokens, and the seconds that such a round takes. If
+    /// all of its rounds have brought more than `enough` tokens a second, the next one comes soon.
+    pub(super) fn brought(&mut self, tokens: u32, seconds: f64, enough: f64) {
+        self.brought.0 += f64::from(tokens);
+        self.brought.1 += seconds;
+        self.pays = self.brought.0 > enough * self.brought.1;
     }
 
     /// Something was learned from the last probe.
@@ -60,6 +69,9 @@ impl Probe {
     /// Whether the one just decided may be left out: every second one may.
     pub(super) fn postpone(&mut self) -> bool {
         self.postponed = !self.postponed;
+        if self.postponed {
+            self.left = 0;
+        }
         self.postponed
     }
 
@@ -71,10 +83,14 @@ impl Probe {
         }
         self.idle += 1;
         let again = self.retries > 0 && self.idle >= RETRY_AFTER;
+        if self.pays {
+            self.pause = self.pause.min(config.probe_after.max(1));
+        }
         if self.idle < self.pause && !again {
             return false;
         }
         (self.idle, self.left) = (0, config.probe_rounds.saturating_sub(1));
+        (self.brought, self.pays) = ((0.0, 0.0), false);
         if again {
             self.retries -= 1;
         } else {

@@ -36,6 +36,14 @@ fn load(sessions: u32) -> Load {
     }
 }
 
+/// Decisions until plain decoding is not only tried. It has to seem better.
+fn settle(controller: &mut Controller) {
+    for _ in 0..ControlConfig::default().plain_rounds {
+        assert!(!controller.rests());
+        assert_eq!(controller.choose(load(1)).lookahead, 0);
+    }
+}
+
 #[test]
 fn a_good_cheap_draft_is_used_to_the_maximum() {
     let mut controller = controller(50, 10);
@@ -136,14 +144,18 @@ fn a_small_gain_does_not_change_the_lookahead() {
 fn plain_decoding_probes_now_and_then_and_finds_a_draft_that_became_good() {
     let mut controller = controller(100, 100);
     teach(&mut controller, 0, 8);
-    assert_eq!(controller.choose(load(1)).lookahead, 0);
+    settle(&mut controller);
     let mut probes = vec![];
     let mut back = None;
+    let mut probing = false;
     for round in 0..200_000 {
         let choice = controller.choose(load(1));
-        if choice.limit == Limit::Probe {
+        let probed = core::mem::replace(&mut probing, choice.limit == Limit::Probe);
+        if probing {
             assert!(choice.lookahead > 0);
-            probes.push(round);
+            if !probed {
+                probes.push(round);
+            }
         } else if choice.lookahead > 0 {
             back = Some(round);
             break;
@@ -384,6 +396,7 @@ fn windows_are_begun_for_two_margins_and_ended_for_less_than_one() {
 fn sessions_are_let_go_only_once_a_probe_has_had_its_consequences() {
     let mut controller = controller(50, 300);
     teach(&mut controller, 1, 8);
+    settle(&mut controller);
     let mut since = 0;
     for _ in 0..2000 {
         let choice = controller.choose(load(1));
@@ -440,4 +453,43 @@ fn a_trial_is_judged_by_its_median() {
     let plain = controller.goodput(0, load(1));
     assert!((plain * 1200e-6 - 1.0).abs() < 0.01, "{plain} a second");
     assert!(speculative > 1.03 * plain);
+}
+
+#[test]
+fn a_lookahead_that_was_held_up_for_a_moment_is_not_left() {
+    let mut controller = controller(50, 10);
+    teach(&mut controller, 5, 8);
+    let chosen = controller.choose(load(1)).lookahead;
+    let gain = |controller: &Controller| {
+        controller.goodput(chosen, load(1)) / controller.goodput(0, load(1))
+    };
+    let (plain, usual) = (1000 * US, controller.seconds(chosen, load(1)));
+    let usual = Duration::from_secs_f64(usual);
+    let round = |controller: &mut Controller, took: Duration| {
+        let lookahead = controller.choose(load(1)).lookahead;
+        let took = if lookahead == 0 { plain } else { took };
+        controller.observe_turn(lookahead, lookahead + 1, took);
+        lookahead
+    };
+    for _ in 0..20 {
+        round(&mut controller, usual);
+    }
+    assert!(gain(&controller) > 1.1, "{}", gain(&controller));
+    let mut held_up = 0;
+    while round(&mut controller, 3 * usual) > 0 {
+        held_up += 1;
+    }
+    assert!((2..16).contains(&held_up), "{held_up}");
+    // It seems worse than plain decoding; its median is still what it was.
+    let tried = 1
+        + (0..100)
+            .take_while(|_| round(&mut controller, usual) == 0)
+            .count();
+    assert_eq!(tried as u32, ControlConfig::default().plain_rounds);
+    assert!(gain(&controller) > 1.1, "{}", gain(&controller));
+    // Once that has changed for good, it is left.
+    for _ in 0..1000 {
+        round(&mut controller, 3 * usual);
+    }
+    assert!(controller.rests());
 }

@@ -1,15 +1,13 @@
-//! When plain rounds are tried while a lookahead seems to pay, and what they come to.
+//! When plain rounds are tried while a lookahead seems to pay.
 
-use alloc::vec::Vec;
-use core::time::Duration;
-
-use super::{ControlConfig, StepCost};
+use super::{
+    ControlConfig,
+    rounds::{Round, Rounds},
+};
 
 /// Plain rounds that seem slower by more than this factor are tried as seldom as can be: no error
 /// in what is known of them is that large.
 const IN_SIGHT: f64 = 1.5;
-/// Most rounds of a trial that are kept; there are more only where many sessions are in each step.
-const KEPT: usize = 256;
 
 /// Trials, further and further apart as long as they find plain rounds no better than thought.
 #[derive(Clone, Debug)]
@@ -22,8 +20,10 @@ pub(super) struct Trial {
     left: u32,
     /// Goodput of plain rounds before it; none: none is under way.
     before: Option<f64>,
-    /// Rows and seconds of its rounds.
-    rounds: Vec<(u32, f64)>,
+    /// Whether that is one that was not due.
+    in_doubt: bool,
+    /// Its rounds.
+    rounds: Rounds,
 }
 
 impl Trial {
@@ -33,7 +33,8 @@ impl Trial {
             pause: config.plain_after.max(1),
             left: 0,
             before: None,
-            rounds: Vec::with_capacity(KEPT),
+            in_doubt: false,
+            rounds: Rounds::new(),
         }
     }
 
@@ -46,14 +47,36 @@ impl Trial {
 
     fn stop(&mut self) {
         (self.since, self.left, self.before) = (0, 0, None);
+        self.in_doubt = false;
         self.rounds.clear();
     }
 
-    /// Takes in a plain round, with so many rows in its step.
-    pub(super) fn observe(&mut self, rows: u32, took: Duration) {
-        if self.before.is_some() && self.rounds.len() < KEPT {
-            self.rounds.push((rows, took.as_secs_f64()));
+    /// Takes in a plain round.
+    pub(super) fn observe(&mut self, round: Round) {
+        if self.before.is_some() {
+            self.rounds.observe(round, usize::MAX);
         }
+    }
+
+    /// Makes one more decision for K > 0 a plain round, because plain rounds seem better: a trial
+    /// begins at once, unless one is under way. `plain` is their goodput.
+    pub(super) fn doubt(&mut self, config: &ControlConfig, plain: f64) {
+        if self.before.is_none() {
+            self.begin(config, plain);
+            self.in_doubt = true;
+        }
+        self.left = self.left.saturating_sub(1);
+    }
+
+    /// Ends the one under way if there is no doubt any more.
+    pub(super) fn reassure(&mut self) {
+        if self.in_doubt {
+            self.stop();
+        }
+    }
+
+    fn begin(&mut self, config: &ControlConfig, plain: f64) {
+        (self.left, self.before) = (config.plain_rounds.max(1), Some(plain));
     }
 
     /// Whether one more decision for K > 0 is to be a plain round instead, with the goodput of both.
@@ -66,7 +89,7 @@ impl Trial {
             if self.since < pause {
                 return false;
             }
-            (self.left, self.before) = (config.plain_rounds.max(1), Some(plain));
+            self.begin(config, plain);
         }
         self.left = self.left.saturating_sub(1);
         true
@@ -77,15 +100,9 @@ impl Trial {
         self.before.is_some() && self.left == 0
     }
 
-    /// What a round of it took besides its step, in seconds. The median: there are too few for a mean
-    /// that those which were held up by something else do not spoil.
-    pub(super) fn rest(&self, steps: &StepCost) -> Option<f64> {
-        let rests = self.rounds.iter();
-        let mut rests: Vec<f64> = rests
-            .map(|&(rows, took)| took - steps.seconds(rows))
-            .collect();
-        rests.sort_unstable_by(f64::total_cmp);
-        rests.get(rests.len() / 2).copied()
+    /// The plain rounds of the one under way.
+    pub(super) fn rounds(&self) -> &Rounds {
+        &self.rounds
     }
 
     /// Ends it, now that plain rounds are known to have this goodput.

@@ -184,6 +184,7 @@ impl Worker {
         request.meter.weigh(std::iter::once(message));
         let effects = request.session.handle(now, Input::Received(message));
         let is_bound = request.session.is_bound();
+        let is_usual = request.meter.is_in_a_row();
         let patience = effects.answer.map(|_| request.session.patience().clone());
         self.endpoints.post(Some(link), effects.messages);
         match message {
@@ -213,7 +214,7 @@ impl Worker {
                     self.metrics.stale_windows.inc();
                 }
                 self.endpoints.patience = patience;
-                if let Some(controller) = self.endpoints.controller(cohort) {
+                if is_usual && let Some(controller) = self.endpoints.controller(cohort) {
                     controller.observe_answer(answer.tokens, answer.took);
                 }
             }

@@ -70,3 +70,31 @@ fn plain_steps_among_speculative_ones_teach_nothing() {
     let thought = thought(&mut rig, 22);
     assert_eq!(plain(&thought), (1, 0));
 }
+
+/// What is thought of an answer of four tokens after a request of so many.
+fn thought_of_answers(tokens: u32) -> Option<Duration> {
+    let config = TargetConfig {
+        lookahead: LookaheadConfig::Fixed(4),
+        ..TargetConfig::default()
+    };
+    let mut rig = Rig::new(config, slow(), 1.0);
+    rig.connect();
+    let mut output = rig.ask(request(1, 0.0, tokens));
+    let mut cohort = None;
+    while !output.collect() {
+        rig.turn();
+        let running = rig.worker.requests.values().next();
+        let bound = running.and_then(|request| Some(request.cohort(request.link?)));
+        cohort = bound.or(cohort);
+    }
+    assert_eq!(output.stats().drafted, (tokens - 1) / 5 * 4);
+    Some(rig.worker.endpoints.answer_time(cohort?, 4))
+}
+
+#[test]
+fn an_answer_teaches_only_if_one_was_asked_for_in_the_round_before() {
+    let guess = thought_of_answers(2);
+    assert!(guess.is_some());
+    assert_eq!(thought_of_answers(7), guess, "the endpoint had to read on");
+    assert_ne!(thought_of_answers(12), guess);
+}

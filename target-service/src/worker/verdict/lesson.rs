@@ -64,7 +64,12 @@ impl Lesson {
             // A window of this host's that came in the place of one waited for says nothing about
             // waiting.
             let is_news = own.is_none() || cohort.drafting == Drafting::Ahead;
-            if is_news && (typical || round.sought > 0) {
+            let is_usual = if round.sought > 0 {
+                round.in_a_row
+            } else {
+                typical
+            };
+            if is_news && is_usual {
                 endpoints.observe_turn(cohort, round.sought, rows, round.took);
             }
             if round.ahead {
