@@ -6,7 +6,7 @@
 
 #![expect(unsafe_code, reason = "vector instructions behind run-time detection")]
 
-use foretoken_speculation::sampling::{Bounds, LawRow, NoisyRow, Scratch};
+use foretoken_speculation::sampling::{Bounds, Ceiling, LawRow, NoisyRow, Scratch};
 
 use crate::isa::Isa;
 
@@ -23,7 +23,7 @@ fn scratch_for(isa: Isa) -> Scratch {
         Isa::Avx512 | Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Amx => {
             Scratch::with_vectors(
                 // SAFETY: the machine has the instructions, as checked above.
-                |row, bounds| unsafe { avx512(row, bounds) },
+                |row, ceiling, bounds| unsafe { avx512(row, ceiling, bounds) },
                 // SAFETY: as above.
                 |row, weights| unsafe { weigh_avx512(row, weights) },
             )
@@ -31,7 +31,7 @@ fn scratch_for(isa: Isa) -> Scratch {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => Scratch::with_vectors(
             // SAFETY: as above.
-            |row, bounds| unsafe { avx2(row, bounds) },
+            |row, ceiling, bounds| unsafe { avx2(row, ceiling, bounds) },
             // SAFETY: as above.
             |row, weights| unsafe { weigh_avx2(row, weights) },
         ),
@@ -41,14 +41,14 @@ fn scratch_for(isa: Isa) -> Scratch {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
-fn avx512(row: &NoisyRow<'_>, bounds: &mut Bounds) {
-    row.bound(bounds);
+fn avx512(row: &NoisyRow<'_>, ceiling: &mut Ceiling, bounds: &mut Bounds) {
+    row.bound(ceiling, bounds);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn avx2(row: &NoisyRow<'_>, bounds: &mut Bounds) {
-    row.bound(bounds);
+fn avx2(row: &NoisyRow<'_>, ceiling: &mut Ceiling, bounds: &mut Bounds) {
+    row.bound(ceiling, bounds);
 }
 
 #[cfg(target_arch = "x86_64")]

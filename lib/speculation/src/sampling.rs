@@ -12,6 +12,7 @@
 
 mod argmax;
 mod bounds;
+mod ceilings;
 mod history;
 mod law;
 mod logprobs;
@@ -27,6 +28,7 @@ use alloc::{
 
 pub use self::{
     bounds::{BoundRow, Bounds, NoisyRow},
+    ceilings::Ceiling,
     history::History,
     law::{LawRow, WeighRow},
     logprobs::{Logprobs, logprobs},

@@ -5,10 +5,7 @@
 //! upper bound (`bounds`) reaches the best exact score so far, so the result is that of evaluating
 //! all.
 
-use super::{
-    bounds::{BLOCK, Bounds},
-    support,
-};
+use super::{bounds::Bounds, ceilings::BLOCK, support};
 use crate::{
     TokenId,
     noise::{GUMBEL_MAX, Noise},

@@ -4,7 +4,8 @@ use alloc::vec::Vec;
 
 use super::{
     Sampler, Scratch, argmax,
-    bounds::{BLOCK, Bounds, NoisyRow},
+    bounds::{Bounds, NoisyRow},
+    ceilings::BLOCK,
     support,
     support::FEW,
 };
@@ -62,6 +63,7 @@ impl Sampler {
         best.clear();
         let Scratch {
             logits: adjusted,
+            ceilings,
             bounds,
             bound,
             keys,
@@ -104,7 +106,7 @@ impl Sampler {
                     inverse: scores.inverse as f32,
                     noise: &noise,
                 };
-                bound(&row, bounds);
+                bound(&row, ceilings.of(&noise, logits.len()), bounds);
                 list.offer_bounded(bounds, keys);
             }
             None => {}

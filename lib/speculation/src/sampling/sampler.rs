@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use super::{
     History, InvalidSampling, SamplingParams, argmax,
     bounds::{BoundRow, Bounds, NoisyRow},
+    ceilings::{Ceiling, Ceilings},
     law::{LawRow, WeighRow, law},
     support,
     support::{FEW, Support},
@@ -27,6 +28,8 @@ pub struct Sampler {
 pub struct Scratch {
     /// Adjusted logits.
     pub(super) logits: Vec<f32>,
+    /// Bounds on noise, by position.
+    pub(super) ceilings: Ceilings,
     /// Bounds on noisy scores.
     pub(super) bounds: Bounds,
     /// How they are made.
@@ -48,6 +51,7 @@ impl Scratch {
     pub fn with_vectors(bound: BoundRow, weigh: WeighRow) -> Self {
         Self {
             logits: Vec::new(),
+            ceilings: Ceilings::default(),
             bounds: Bounds::default(),
             bound,
             keys: Vec::new(),
@@ -62,8 +66,8 @@ impl Scratch {
 }
 
 /// Bounds with the instructions that this crate is compiled for.
-fn bound(row: &NoisyRow<'_>, bounds: &mut Bounds) {
-    row.bound(bounds);
+fn bound(row: &NoisyRow<'_>, ceiling: &mut Ceiling, bounds: &mut Bounds) {
+    row.bound(ceiling, bounds);
 }
 
 /// Weights with the same ones.
@@ -110,6 +114,7 @@ impl Sampler {
     pub fn choose_with(&self, domain: Domain, logits: &[f32], scratch: &mut Scratch) -> TokenId {
         let Scratch {
             logits: adjusted,
+            ceilings,
             bounds,
             bound,
             keys,
@@ -134,7 +139,7 @@ impl Sampler {
             inverse: (1.0 / f64::from(temperature)) as f32,
             noise: &noise,
         };
-        bound(&row, bounds);
+        bound(&row, ceilings.of(&noise, logits.len()), bounds);
         argmax::noisy(logits, temperature, &noise, cut, bounds)
     }
 
