@@ -107,7 +107,8 @@ fn report(args: &DistantArgs) -> Report {
              of the rest) as separate processes; a relay delays every byte of their Unix socket each way. {} prompts x \
              {TOKENS} tokens, one at a time. Lookaheads are the best of {:?} without delay. Medians of {} interleaved \
              rounds, each arm after a warm-up request; every arm's tokens are checked to equal plain decoding's. A hit \
-             round is over a bare verification of the same rows: the step, and what plain decoding needs besides; bytes \
+             round is over a bare verification of the same rows (the step, and what plain decoding needs besides), without \
+             what it waits for more of a continuation, which is beside it in the same unit; bytes \
              on the wire are all that passed the relay.",
             args.draft.agreement, args.draft.near, args.prompts, args.lookaheads, args.rounds
         ),
@@ -120,6 +121,7 @@ fn report(args: &DistantArgs) -> Report {
             "hit rate (without first)",
             "hit round, ms",
             "over bare",
+            "waits for more",
             "bytes a round",
             "on the wire",
             "draft hidden",
@@ -218,6 +220,7 @@ impl Cell {
         let ratio = Summary::ratio(&self.rates[1], &self.rates[0])?;
         let (hit_round, verification) = self.ssd.hit_round(plain);
         let over_bare = hit_round / verification - 1.0;
+        let lingered = self.ssd.lingered() / verification;
         // A warm-up request comes with each measurement of all prompts.
         let messages = self.ssd.round_bytes();
         let wire = self.bytes / self.ssd.all_rounds(rates[1].n);
@@ -238,6 +241,7 @@ impl Cell {
             ),
             format!("{:.2}", hit_round * 1e3),
             format!("{:+.2} %", 100.0 * over_bare),
+            format!("{:+.2} %", 100.0 * lingered),
             format!("{messages:.0}"),
             format!("{wire:.0}"),
             format!("{:.0} %", 100.0 * self.ssd.hidden()),
@@ -246,7 +250,8 @@ impl Cell {
             json!({"temperature": temperature, "delay_us": delay, "plain": plain.json(),
             "speculative": {"arm": best[0].name(), "tok_s": rates[0], "means": self.speculative.json()},
             "ssd": {"arm": best[1].name(), "tok_s": rates[1], "means": self.ssd.json()},
-            "ssd_over_speculative": ratio, "hit_round_over_bare": over_bare, "wire_bytes_per_round": wire}),
+            "ssd_over_speculative": ratio, "hit_round_over_bare": over_bare,
+            "lingered_over_bare": lingered, "wire_bytes_per_round": wire}),
         )
     }
 }

@@ -209,12 +209,23 @@ impl Tally {
         )
     }
 
-    /// Mean seconds of the rounds whose window was drafted ahead, and of a bare verification of the
-    /// same rows: their steps, and what a round of `plain` decoding needs besides its step.
+    /// Mean seconds of the rounds whose window was drafted ahead, without those that they waited for
+    /// more of what was drafted; and of a bare verification of the same rows: their steps, and what
+    /// a round of `plain` decoding needs besides its step.
     pub fn hit_round(&self, plain: &Self) -> (f64, f64) {
         let (round, extra) = self.rounds_of("ahead");
         let (_, besides) = plain.rounds_of("none");
-        (round, round - extra + besides)
+        (round - self.lingered(), round - extra + besides)
+    }
+
+    /// Mean seconds of the same rounds that were spent waiting for more of what was drafted.
+    pub fn lingered(&self) -> f64 {
+        let label = "source=\"ahead\"";
+        let lingered = self
+            .target
+            .sum("foretoken_round_lingered_seconds_sum", label);
+        let rounds = self.target.sum("foretoken_round_seconds_count", label);
+        lingered / rounds.max(1.0)
     }
 
     /// Bytes of a round's messages, both ways.
@@ -256,7 +267,7 @@ impl Tally {
             "wait_us": self.wait() * 1e6, "drafted": self.drafted, "accepted": self.accepted,
             "hit_rate": self.hit_rate(false), "hit_rate_without_first": self.hit_rate(true),
             "round_bytes": self.round_bytes(), "draft_hidden": self.hidden(), "draft_busy": self.draft_busy(),
-            "outcomes_drafted_for": self.outcomes(),
+            "outcomes_drafted_for": self.outcomes(), "lingered_us": self.lingered() * 1e6,
             "rounds_of": {"ahead": of("ahead"), "remote": of("remote"), "local": of("local"), "none": of("none")},
         })
     }

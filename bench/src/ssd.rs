@@ -128,7 +128,8 @@ fn report(args: &SsdArgs) -> Report {
              times measured for Speculative with SSD's lookahead: every verdict a hit with a whole window behind it; \
              \"windows\" is the part of a whole window that SSD verified. \"The paper's arm\" is the hit rate (without first) of SSD with verification by \
              rejection and geometric fan-out, with the same lookahead and budget; the paper's own are .69 to .83. \"Hit round\" is over a bare verification of \
-             the same rows (the step, and what plain decoding needs besides); \"Theorem 7\" is the predicted over the \
+             the same rows (the step, and what plain decoding needs besides), without what it waits for more of a \
+             continuation, which is beside it in the same unit; \"Theorem 7\" is the predicted over the \
              measured time of SSD's rounds.",
             args.dtype, args.prompts, args.budget, args.lookaheads, args.sweep, args.rounds
         ),
@@ -146,6 +147,7 @@ fn report(args: &SsdArgs) -> Report {
             "the paper's arm",
             "windows",
             "hit round",
+            "waits for more",
             "bytes a round",
             "draft hidden",
             "Theorem 7",
@@ -297,6 +299,7 @@ impl Compared {
             self.paper.cell(),
             format!("{:.0} %", 100.0 * theory.whole),
             format!("{:+.1} %", 100.0 * (theory.hit_round - 1.0)),
+            format!("{:+.1} %", 100.0 * theory.lingered),
             format!("{:.0}", ssd.round_bytes()),
             format!("{:.0} %", 100.0 * ssd.hidden()),
             format!("{:.2}", theory.predicted / theory.measured),

@@ -69,6 +69,7 @@ pub(crate) struct Metrics {
     entry_tokens: Labelled,
     round_seconds: LabelledHistogram,
     round_extra_seconds: LabelledHistogram,
+    round_lingered_seconds: LabelledHistogram,
     round_bytes: Histogram,
     local_proposed: Labelled,
     local_accepted: Labelled,
@@ -87,6 +88,8 @@ pub(crate) struct Pass {
     pub(crate) emitted: usize,
     /// How long the step took that it came from.
     pub(crate) verification: Duration,
+    /// How long it then waited for more of what was drafted for it.
+    pub(crate) lingered: Duration,
     /// Whether it was drawn, and came with what it was drawn from.
     pub(crate) drawn: bool,
     /// Where the next window comes from, if that was to be drafted ahead.
@@ -148,6 +151,7 @@ impl Metrics {
             entry_tokens: to.labelled("foretoken_entry_tokens", "Tokens drafted ahead, by fate: received in time, used in a window, late"),
             round_seconds: to.labelled_short_times("foretoken_round_seconds", "Seconds from verdict to verdict of a request, by where the window came from"),
             round_extra_seconds: to.labelled_short_times("foretoken_round_extra_seconds", "Of these, seconds not spent in the step that verified"),
+            round_lingered_seconds: to.labelled_short_times("foretoken_round_lingered_seconds", "Of the extra seconds, those that the verdict waited for more of what was drafted for it"),
             round_bytes: to.bytes("foretoken_round_bytes", "Bytes of messages a round of a request, both ways"),
             local_proposed: to.labelled("foretoken_local_tokens_proposed", "Tokens of this host's own proposals verified"),
             local_accepted: to.labelled("foretoken_local_tokens_accepted", "Tokens of this host's own proposals accepted"),
@@ -197,6 +201,11 @@ impl Metrics {
                 .observe(round.took.as_secs_f64());
             rest.get_or_create_owned(&label)
                 .observe(extra.as_secs_f64());
+            if !pass.lingered.is_zero() {
+                self.round_lingered_seconds
+                    .get_or_create_owned(&label)
+                    .observe(pass.lingered.as_secs_f64());
+            }
             if let Some(bytes) = round.bytes {
                 self.round_bytes.observe(bytes.into());
             }

@@ -14,6 +14,7 @@ mod arrivals;
 mod cohort;
 mod endpoints;
 mod feeding;
+mod lingering;
 mod linking;
 mod parking;
 mod plan;

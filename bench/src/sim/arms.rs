@@ -84,7 +84,6 @@ impl Case<'_> {
             times: self.times(),
             policy: Policy::Autoregressive,
             on_miss: None,
-            linger: None,
             temperature: 0.0,
             batch: 1,
             lock_step: true,
@@ -146,20 +145,17 @@ impl Case<'_> {
             delivery: Delivery::Push,
         });
         scenario.on_miss = Some(self.on_miss(k, 1, Duration::ZERO));
-        let pays = self.late(k, 1, Duration::ZERO) < self.delay(k, 1);
-        scenario.linger = pays.then(|| self.delay(k, 1));
         scenario
     }
 
-    /// The same for `batch` requests at once and a round trip, with what suits these: the lookahead,
-    /// what follows a miss, and whether the target waits for the last token of continuations.
+    /// The same for `batch` requests at once and a round trip, with what suits these: the lookahead
+    /// and what follows a miss.
     pub(super) fn ours_for(&self, batch: usize, round_trip: Duration) -> (u32, Scenario) {
         let hidden = self.hidden_lookahead(batch, round_trip);
         let pays = self.late(hidden + 1, batch, round_trip) < self.delay(hidden + 1, batch);
         let k = hidden + u32::from(pays);
         let mut scenario = self.ours(k);
         scenario.round_trip = round_trip;
-        scenario.linger = Some(self.delay(k, batch));
         scenario.on_miss = Some(self.on_miss(k, batch, round_trip));
         (k, self.batched(scenario, batch))
     }
@@ -222,10 +218,10 @@ impl Case<'_> {
         (overhead + step * k).saturating_sub(self.verification(k - 1, batch))
     }
 
-    /// How long a target should wait for the last of `k` tokens.
+    /// How long the last of `k` tokens is worth waiting for.
     fn delay(&self, k: u32, batch: usize) -> Duration {
         let gain = self.agreement.powi(k as i32) * HIT_RATE;
-        self.worth(k, batch).delay_for(gain)
+        Duration::from_secs_f64(gain / self.worth(k, batch).rate)
     }
 
     /// What a request should do after a miss.

@@ -4,8 +4,9 @@ use std::{ops::Range, time::Duration};
 
 use foretoken_speculation::{
     Seed, SessionId, TokenId,
+    control::{Acceptance, Pace},
     fallback::Fallback,
-    guess::OutcomeKey,
+    linger::{Linger, Wait},
     message::{ToDraft, ToTarget},
     policy::{
         Patience,
@@ -36,20 +37,44 @@ struct Row {
     tokens: Vec<TokenId>,
 }
 
+impl Row {
+    /// Tokens that have come of what was drafted for the verdict, if that is not all.
+    fn in_part(&self) -> Option<u32> {
+        self.session.in_part(&Verified {
+            tokens: &self.tokens,
+            accepted: self.tokens.len() as u32 - 1,
+            ..Verified::default()
+        })
+    }
+}
+
 /// A target with as many requests as its batch has rows; they go on without end.
 pub(super) struct Target {
     rows: Vec<Row>,
     /// Passes begin when all requests can take part in them; otherwise as soon as one can.
     lock_step: bool,
     on_miss: Option<Fallback>,
-    linger: Option<Duration>,
-    /// Tokens of complete continuations.
-    lookahead: u32,
+    /// Whether verdicts wait for more of what was drafted for them.
+    linger: Linger,
+    waiting: Option<Waiting>,
+    acceptance: Acceptance,
+    pace: Pace,
+    /// When consequences were last drawn.
+    concluded: Option<Duration>,
     busy: bool,
     /// When the pass ended whose verdicts are still to be acted upon.
     decided_at: Option<Duration>,
     idle_since: Duration,
     pub(super) counts: Counts,
+}
+
+/// Verdicts wait.
+struct Waiting {
+    wait: Wait,
+    since: Duration,
+    until: Duration,
+    /// Tokens that had come.
+    came: u32,
 }
 
 /// What a target did.
@@ -102,8 +127,11 @@ impl Target {
             rows: ids.map(row).collect::<anyhow::Result<_>>()?,
             lock_step: scenario.lock_step,
             on_miss: scenario.on_miss,
-            linger: scenario.linger,
-            lookahead: scenario.policy.lookahead(u32::MAX).max(1),
+            linger: Linger::default(),
+            waiting: None,
+            acceptance: Acceptance::default(),
+            pace: Pace::default(),
+            concluded: None,
             busy: false,
             decided_at: None,
             idle_since: Duration::ZERO,
@@ -180,18 +208,43 @@ impl Target {
         }
     }
 
-    /// Whether to wait for the last token of the continuations of what was decided, and until when:
-    /// if all but that one have come.
-    pub(super) fn lingers(&self, now: Duration) -> Option<Duration> {
-        let until = self.decided_at? + self.linger?;
-        let drafted = |row: &Row| {
-            let (&token, accepted) = row.tokens.split_last()?;
-            let accepted = accepted.len() as u32;
-            Some(row.session.drafted_for(OutcomeKey { accepted, token }) as u32)
-        };
-        let mut rows = self.rows.iter().filter(|row| row.rows > 0);
-        let waits = rows.any(|row| drafted(row) == Some(self.lookahead - 1));
-        (waits && until > now).then_some(until)
+    /// Whether to wait for more of what was drafted for the verdicts, and until when.
+    pub(super) fn lingers(&mut self, now: Duration) -> Option<Duration> {
+        let rows = self.rows.iter().filter(|row| row.rows > 0);
+        let coming: Vec<u32> = rows.filter_map(Row::in_part).collect();
+        let came = coming.iter().sum();
+        let mut wait = Wait::First;
+        if let Some(waiting) = self.waiting.take() {
+            let more = came != waiting.came;
+            if !more && now < waiting.until {
+                return Some(self.waiting.insert(waiting).until);
+            }
+            let waited = now.saturating_sub(waiting.since);
+            self.linger.observe(waiting.wait, more, waited);
+            if !more {
+                return None;
+            }
+            wait = Wait::Next;
+        }
+        let chances = coming.iter().map(|&came| self.acceptance.chance(came));
+        let chance = Some(chances.sum()).filter(|_| !coming.is_empty())?;
+        let pace = self.pace.per_second();
+        let until = now + self.linger.patience(wait, chance, pace)?;
+        self.waiting = Some(Waiting {
+            wait,
+            since: now,
+            until,
+            came,
+        });
+        Some(until)
+    }
+
+    fn note_pace(&mut self, now: Duration) {
+        let rows = self.rows.iter().filter(|row| row.rows > 0);
+        let tokens: usize = rows.map(|row| row.tokens.len()).sum();
+        if let Some(before) = self.concluded.replace(now) {
+            self.pace.observe(tokens as u32, now.saturating_sub(before));
+        }
     }
 
     /// Whether verdicts wait to be drawn consequences of.
@@ -203,14 +256,17 @@ impl Target {
     pub(super) fn conclude(&mut self, now: Duration) -> Vec<ToDraft> {
         self.busy = false;
         self.idle_since = self.decided_at.take().unwrap_or(now);
+        self.note_pace(now);
         let mut messages = Vec::new();
         for row in self.rows.iter_mut().filter(|row| row.rows > 0) {
+            let accepted = row.tokens.len() as u32 - 1;
+            self.acceptance.observe(row.rows - 1, accepted);
             let before = row.session.stats().ahead;
             let effects = row.session.handle(
                 now,
                 Input::Verified(Verified {
                     tokens: &row.tokens,
-                    accepted: row.tokens.len() as u32 - 1,
+                    accepted,
                     fallback: self.on_miss,
                     ..Verified::default()
                 }),

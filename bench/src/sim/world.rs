@@ -26,8 +26,6 @@ pub(super) struct Scenario {
     pub(super) policy: Policy,
     /// What follows a miss, where the policy leaves that open.
     pub(super) on_miss: Option<Fallback>,
-    /// How long targets wait for the last token of a continuation that they need.
-    pub(super) linger: Option<Duration>,
     pub(super) temperature: f32,
     /// Requests at once, per target.
     pub(super) batch: usize,

@@ -22,6 +22,8 @@ pub struct Theory {
     pub measured: f64,
     /// Time of a hit round over that of a bare verification.
     pub hit_round: f64,
+    /// What a hit round waits besides for more of what was drafted, in the same unit.
+    pub lingered: f64,
     /// Tokens of the windows that SSD verified, over those it was to have.
     pub whole: f64,
 }
@@ -36,6 +38,7 @@ impl Theory {
         lookahead: u32,
     ) -> Self {
         let (hit_round, verification) = ssd.hit_round(plain);
+        let lingered = ssd.lingered() / verification;
         // Of a round of `Speculative` with SSD's windows, less the wait for them.
         let whole = same.round() - same.wait();
         let speculator = |tally: &Tally, time, next_hit| Speculator {
@@ -50,8 +53,8 @@ impl Theory {
         let (_, bound) = gain_bounds(speculator(speculative, draft, 0.0), best, hit);
         let misses = (1.0 - hit).max(f64::EPSILON);
         let ahead = Ahead {
-            // The verdict cuts drafting ahead off, so that it never takes longer than verifying.
-            primary: speculator(ssd, 1.0, hit),
+            // The verdict cuts drafting ahead off, but for what it waits for.
+            primary: speculator(ssd, 1.0 + lingered, hit),
             // Some misses are verified without asking the endpoint.
             backup: speculator(
                 ssd,
@@ -66,6 +69,7 @@ impl Theory {
             predicted: ahead.time() * verification,
             measured: ssd.round(),
             hit_round: hit_round / verification,
+            lingered,
             whole: ssd.drafted_per_round() / f64::from(lookahead.max(1)),
         }
     }

@@ -51,8 +51,7 @@ pub(super) struct Session {
 impl Session {
     /// Notes what a verdict says of its target's times.
     fn hear_verdict(&mut self, outcome: &Outcome, timing: &mut Timing, now: Instant) {
-        let verdict = (outcome.tokens.len(), outcome.asks().is_some());
-        self.verification.end(now, verdict, timing);
+        self.verification.end(now, outcome, timing);
         self.outlook.whole = false;
         if let Some(window) = &outcome.verifying {
             self.verification.begin(now, window.len());

@@ -7,6 +7,8 @@
 
 use std::time::{Duration, Instant};
 
+use foretoken_speculation::message::Outcome;
+
 /// Share of a deviation from what was expected that is taken over.
 const RATE: f64 = 0.1;
 /// Lengths of windows that are told apart; longer ones are like the last.
@@ -101,16 +103,18 @@ impl Verification {
         self.since = Some((now, window));
     }
 
-    /// A verdict of that many tokens has come; it asks for a window or it does not.
-    pub(super) fn end(&mut self, now: Instant, verdict: (usize, bool), timing: &mut Timing) {
-        let (tokens, asks) = verdict;
+    /// Its verdict has come. For how long that waited is no time to plan with: it was to bring a few
+    /// tokens more, and would become longer and longer.
+    pub(super) fn end(&mut self, now: Instant, outcome: &Outcome, timing: &mut Timing) {
         if let Some((since, window)) = self.since.take() {
-            timing.observe(window, now.saturating_duration_since(since).as_secs_f64());
+            let took = now.saturating_duration_since(since);
+            timing.observe(window, took.saturating_sub(outcome.lingered).as_secs_f64());
         }
+        let asks = outcome.asks().is_some();
         if let Some((before, asked)) = self.verdict.replace((now, asks)) {
             let took = now.saturating_duration_since(before).as_secs_f64();
             follow(&mut timing.rounds[usize::from(asked)], took);
-            let rate = tokens as f64 / took.clamp(1e-6, LONGEST);
+            let rate = outcome.tokens.len() as f64 / took.clamp(1e-6, LONGEST);
             let known = timing.rate.get_or_insert(rate);
             // Of rates the harmonic mean counts: time adds up.
             *known = 1.0 / (1.0 / *known + RATE * (1.0 / rate.max(1e-9) - 1.0 / *known));
@@ -133,9 +137,21 @@ impl Verification {
 
 #[cfg(test)]
 mod tests {
+    use foretoken_speculation::{Proposals, TokenId};
+
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
+
+    /// A verdict of so many tokens, that asks for a window or does not.
+    fn verdict(tokens: u32, asks: bool) -> Outcome {
+        Outcome {
+            tokens: (0..tokens).map(TokenId).collect(),
+            lookahead: 4,
+            verifying: (!asks).then(Proposals::new),
+            ..Outcome::default()
+        }
+    }
 
     /// What is left at the start of a verification of `window` tokens after `rounds` of 10 ms with
     /// 4 tokens.
@@ -145,7 +161,7 @@ mod tests {
         for round in 0..rounds {
             verification.begin(now, 4);
             now += 10 * MS;
-            verification.end(now, (2, false), &mut timing);
+            verification.end(now, &verdict(2, false), &mut timing);
             timing.observe_build(round % late_every == 0);
         }
         timing
@@ -182,7 +198,7 @@ mod tests {
         for round in 0..40 {
             let asks = round % 4 == 0;
             assert!(round > 2 || timing.wait().is_none());
-            verification.end(now, (3, asks), &mut timing);
+            verification.end(now, &verdict(3, asks), &mut timing);
             now += if asks { 14 * MS } else { 10 * MS };
         }
         let wait = timing.wait().expect("both are known");
@@ -209,7 +225,19 @@ mod tests {
         assert!((rate - 200.0).abs() < 1.0, "2 tokens in 10 ms: {rate}");
         let now = Instant::now();
         verification.begin(now, 4);
-        verification.end(now + 100_000 * MS, (2, false), &mut timing);
+        verification.end(now + 100_000 * MS, &verdict(2, false), &mut timing);
         assert!(timing.usable(4).expect("known") < 1.11 * before);
+    }
+
+    #[test]
+    fn a_verdict_that_waited_was_there_before() {
+        let (mut timing, mut verification) = (Timing::default(), Verification::default());
+        let now = Instant::now();
+        verification.begin(now, 4);
+        let mut waited = verdict(2, false);
+        waited.lingered = 3 * MS;
+        verification.end(now + 13 * MS, &waited, &mut timing);
+        let usable = timing.usable(4).expect("known") / timing.part;
+        assert!((usable - 0.01).abs() < 1e-9, "{usable}");
     }
 }

@@ -132,12 +132,6 @@ impl RowWorth {
         offer.tokens + offer.next_hit * self.hit_value - self.rate * offer.delay.as_secs_f64()
     }
 
-    /// The longest delay that so many more tokens are worth: of verdicts whose continuation grows by
-    /// another token, for example.
-    pub fn delay_for(&self, tokens: f64) -> Duration {
-        Duration::try_from_secs_f64(tokens / self.rate.max(1e-9)).unwrap_or_default()
-    }
-
     /// The offer with the highest value; the first of several, and nothing without any.
     pub fn choose(&self, offers: &[Offer]) -> Fallback {
         let mut best = (f64::NEG_INFINITY, Fallback::Nothing);
@@ -195,17 +189,6 @@ mod tests {
         );
         assert_eq!(worth.choose(&[nothing, remote(2.0, 20)]), Fallback::Nothing);
         assert_eq!(worth.choose(&[]), Fallback::Nothing);
-    }
-
-    #[test]
-    fn a_token_more_is_worth_the_time_in_which_the_row_emits_as_much() {
-        let worth = RowWorth {
-            rate: 100.0,
-            hit_value: 3.0,
-        };
-        assert_eq!(worth.delay_for(0.5), Duration::from_millis(5));
-        assert_eq!(worth.delay_for(-1.0), Duration::ZERO);
-        assert_eq!(worth.delay_for(f64::NAN), Duration::ZERO);
     }
 
     #[test]

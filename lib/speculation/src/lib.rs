@@ -18,6 +18,7 @@ pub mod fanout;
 pub mod guess;
 pub mod hash;
 pub mod ids;
+pub mod linger;
 pub mod local;
 pub mod message;
 pub mod noise;

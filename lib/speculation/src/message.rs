@@ -6,6 +6,7 @@
 //! [`Resync`].
 
 use alloc::{string::String, vec::Vec};
+use core::time::Duration;
 
 use crate::{
     Epoch, Proposals, Round, Seed, SessionId, TokenId, fanout::FanOut, guess::OutcomeKey,
@@ -142,6 +143,9 @@ pub struct Outcome {
     /// What is lowered of the distributions that the tokens asked for are drawn from
     /// ([`Verification::Rejection`] only).
     pub saguaro: Saguaro,
+    /// How long the verdict waited, after its verification, for more of what was drafted for it. Whole
+    /// microseconds.
+    pub lingered: Duration,
 }
 
 /// What the target has for a tree of proposals.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use foretoken_speculation::{
     control::{AnswerTime, ControlConfig, Controller, Drafting, StepCost},
     fallback::Chooser,
+    linger::Linger,
     saguaro::Tuner,
     sampling::SamplingParams,
 };
@@ -49,6 +50,8 @@ pub(super) struct Learned {
     pub(super) chooser: Chooser,
     /// Chooses how proposals are lowered, where they are drawn.
     pub(super) tuner: Tuner,
+    /// Chooses how long verdicts wait for more of what was drafted for them.
+    pub(super) linger: Linger,
 }
 
 /// What is learned of one endpoint, for each cohort apart.
@@ -74,6 +77,7 @@ impl Cohorts {
             controller: Controller::new(config(drafting), steps.clone(), answers.clone()),
             chooser: Chooser::default(),
             tuner: Tuner::new(fan_out),
+            linger: Linger::default(),
         };
         let by_regime = |drafting| ByRegime {
             greedy: learned(drafting),

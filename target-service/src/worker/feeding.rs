@@ -52,6 +52,8 @@ pub(super) struct Feeding {
     pub(super) shares: Vec<Share>,
     /// How long the latest step took.
     pub(super) took: Duration,
+    /// How long its verdicts waited for more of what was drafted for them.
+    pub(super) lingered: Duration,
     /// Whether the links were looked at after the latest step.
     pub(super) looked: bool,
     /// Whether the latest step took what such steps always take. Steps without proposals are

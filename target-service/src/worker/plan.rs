@@ -89,7 +89,15 @@ impl Worker {
             }
             self.now = Instant::now();
         }
-        self.conclude();
+        let decisions = self.decide();
+        self.feeding.lingered = Duration::ZERO;
+        if self.feeding.looked
+            && let Some(inbox) = inbox
+            && self.linger(inbox, &decisions) == Flow::End
+        {
+            return Turn::Ended;
+        }
+        self.conclude(decisions);
         Turn::Stepped
     }
 

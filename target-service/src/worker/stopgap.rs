@@ -72,6 +72,11 @@ impl Stopgap {
         self.concluded = goes_on.then_some(now);
     }
 
+    /// Tokens a second that all requests emit, lately.
+    pub(super) fn pace(&self) -> f64 {
+        self.pace.per_second()
+    }
+
     /// What is on offer after `emitted`, which follows the sequence of `request`.
     pub(super) fn offer(
         &mut self,

@@ -29,6 +29,20 @@ use crate::{
     request::{Decided, Passed, Request, Turnaround},
 };
 
+/// What a step decided for a request.
+pub(super) struct Decision {
+    pub(super) share: Share,
+    /// Tokens of the window.
+    drafted: usize,
+    pub(super) decided: Decided,
+    /// What is emitted.
+    pub(super) emitted: Vec<TokenId>,
+    /// Tokens of the window that were held against the target's choice, one after the other.
+    tried: u32,
+    /// Nodes of the tail to keep, if the window was a tree.
+    path: Option<Vec<u32>>,
+}
+
 /// A verdict whose consequences are still to be drawn.
 pub(super) struct Verdict {
     pub(super) request: RequestId,
@@ -54,16 +68,10 @@ pub(super) struct Verdict {
 
 impl Worker {
     /// Decides every token that the step's logits can decide.
-    pub(super) fn conclude(&mut self) {
-        let mut verdicts = Vec::with_capacity(self.feeding.shares.len());
-        let mut emitted = Vec::new();
-        let suggestions = self.suggest();
-        let trees = self.trees(suggestions.decoding);
+    pub(super) fn decide(&mut self) -> Vec<Decision> {
         let now = self.now.saturating_duration_since(self.started);
-        let rows = self.feeding.rows() as u32;
-        let is_read = self.feed.is_read();
-        let sessions = self.scheduler.running().len() as u32;
         let logits = self.engine.logits();
+        let mut decisions = Vec::with_capacity(self.feeding.shares.len());
         for (feed, share) in self.feeding.shares.iter().enumerate() {
             let Some(request) = self.requests.get_mut(&share.request) else {
                 continue;
@@ -74,13 +82,46 @@ impl Worker {
                 continue;
             }
             let pass = Pass::of(share, &self.feeding, feed, logits);
-            let window = pass.window;
+            let mut emitted = Vec::new();
             let decided = pass.decide(request, now, &mut self.scratch, &mut emitted);
             let (tried, path) = pass.way(&emitted[..decided.accepted]);
+            decisions.push(Decision {
+                share: *share,
+                drafted: pass.window.len(),
+                decided,
+                emitted,
+                tried,
+                path,
+            });
+        }
+        decisions
+    }
+
+    /// Draws the consequences of what was decided.
+    pub(super) fn conclude(&mut self, decisions: Vec<Decision>) {
+        let mut verdicts = Vec::with_capacity(decisions.len());
+        let suggestions = self.suggest();
+        let trees = self.trees(suggestions.decoding);
+        let now = self.now.saturating_duration_since(self.started);
+        let rows = self.feeding.rows() as u32;
+        let is_read = self.feed.is_read();
+        let sessions = self.scheduler.running().len() as u32;
+        for decision in decisions {
+            let Decision {
+                share,
+                drafted,
+                decided,
+                emitted,
+                tried,
+                path,
+            } = decision;
+            let Some(request) = self.requests.get_mut(&share.request) else {
+                continue;
+            };
             let drawn = self.endpoints.observe_laws(request, decided.accepted);
             let suggested = suggestions.of(request);
             let step = Step {
-                rows: rows - window.len() as u32,
+                rows: rows - drafted as u32,
                 sessions,
             };
             let offer = self
@@ -95,6 +136,7 @@ impl Worker {
                 fallback: offer.fallback,
                 tree: self.endpoints.tree_budget(request, trees, suggested),
                 saguaro: offer.saguaro,
+                lingered: self.feeding.lingered,
                 last: decided.ended.is_some(),
             };
             let effects = request.session.handle(now, Input::Verified(verified));
@@ -114,10 +156,10 @@ impl Worker {
                 request: share.request,
                 seq: share.seq,
                 keep: share.len + 1 + decided.accepted,
-                fed: share.len + 1 + window.len(),
+                fed: share.len + 1 + drafted,
                 path,
                 decided,
-                drafted: window.len(),
+                drafted,
                 emitted: emitted.len(),
                 tokens: is_read.then(|| emitted.iter().map(|token| token.0).collect()),
                 lookup: effects.lookup,
@@ -158,6 +200,7 @@ impl Worker {
             tree: verdict.path.is_some(),
             emitted: verdict.emitted,
             verification: self.feeding.took,
+            lingered: self.feeding.lingered,
             drawn: verdict.drawn.is_some(),
             lookup: verdict.lookup,
             round: verdict.round,

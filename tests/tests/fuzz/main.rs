@@ -7,7 +7,7 @@
 
 mod mutate;
 
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, time::Duration};
 
 use foretoken_engine::{spec::ModelSpec, weights::Weights};
 use foretoken_protocol::link::{
@@ -83,6 +83,7 @@ fn any_bytes_are_a_target_frame_or_an_error() {
                 row_cost: 300,
             }),
             saguaro: Saguaro::new(3, 5),
+            lingered: Duration::from_micros(300),
         }),
         ToDraft::Close {
             session,

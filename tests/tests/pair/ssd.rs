@@ -89,6 +89,32 @@ async fn several_sessions_drafted_ahead_at_once_get_the_tokens_of_plain_decoding
 }
 
 #[tokio::test]
+async fn verdicts_wait_for_tokens_that_are_nearly_there_and_get_those_of_plain_decoding() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let address = socket(&folder, "draft");
+    // When a verification ends, an endpoint that needs five steps has made three of them.
+    let taking = |millis, options| {
+        let latency = Latency {
+            base: Duration::from_millis(millis),
+            ..Latency::default()
+        };
+        runner(SimOptions { latency, ..options })
+    };
+    let endpoint = draft(&address, taking(12, sim(Role::Draft { agreement: 0.9 })));
+    let of_target = taking(40, sim(Role::Target));
+    let (client, target, port) = observed_target(with_endpoint(&address), of_target);
+    warm(&client).await;
+    for seed in 0..2 {
+        let (tokens, _) = output(&client, ahead(request(seed, 60))).await;
+        assert_eq!(tokens, plain(&client, request(seed, 60)).await);
+    }
+    let waits = r#"foretoken_round_lingered_seconds_count{source="ahead"}"#;
+    assert!(Scrape::of(port).await.get(waits) > 0.0);
+    target.end().await;
+    endpoint.end().await;
+}
+
+#[tokio::test]
 async fn every_way_to_spend_fall_back_and_deliver_gives_the_same_tokens() {
     let folder = tempfile::tempdir().expect("a folder");
     let address = socket(&folder, "draft");

@@ -208,7 +208,12 @@ fn outcomes_are_as_many_as_there_is_time_for() {
         let learned = rig.worker.learned.entry(A).or_default();
         let verified = &mut rig.worker.sessions[0].verification;
         verified.begin(now, 0);
-        verified.end(now + verification, (1, false), &mut learned.timing);
+        let verdict = Outcome {
+            tokens: prompt(1),
+            verifying: Some(Proposals::new()),
+            ..Outcome::default()
+        };
+        verified.end(now + verification, &verdict, &mut learned.timing);
         verified.begin(now, 0);
         let (_, sent) = rig.settle();
         assert_eq!(entries(&sent)[0].1.keys.len(), expected as usize);

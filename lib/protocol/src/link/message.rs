@@ -4,6 +4,8 @@
 //! their range; a proposal's distributions are distributions. What is not: whether tokens exist
 //! and rounds follow, which only the receiving session can tell.
 
+use std::time::Duration;
+
 use foretoken_speculation::{
     Epoch, Proposals, Round, Seed, SessionId, TokenId,
     fanout::FanOut,
@@ -116,6 +118,7 @@ impl Wire for ToDraft {
                     row_cost: tree.row_cost,
                 }),
                 saguaro: distribution::write_saguaro(outcome.saguaro),
+                lingered_us: u32::try_from(outcome.lingered.as_micros()).unwrap_or(u32::MAX),
             }),
             Self::Close { .. } => target_message::Body::Close(proto::Close {}),
         };
@@ -179,6 +182,7 @@ impl Wire for ToDraft {
                         row_cost: tree.row_cost,
                     }),
                     saguaro: distribution::read_saguaro(outcome.saguaro)?,
+                    lingered: Duration::from_micros(outcome.lingered_us.into()),
                 })
             }
             target_message::Body::Close(proto::Close {}) => Self::Close { session, epoch },

@@ -55,6 +55,11 @@ impl Acceptance {
         })
     }
 
+    /// Probability that the token after so many others of a window is accepted, and all of them.
+    pub fn chance(&self, before: u32) -> f64 {
+        self.reached().nth(before as usize).unwrap_or_default()
+    }
+
     /// Expected tokens a round with lookahead `k` emits: the accepted ones and the decided one.
     pub fn expected(&self, k: u32) -> f64 {
         1.0 + self.reached().take(k as usize).sum::<f64>()

@@ -454,6 +454,7 @@ impl TargetSession {
             } else {
                 verified.saguaro
             },
+            lingered: verified.lingered,
         }));
     }
 

@@ -47,6 +47,7 @@ impl Endpoints {
             controller,
             chooser,
             tuner,
+            linger: _,
         } = endpoint.cohorts.of_mut(cohort);
         let situation = miss.situation(&self.steps, controller);
         let saguaro = tuner.choose(miss.lookahead, |primary| {

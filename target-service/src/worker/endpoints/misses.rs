@@ -1,8 +1,9 @@
-//! What follows a verdict that an endpoint did not draft for.
+//! What follows a verdict that an endpoint did not draft for, or not to the end.
 
 use foretoken_speculation::{
     control::{Controller, StepCost},
     fallback::{Fallback, OnMiss, Situation},
+    linger::Linger,
     policy::target::Source,
 };
 
@@ -59,8 +60,22 @@ impl Endpoints {
             controller,
             chooser,
             tuner: _,
+            linger: _,
         } = self.learned(cohort)?;
         chooser.choose(rule, &miss.situation(&self.steps, controller))
+    }
+
+    /// Who decides how long verdicts of a cohort wait for more of what was drafted for them.
+    pub(in crate::worker) fn linger(&mut self, cohort: Cohort) -> Option<&mut Linger> {
+        Some(&mut self.learned_mut(cohort)?.linger)
+    }
+
+    /// Probability that the token after so many proposals is accepted, and all of them.
+    pub(in crate::worker) fn reached(&self, cohort: Cohort, proposals: u32) -> f64 {
+        let learned = self.learned(cohort);
+        learned.map_or(0.0, |learned| {
+            learned.controller.acceptance().chance(proposals)
+        })
     }
 
     /// Takes in whether a round whose window came from `source` was followed by a hit.

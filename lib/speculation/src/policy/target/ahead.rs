@@ -101,13 +101,18 @@ impl TargetSession {
         self.cache.len()
     }
 
-    /// Tokens that have been drafted for this verdict on the round under verification, and came. A
-    /// driver that knows the verdict may wait for another one before it hands it over: nothing is
-    /// drafted for a verdict that the endpoint knows.
-    pub fn drafted_for(&self, verdict: OutcomeKey) -> usize {
-        self.cache
-            .find(verdict)
-            .map_or(0, |hit| hit.proposals.len())
+    /// Tokens that have come of what was drafted for this verdict on the round under verification,
+    /// if that is not all there is to be. A driver may wait for more before it hands the verdict
+    /// over (see [`linger`](crate::linger)): nothing is drafted for a verdict that the endpoint
+    /// knows.
+    pub fn in_part(&self, verified: &Verified<'_>) -> Option<u32> {
+        let came = self.cache.columns();
+        let room = self.room(1 + verified.tokens.len());
+        let hit = self
+            .find(verified)
+            .filter(|_| came < room && self.cache.lacks());
+        // The rest of a window that was not verified whole has nothing to follow it.
+        hit?.place.map(|_| came)
     }
 
     /// Looks a verdict up. To be called before it changes anything.

@@ -62,6 +62,16 @@ impl Cache {
         self.most_keys > 0 && self.most_tokens > 0
     }
 
+    /// Tokens that each continuation has.
+    pub(super) fn columns(&self) -> u32 {
+        self.before.min(self.most_tokens) as u32
+    }
+
+    /// Whether continuations are to have more of them.
+    pub(super) fn lacks(&self) -> bool {
+        self.before < self.most_tokens
+    }
+
     /// Takes in a part of this round; false if it does not fit what is known.
     pub(super) fn take(&mut self, part: &Entries) -> bool {
         if !self.is_open() || part.before as usize != self.before {

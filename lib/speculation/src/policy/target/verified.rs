@@ -1,5 +1,7 @@
 //! What a driver says of a verification.
 
+use core::time::Duration;
+
 use crate::{TokenId, fallback::Fallback, message::TreeBudget, saguaro::Saguaro};
 
 /// Result of a verification.
@@ -24,6 +26,8 @@ pub struct Verified<'a> {
     /// How the tokens that are asked for are lowered, where they are drawn
     /// ([`Verification::Rejection`](crate::verify::Verification)).
     pub saguaro: Saguaro,
+    /// How long the verdict waited for more of what was drafted for it; told to the endpoint.
+    pub lingered: Duration,
     /// Nothing follows: the output has ended.
     pub last: bool,
 }

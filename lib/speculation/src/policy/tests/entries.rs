@@ -105,6 +105,52 @@ fn a_verdict_that_was_drafted_for_is_verified_on_at_once_and_told() {
 }
 
 #[test]
+fn a_driver_knows_what_more_is_to_come_of_a_continuation_and_says_how_long_it_waited() {
+    let mut target = ssd_target(OnMiss::Remote);
+    target.next(US);
+    let (decided, other) = ([TokenId(7)], [TokenId(8)]);
+    let lingered = 250 * US;
+    let verdict = |tokens| Verified {
+        tokens,
+        lingered,
+        ..Verified::default()
+    };
+    assert_eq!(target.in_part(&verdict(&decided)), None);
+    receive(&mut target, part(1, 0, 0, &[(0, 5), (0, 7)], &[1, 2]));
+    assert_eq!(target.in_part(&verdict(&decided)), Some(1));
+    assert_eq!(target.in_part(&verdict(&other)), None);
+    receive(&mut target, part(1, 0, 1, &[], &[3, 4]));
+    assert_eq!(target.in_part(&verdict(&decided)), Some(2));
+    receive(&mut target, part(1, 0, 2, &[], &[5, 6]));
+    assert_eq!(target.in_part(&verdict(&decided)), None);
+    let effects = target.handle(US, Input::Verified(verdict(&decided)));
+    let [ToDraft::Outcome(outcome)] = &effects.messages[..] else {
+        unreachable!("{effects:?}");
+    };
+    assert_eq!(outcome.lingered, lingered);
+}
+
+#[test]
+fn nothing_more_is_to_come_where_the_sequence_ends() {
+    let policy = Policy::Ssd(SsdOptions {
+        lookahead: Lookahead::Fixed(3),
+        ..SsdOptions::default()
+    });
+    for (max_len, came) in [(64, Some(2)), (14, Some(2)), (13, None)] {
+        let mut world = World::new(policy, sampling(0.0), 1, Faults::default(), 0.0, max_len);
+        world.target.handle(Duration::ZERO, Input::LinkUp);
+        receive(&mut world.target, part(1, 0, 0, &[(0, 7)], &[1]));
+        receive(&mut world.target, part(1, 0, 1, &[], &[2]));
+        world.target.next(US);
+        let verdict = Verified {
+            tokens: &[TokenId(7)],
+            ..Verified::default()
+        };
+        assert_eq!(world.target.in_part(&verdict), came, "{max_len}");
+    }
+}
+
+#[test]
 fn a_verdict_that_was_not_drafted_for_falls_back() {
     for fallback in [OnMiss::Nothing, OnMiss::Local, OnMiss::Remote, OnMiss::Auto] {
         let mut target = ssd_target(fallback);

@@ -226,9 +226,11 @@ proptest! {
                     let fallback = chosen.get(suggested as usize % 4).copied();
                     let tree = suggested.is_multiple_of(3).then(|| TreeBudget::new(7, 0.01));
                     let saguaro = Saguaro::new(suggested, accepted);
+                    let lingered = US * suggested;
                     let result = Verified {
-                        tokens: &tokens, accepted, suggested, last, local, fallback, tree, saguaro,
+                        tokens: &tokens, accepted, suggested, last, local, fallback, tree, saguaro, lingered,
                     };
+                    prop_assert!(target.in_part(&result).is_none_or(|came| came > 0 && came < 3));
                     target.handle(now, Input::Verified(result));
                 }
                 Poke::Next => {

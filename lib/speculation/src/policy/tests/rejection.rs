@@ -138,9 +138,8 @@ impl Play {
             suggested: 2,
             local,
             fallback: (!local.is_empty()).then_some(Fallback::Local),
-            last: false,
-            tree: None,
             saguaro: self.saguaro,
+            ..Verified::default()
         };
         self.session.handle(US, Input::Verified(verified));
     }

@@ -257,7 +257,7 @@ impl World {
             local: if offers { &base[base.len() - 3..] } else { &[] },
             fallback: offers.then_some(Fallback::Local),
             saguaro: (self.lowering)(self.target.stats().rounds),
-            last: false,
+            ..Verified::default()
         }));
         if self.up {
             self.misfortunes();

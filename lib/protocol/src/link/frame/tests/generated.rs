@@ -1,5 +1,7 @@
 //! Random messages.
 
+use std::time::Duration;
+
 use super::*;
 
 pub(super) fn tokens(max: usize) -> impl Strategy<Value = Vec<TokenId>> {
@@ -156,11 +158,11 @@ pub(super) fn to_draft() -> impl Strategy<Value = ToDraft> {
         option::of(proposals()),
         0..=4096_u32,
         option::of(tree),
-        saguaro(),
+        (saguaro(), any::<u32>()),
     );
     let outcome = (key(), any::<u32>(), any::<u32>(), tokens(9), next).prop_map(
         |((session, epoch), round, base_len, tokens, next)| {
-            let (lookahead, verifying, branches, tree, saguaro) = next;
+            let (lookahead, verifying, branches, tree, (saguaro, lingered)) = next;
             let round = Round(round);
             ToDraft::Outcome(Outcome {
                 session,
@@ -173,6 +175,7 @@ pub(super) fn to_draft() -> impl Strategy<Value = ToDraft> {
                 branches,
                 tree,
                 saguaro,
+                lingered: Duration::from_micros(lingered.into()),
             })
         },
     );

@@ -1,0 +1,135 @@
+//! Verdicts that wait for more of what was drafted for them.
+//!
+//! All of a step wait together, because the next one begins with all of them.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use foretoken_protocol::link::Mailbox;
+use foretoken_speculation::{linger::Wait, policy::target::Verified};
+
+use super::{Cohort, Flow, Worker, verdict::Decision};
+use crate::inbox::Message;
+
+/// Shortest sleep: timers are as coarse. Whoever waits for less looks again and again.
+const SLEEP: Duration = Duration::from_millis(2);
+
+/// What the verdicts of a cohort wait for.
+#[derive(Clone, Copy)]
+struct Stake {
+    cohort: Cohort,
+    /// Tokens that have come.
+    came: u32,
+    /// Tokens that the next ones of all are expected to bring.
+    chance: f64,
+}
+
+impl Worker {
+    /// Waits for more of what was drafted for the verdicts of a step, as long as it is worth it.
+    pub(super) fn linger(&mut self, inbox: &Mailbox<Message>, decisions: &[Decision]) -> Flow {
+        let begun = self.now;
+        let mut wait = Wait::First;
+        while let Some(stake) = self.stake(decisions) {
+            let pace = self.stopgap.pace();
+            let linger = self.endpoints.linger(stake.cohort);
+            let patience = linger.and_then(|linger| linger.patience(wait, stake.chance, pace));
+            let Some(patience) = patience else { break };
+            let since = self.now;
+            let Some(came) = self.wait_for_more(inbox, decisions, stake, since + patience) else {
+                return Flow::End;
+            };
+            let waited = self.now.saturating_duration_since(since);
+            if let Some(linger) = self.endpoints.linger(stake.cohort) {
+                linger.observe(wait, came, waited);
+            }
+            if !came {
+                break;
+            }
+            wait = Wait::Next;
+        }
+        self.feeding.lingered = self.now.saturating_duration_since(begun);
+        Flow::On
+    }
+
+    /// Hears what comes until that is more of what is waited for; whether it was before `until`.
+    /// None if it was told to stop.
+    fn wait_for_more(
+        &mut self,
+        inbox: &Mailbox<Message>,
+        decisions: &[Decision],
+        stake: Stake,
+        until: Instant,
+    ) -> Option<bool> {
+        loop {
+            let left = until.saturating_duration_since(self.now);
+            if left.is_zero() {
+                return Some(false);
+            }
+            let message = if left < SLEEP {
+                // The endpoint may share this core.
+                thread::yield_now();
+                inbox.try_recv()
+            } else {
+                inbox.recv_timeout(left)
+            };
+            if let Some(message) = message {
+                if self.take(message) == Flow::End {
+                    return None;
+                }
+                let now = self.stakes(decisions);
+                let own = now.iter().find(|other| other.cohort == stake.cohort);
+                // Whatever is complete is waited for no more.
+                if own.map(|own| own.came) != Some(stake.came) {
+                    self.now = Instant::now();
+                    return Some(true);
+                }
+            }
+            self.now = Instant::now();
+        }
+    }
+
+    /// The cohort for which most is at stake.
+    fn stake(&self, decisions: &[Decision]) -> Option<Stake> {
+        let stakes = self.stakes(decisions).into_iter();
+        stakes.max_by(|a, b| a.chance.total_cmp(&b.chance))
+    }
+
+    /// What is waited for, if anything, by cohort.
+    fn stakes(&self, decisions: &[Decision]) -> Vec<Stake> {
+        let mut stakes: Vec<Stake> = Vec::new();
+        for decision in decisions {
+            let Some((cohort, came)) = self.in_part(decision) else {
+                continue;
+            };
+            let chance = self.endpoints.reached(cohort, came);
+            match stakes.iter_mut().find(|stake| stake.cohort == cohort) {
+                Some(stake) => {
+                    stake.came += came;
+                    stake.chance += chance;
+                }
+                None => stakes.push(Stake {
+                    cohort,
+                    came,
+                    chance,
+                }),
+            }
+        }
+        stakes
+    }
+
+    /// Tokens that have come of what was drafted for a verdict, if that is not all.
+    fn in_part(&self, decision: &Decision) -> Option<(Cohort, u32)> {
+        let request = self.requests.get(&decision.share.request)?;
+        if decision.decided.ended.is_some() {
+            return None;
+        }
+        let came = request.session.in_part(&Verified {
+            tokens: &decision.emitted,
+            accepted: decision.decided.accepted as u32,
+            ..Verified::default()
+        })?;
+        Some((request.cohort(request.link?), came))
+    }
+}
