@@ -3,7 +3,7 @@
 use foretoken_speculation::{
     fallback::OnMiss,
     fanout, message,
-    policy::{Lookahead, Policy, SsdOptions},
+    policy::{Lookahead, Policy, SsdOptions, draft::MAX_BRANCHES},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -116,6 +116,12 @@ fn yes() -> bool {
 /// Parameters of `SSD`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [rule(
+    "!has(self.delivery) || self.delivery != 'Pull' || !has(self.fallback) || \
+     self.fallback in ['Auto', 'JustInTime']",
+    ".fallback",
+    "must be Auto or JustInTime with delivery Pull: only the endpoint knows what it prepared",
+)]))]
 pub struct SsdSpec {
     /// Tokens in a window; the upper bound if `adaptive`.
     #[serde(default = "default_lookahead")]
@@ -126,7 +132,7 @@ pub struct SsdSpec {
     pub adaptive: bool,
     /// Verdicts that are prepared for in a round, at most.
     #[serde(default = "ssd_budget")]
-    #[schemars(range(min = 1, max = 1024))]
+    #[schemars(range(min = 1, max = MAX_BRANCHES))]
     pub budget: u32,
     /// How the budget is spread over outcomes.
     #[serde(default)]

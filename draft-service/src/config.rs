@@ -5,6 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use foretoken_protocol::{Address, tls::TlsFiles};
 use foretoken_registry::RegistryConfig;
 use foretoken_service::config::{OutOfRange, at_least_one, seconds};
+use foretoken_speculation::policy::draft::MAX_BRANCHES;
 use serde::{Deserialize, Serialize};
 
 /// Everything an endpoint needs besides its model. Every field has a default, so a file names
@@ -43,7 +44,7 @@ pub struct DraftConfig {
     /// Longest window that is drafted, whatever a target asks. Default 32.
     pub max_lookahead: u32,
     /// Most outcomes of a verification that a session drafts for, whatever a target asks; 0: none.
-    /// Default 64.
+    /// Default 256.
     pub max_branches: u32,
     /// Keep KV of finished sessions for later ones. Default true.
     pub prefix_cache: bool,
@@ -117,7 +118,7 @@ impl Default for DraftConfig {
             prefill_rows: 64,
             quotas: Vec::new(),
             max_lookahead: 32,
-            max_branches: 64,
+            max_branches: MAX_BRANCHES,
             prefix_cache: true,
             lease: Duration::from_secs(60),
             grace: Duration::from_secs(1),

@@ -200,6 +200,15 @@ impl TargetConfig {
             let allowed = format!("0 to {MAX_BRANCHES}");
             return Err(OutOfRange::new("ssd.budget", budget, allowed).into());
         }
+        let SsdConfig {
+            fallback, delivery, ..
+        } = self.ssd;
+        let asks = matches!(fallback, FallbackName::Auto | FallbackName::Remote);
+        if delivery == DeliveryName::Pull && !asks {
+            // Only the endpoint knows what it prepared.
+            let allowed = "Auto or Remote with delivery Pull";
+            return Err(OutOfRange::new("ssd.fallback", format!("{fallback:?}"), allowed).into());
+        }
         Ok(())
     }
 
@@ -312,6 +321,19 @@ mod tests {
         let mut config = TargetConfig::default();
         config.ssd.budget = MAX_BRANCHES + 1;
         assert!(config.validate().is_err());
+        for (fallback, is_allowed) in [
+            (FallbackName::Auto, true),
+            (FallbackName::Remote, true),
+            (FallbackName::Local, false),
+            (FallbackName::Nothing, false),
+            (FallbackName::LockStep, false),
+        ] {
+            let mut config = TargetConfig::default();
+            config.ssd.fallback = fallback;
+            assert_eq!(config.validate(), Ok(()));
+            config.ssd.delivery = DeliveryName::Pull;
+            assert_eq!(config.validate().is_ok(), is_allowed, "{fallback:?}");
+        }
     }
 
     #[test]

@@ -96,9 +96,11 @@ impl<O: Outlet> Worker<O> {
         session.heard = self.now;
         let before = session.draft.stats();
         let planned = session.outlook.whole;
+        let mut waited_for = false;
         if let ToDraft::Outcome(outcome) = &message {
             let learned = self.learned.entry(link).or_default();
             session.hear_verdict(outcome, &mut learned.timing, self.now);
+            waited_for = !outcome.lingered.is_zero();
         }
         if session.draft.remaining() > 0 {
             self.metrics.abandoned.inc();
@@ -110,9 +112,13 @@ impl<O: Outlet> Worker<O> {
                 .evict("the sequence is too long for the draft model"),
             message => session.draft.handle(message),
         };
+        if let Some(ToTarget::Window(window)) = &answer {
+            session.verification.begin(self.now, window.proposals.len());
+        }
         let after = session.draft.stats();
         if planned && !session.outlook.whole {
-            let late = after.late > before.late || after.cut > before.cut;
+            // What a verdict waited for was not there in time either: it would wait ever more often.
+            let late = waited_for || after.late > before.late || after.cut > before.cut;
             let learned = self.learned.entry(link).or_default();
             learned.timing.observe_build(late);
         }
@@ -201,7 +207,7 @@ impl<O: Outlet> Worker<O> {
                 false,
             );
         }
-        if let Err((limit, reason)) = self.admit(link, len / PAGE_TOKENS + 2) {
+        if let Err((limit, reason)) = self.admit(link, len) {
             self.metrics.refused_for(limit);
             return refuse(reason, true);
         }
@@ -242,10 +248,11 @@ impl<O: Outlet> Worker<O> {
         }
     }
 
-    /// Finds a slot and `pages` pages for a session of `link`; otherwise says what there is none of.
-    /// Of what all have taken, a tenant that has less than others gets their youngest sessions'.
-    fn admit(&mut self, link: LinkId, pages: usize) -> Result<(), (Limit, String)> {
-        let (sessions, _) = self.holdings();
+    /// Finds a slot, and pages for `len` tokens, for a session of `link`; otherwise says what there
+    /// is none of. Of what all have taken, a tenant that has less than others gets what their
+    /// youngest session has, if that is enough.
+    fn admit(&mut self, link: LinkId, len: usize) -> Result<(), (Limit, String)> {
+        let (sessions, tokens) = self.holdings();
         let asker = self.tenants.of(link);
         if let Some(quota) = asker.and_then(|asker| self.tenants.spent(asker, &sessions)) {
             let QuotaConfig {
@@ -257,20 +264,38 @@ impl<O: Outlet> Worker<O> {
             let reason = format!("namespace {namespace} has all {most} slots of its quota");
             return Err((Limit::Quota, reason));
         }
-        if self.sessions.len() >= self.limits.sessions {
-            let gives = asker.and_then(|asker| self.tenants.gives_way(asker, &sessions));
-            let Some(richest) = gives else {
-                let reason = format!("all {} slots are taken", self.limits.sessions);
-                return Err((Limit::Slots, reason));
-            };
-            self.evict_youngest_of(
-                |tenant| tenant == richest,
-                "its slot goes to a target with fewer",
-            );
+        let pages = len / PAGE_TOKENS + 2;
+        let free = self.engine.free_pages();
+        let no_slot = self.sessions.len() >= self.limits.sessions;
+        if !no_slot && pages <= free {
+            return Ok(());
         }
-        if pages > self.engine.free_pages() {
+        let gives = asker.and_then(|asker| {
+            if no_slot {
+                self.tenants.gives_way(asker, &sessions)
+            } else {
+                self.tenants.gives_pages(asker, len, &tokens, &sessions)
+            }
+        });
+        let youngest = gives.and_then(|gives| self.youngest_of(|tenant| tenant == gives));
+        if no_slot && youngest.is_none() {
+            let reason = format!("all {} slots are taken", self.limits.sessions);
+            return Err((Limit::Slots, reason));
+        }
+        let owned = |index: usize| self.engine.owned_pages(self.sessions[index].seq);
+        let freed = youngest.map_or(0, |index| owned(index).unwrap_or(0));
+        if pages > free + freed {
             let reason = format!("{pages} KV pages are needed and not free");
             return Err((Limit::Pages, reason));
+        }
+        if let Some(index) = youngest {
+            let (link, id) = (self.sessions[index].link, self.sessions[index].draft.id());
+            let reason = if no_slot {
+                "its slot goes to a target with fewer"
+            } else {
+                "its pages go to a target with fewer"
+            };
+            self.evict(link, id, reason);
         }
         Ok(())
     }
@@ -294,21 +319,29 @@ impl<O: Outlet> Worker<O> {
         gives: impl Fn(TenantId) -> bool,
         reason: &str,
     ) -> bool {
-        let gives = |session: &&Session| self.tenants.of(session.link).is_some_and(&gives);
-        let sessions = self.sessions.iter().filter(gives);
-        let youngest = sessions.max_by_key(|session| session.opened);
-        let Some((link, id)) = youngest.map(|session| (session.link, session.draft.id())) else {
+        let Some(index) = self.youngest_of(gives) else {
             return false;
         };
+        let (link, id) = (self.sessions[index].link, self.sessions[index].draft.id());
         self.evict(link, id, reason);
         true
+    }
+
+    /// Index of the youngest session of the tenants that `gives` names.
+    fn youngest_of(&self, gives: impl Fn(TenantId) -> bool) -> Option<usize> {
+        let gives = |session: &Session| self.tenants.of(session.link).is_some_and(&gives);
+        let sessions = self.sessions.iter().enumerate();
+        let sessions = sessions.filter(|(_, session)| gives(session));
+        let youngest = sessions.max_by_key(|(_, session)| session.opened);
+        youngest.map(|(index, _)| index)
     }
 
     fn count(&self, answer: &ToTarget) {
         match answer {
             ToTarget::Refused { .. } => self.metrics.refused.inc(),
             ToTarget::Resync(_) => self.metrics.resyncs.inc(),
-            ToTarget::Opened { .. } | ToTarget::Window(_) | ToTarget::Entries(_) => return,
+            ToTarget::Window(_) => self.metrics.windows.inc(),
+            ToTarget::Opened { .. } | ToTarget::Entries(_) => return,
         };
     }
 }

@@ -140,14 +140,38 @@ impl Tenants {
     /// Who has to give a slot to `asker`, all of them being taken: the tenant with most for its
     /// weight, if it still has no less than the asker afterwards.
     pub(super) fn gives_way(&self, asker: TenantId, sessions: &Holdings) -> Option<TenantId> {
-        let part = |tenant: TenantId, more: f64| {
-            (sessions.of(tenant) as f64 + more) / self.weight(tenant, sessions)
-        };
-        let richest = (0..self.list.len())
-            .map(TenantId)
-            .filter(|&tenant| tenant != asker && sessions.of(tenant) > 0)
-            .max_by(|&a, &b| part(a, 0.0).total_cmp(&part(b, 0.0)))?;
+        let part = |tenant, more| self.part(tenant, sessions, more, sessions);
+        let richest = self.richest(asker, sessions, sessions)?;
         (part(richest, -1.0) >= part(asker, 1.0)).then_some(richest)
+    }
+
+    /// Who has to give pages to a session of `asker` with so many tokens, there being too few: the
+    /// tenant with most tokens for its weight, if it has more than the asker would have. What it
+    /// gives it cannot take back the same way.
+    pub(super) fn gives_pages(
+        &self,
+        asker: TenantId,
+        len: usize,
+        tokens: &Holdings,
+        sessions: &Holdings,
+    ) -> Option<TenantId> {
+        let part = |tenant, more| self.part(tenant, tokens, more, sessions);
+        let richest = self.richest(asker, tokens, sessions)?;
+        (part(richest, 0.0) > part(asker, len as f64)).then_some(richest)
+    }
+
+    /// The other tenant that holds most for its weight, if any holds something.
+    fn richest(&self, asker: TenantId, held: &Holdings, sessions: &Holdings) -> Option<TenantId> {
+        let part = |tenant| self.part(tenant, held, 0.0, sessions);
+        (0..self.list.len())
+            .map(TenantId)
+            .filter(|&tenant| tenant != asker && held.of(tenant) > 0)
+            .max_by(|&a, &b| part(a).total_cmp(&part(b)))
+    }
+
+    /// What the tenant holds for its weight, with so much more.
+    fn part(&self, tenant: TenantId, held: &Holdings, more: f64, sessions: &Holdings) -> f64 {
+        (held.of(tenant) as f64 + more) / self.weight(tenant, sessions)
     }
 
     /// Whether the tenant has its share or more of something that has run out.

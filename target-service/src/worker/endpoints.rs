@@ -78,6 +78,8 @@ pub(super) struct Endpoint {
     pub(super) trouble: Option<String>,
     pub(super) suspect: bool,
     pub(super) load: LoadReport,
+    /// Sessions that it holds for this target, when that was last counted.
+    own: u32,
     /// Messages of the current step.
     pub(super) outgoing: Vec<ToDraft>,
     cohorts: Cohorts,
@@ -108,7 +110,17 @@ pub(super) struct Endpoints {
 
 impl Endpoint {
     pub(super) fn has_room(&self) -> bool {
-        self.up && !self.load.draining && (self.load.slots == 0 || self.load.used < self.load.slots)
+        self.is_open() && (self.load.slots == 0 || self.load.used < self.load.slots)
+    }
+
+    /// Whether it may take a session. One whose slots are all taken knows whose they should be, so
+    /// it is asked unless this target has all of them.
+    fn may_take(&self) -> bool {
+        self.is_open() && (self.load.slots == 0 || self.own < self.load.slots)
+    }
+
+    fn is_open(&self) -> bool {
+        self.up && !self.load.draining
     }
 }
 

@@ -27,7 +27,7 @@ impl Worker {
                 let had_room = endpoint.has_room();
                 endpoint.load = load;
                 if !had_room && endpoint.has_room() {
-                    self.bind_unbound();
+                    self.ask_again(link);
                 }
             }
             LinkEvent::Malformed(malformed) => {
@@ -63,6 +63,11 @@ impl Worker {
         tracing::info!(endpoint = %endpoint.name, instance = %welcome.instance, "endpoint connected");
         self.count_links();
         // It may have been replaced by one that wants what the old one refused.
+        self.ask_again(link);
+    }
+
+    /// Binds who has no endpoint, although this one may have refused it.
+    fn ask_again(&mut self, link: LinkKey) {
         for request in self.requests.values_mut() {
             request.refused.retain(|refused| *refused != link);
         }

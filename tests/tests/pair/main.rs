@@ -9,6 +9,7 @@ mod refusal;
 mod rejection;
 mod rig;
 mod rounds;
+mod sharing;
 mod ssd;
 mod status;
 mod stopping;

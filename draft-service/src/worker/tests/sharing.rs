@@ -146,3 +146,33 @@ fn when_pages_run_out_the_target_with_fewer_keeps_its_session_though_it_is_young
     assert!(held(&rig, A) < 4, "pages did not run out");
     assert_eq!(held(&rig, B), 1);
 }
+
+#[test]
+fn a_prompt_gets_the_pages_of_a_target_with_more_or_nobody_loses_any() {
+    let options = SimOptions {
+        pages: 24,
+        ..language()
+    };
+    let others = |session: u32| -> Vec<TokenId> {
+        let tokens = prompt(64).into_iter();
+        let tokens = tokens.map(|token| TokenId((token.0 + session) % 64));
+        tokens.collect()
+    };
+    let mut rig = Rig::new(&DraftConfig::default(), options);
+    for session in 1..=5 {
+        rig.tell(A, open(u64::from(session), others(session)));
+        rig.settle();
+    }
+    assert_eq!(held(&rig, A), 5);
+    // It needs more than the youngest of the other's sessions has.
+    rig.tell(B, open(9, prompt(200)));
+    let sent = rig.collect();
+    let reason = refusal(&sent, B, 9);
+    assert_eq!(reason, Some("14 KV pages are needed and not free"));
+    assert_eq!([held(&rig, A), held(&rig, B)], [5, 0]);
+    rig.tell(B, open(10, others(30)));
+    assert_eq!([held(&rig, A), held(&rig, B)], [4, 1]);
+    let sent = rig.collect();
+    let reason = refusal(&sent, A, 5);
+    assert_eq!(reason, Some("its pages go to a target with fewer"));
+}

@@ -8,7 +8,7 @@ use foretoken_service::report::Rounds;
 use foretoken_speculation::{
     control::{AnswerTime, ControlConfig, Drafting},
     message::ToTarget,
-    policy::{Policy, target::Input},
+    policy::target::Input,
 };
 
 use super::{ANSWER_OVERHEAD, DRAFT_FRACTION, Endpoint};
@@ -22,9 +22,10 @@ use crate::{
 impl Worker {
     /// Binds a request to the best endpoint there is, if any, and if it is of use.
     pub(in crate::worker) fn bind(&mut self, request: &mut Request) {
-        if request.policy == Policy::Autoregressive {
+        if request.policy.lookahead(u32::MAX) == 0 {
             return;
         }
+        self.count_own();
         let Some(link) = self.endpoints.pick(request) else {
             return;
         };
@@ -32,6 +33,16 @@ impl Worker {
             return;
         }
         self.bind_to(link, request);
+    }
+
+    /// Counts the sessions that endpoints hold for this target.
+    fn count_own(&mut self) {
+        for endpoint in &mut self.endpoints.list {
+            let holds = |request: &&Request| {
+                request.link == Some(endpoint.link) && request.session.is_bound()
+            };
+            endpoint.own = self.requests.values().filter(holds).count() as u32;
+        }
     }
 
     /// Binds a request that runs unbound.
@@ -124,6 +135,7 @@ impl Worker {
             trouble,
             suspect,
             load,
+            own: 0,
             outgoing: Vec::new(),
             cohorts,
             c,
@@ -153,17 +165,21 @@ impl Worker {
         }
     }
 
+    /// Binds requests that have no endpoint, or wait for a slot of one that is full.
     pub(in crate::worker) fn bind_unbound(&mut self) {
         let ids: Vec<_> = self
             .requests
             .iter()
-            .filter(|(_, request)| request.seq.is_some() && request.link.is_none())
+            .filter(|(_, request)| request.seq.is_some() && !request.session.is_bound())
             .map(|(&id, _)| id)
             .collect();
+        let now = self.clock();
         for id in ids {
             let Some(mut request) = self.requests.remove(&id) else {
                 continue;
             };
+            request.unlink(&self.metrics);
+            request.session.handle(now, Input::LinkDown);
             self.bind(&mut request);
             self.requests.insert(id, request);
         }

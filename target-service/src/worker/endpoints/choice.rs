@@ -22,18 +22,19 @@ impl Endpoints {
     /// The best endpoint for `request`.
     pub(super) fn pick(&self, request: &Request) -> Option<LinkKey> {
         let usable =
-            |endpoint: &&Endpoint| endpoint.has_room() && !request.refused.contains(&endpoint.link);
+            |endpoint: &&Endpoint| endpoint.may_take() && !request.refused.contains(&endpoint.link);
         if !request.endpoints.is_empty() {
             let named = |name: &String| self.list.iter().find(|endpoint| endpoint.name == *name);
             let candidates = request.endpoints.iter().filter_map(named).filter(usable);
-            // The first of equals: the order stays, but silent endpoints come last.
-            let best = candidates.min_by_key(|endpoint| endpoint.suspect);
+            // The first of equals: the order stays, but silent and full endpoints come last.
+            let best = candidates.min_by_key(|endpoint| (endpoint.suspect, !endpoint.has_room()));
             return best.map(|endpoint| endpoint.link);
         }
         let id = request.id.0;
         let explores = !request.is_adaptive() || mix(id).is_multiple_of(KEEPING);
         let standing = |endpoint: &Endpoint| Standing {
             suspect: endpoint.suspect,
+            full: !endpoint.has_room(),
             rests: !explores && self.rests(request.cohort(endpoint.link)),
             place: endpoint.share.map(|share| place(id, &endpoint.name, share)),
         };
@@ -47,6 +48,8 @@ impl Endpoints {
 /// How an endpoint compares with others for one request.
 struct Standing {
     suspect: bool,
+    /// Whether somebody would have to give a slot.
+    full: bool,
     /// Whether no lookahead pays with it, and that matters.
     rests: bool,
     /// Its place in the request's own order; none: it comes first.
@@ -57,8 +60,8 @@ impl Standing {
     /// Who is better comes first.
     fn compare(&self, other: &Self) -> Ordering {
         let place = |standing: &Self| standing.place.unwrap_or(-1.0);
-        (self.suspect, self.rests)
-            .cmp(&(other.suspect, other.rests))
+        (self.suspect, self.full, self.rests)
+            .cmp(&(other.suspect, other.full, other.rests))
             .then_with(|| place(self).total_cmp(&place(other)))
     }
 }
@@ -115,6 +118,7 @@ mod tests {
     fn those_without_shares_come_first_unless_they_are_silent_or_of_no_use() {
         let standing = |suspect, rests, place| Standing {
             suspect,
+            full: false,
             rests,
             place,
         };
@@ -130,5 +134,11 @@ mod tests {
         let resting = standing(false, true, None);
         assert_eq!(resting.compare(&shared), Ordering::Greater);
         assert_eq!(resting.compare(&silent), Ordering::Less);
+        let full = Standing {
+            full: true,
+            ..standing(false, false, None)
+        };
+        assert_eq!(full.compare(&resting), Ordering::Greater);
+        assert_eq!(full.compare(&silent), Ordering::Less);
     }
 }

@@ -109,14 +109,9 @@ fn an_endpoint_may_die_and_come_back_in_the_middle_of_an_output() {
 }
 
 #[test]
-fn an_incompatible_or_full_endpoint_is_passed_over() {
+fn an_incompatible_endpoint_or_one_that_leaves_is_passed_over() {
     for event in [
         LinkEvent::Incompatible("the vocabularies differ".into()),
-        LinkEvent::Load(LoadReport {
-            slots: 2,
-            used: 2,
-            draining: false,
-        }),
         LinkEvent::Load(LoadReport {
             slots: 2,
             used: 0,
@@ -136,6 +131,31 @@ fn an_incompatible_or_full_endpoint_is_passed_over() {
 }
 
 #[test]
+fn a_full_endpoint_is_asked_unless_this_target_has_all_of_it() {
+    let mut rig = Rig::new(config(LookaheadConfig::Fixed(4)), language(), 1.0);
+    rig.connect();
+    rig.link(LinkEvent::Load(LoadReport {
+        slots: 2,
+        used: 2,
+        draining: false,
+    }));
+    let requests: Vec<_> = (1..=4).map(|seed| request(seed, 1.0, 40)).collect();
+    let mut outputs: Vec<_> = requests
+        .iter()
+        .map(|asked| rig.ask(asked.clone()))
+        .collect();
+    for _ in 0..6 {
+        rig.turn();
+    }
+    assert_eq!(rig.endpoint.sessions(), 2);
+    rig.run(&mut outputs);
+    for (request, output) in requests.iter().zip(&outputs) {
+        assert_eq!(output.tokens, plain(request));
+    }
+    rig.assert_idle();
+}
+
+#[test]
 fn an_endpoint_that_gets_room_takes_the_requests_that_run_without_one() {
     let mut rig = Rig::new(config(LookaheadConfig::Fixed(4)), language(), 1.0);
     rig.connect();
@@ -144,12 +164,15 @@ fn an_endpoint_that_gets_room_takes_the_requests_that_run_without_one() {
         used: 2,
         draining: false,
     }));
+    rig.fault = Fault::Refuse;
     let request = request(1, 1.0, 60);
     let mut output = rig.ask(request.clone());
     while output.tokens.len() < 10 {
         rig.turn();
         output.collect();
     }
+    assert_eq!(rig.endpoint.sessions(), 0);
+    rig.fault = Fault::None;
     rig.link(LinkEvent::Load(LoadReport {
         slots: 2,
         used: 1,

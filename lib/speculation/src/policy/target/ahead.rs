@@ -276,8 +276,9 @@ impl AheadStats {
     fn count(&mut self, lookup: &Lookup) {
         match lookup.source {
             Source::Ahead { place } => {
-                self.hits += 1;
-                self.first_hits += u32::from(lookup.first);
+                // Otherwise it is the rest of a window, and the endpoint looks verdicts up.
+                self.hits += u32::from(lookup.expected);
+                self.first_hits += u32::from(lookup.expected && lookup.first);
                 self.places += place.map_or(0, u64::from);
                 self.used += lookup.tokens;
             }
