@@ -232,7 +232,8 @@ pub enum Trees {
     /// Chains only. (`Off` would be a boolean to `kubectl`.)
     #[default]
     Never,
-    /// Where their expected tokens are worth the time of their rows.
+    /// Where their expected tokens are worth the time of their rows. With verification `Rejection`
+    /// only greedy requests have any.
     Auto,
 }
 

@@ -226,7 +226,8 @@ pub enum Delivery {
     /// The target: the endpoint sends what it prepares.
     #[default]
     Push,
-    /// The endpoint.
+    /// The endpoint, which is asked after each verdict: fewer bytes, a round trip more. Only with
+    /// fallback `Auto` or `JustInTime`.
     Pull,
 }
 
