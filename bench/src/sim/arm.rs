@@ -12,5 +12,7 @@ pub(crate) const PAPER_BEST: &str = "SSD, paper's at its best K";
 pub(crate) const OURS: &str = "SSD, ours";
 /// The same, but asked for after verdicts.
 pub(crate) const PULL: &str = "SSD, ours, pull";
+/// The same, with windows that may be trees.
+pub(crate) const TREES: &str = "SSD, ours, trees";
 /// What is fastest, each target with an endpoint of its own.
 pub(crate) const OWN: &str = "best with an own endpoint";

@@ -5,7 +5,7 @@ use std::time::Duration;
 use foretoken_speculation::{
     fallback::{Fallback, Offer, OnMiss, RowWorth},
     fanout::FanOut,
-    message::Delivery,
+    message::{Delivery, TreeBudget},
     policy::{Lookahead, Policy, SsdOptions},
     theory::{self, Ahead, Speculator},
 };
@@ -22,6 +22,8 @@ use super::{
 const BUDGET: u32 = 24;
 /// Most tokens of a window of ours.
 const LONGEST: u32 = 12;
+/// Most proposals of a tree.
+const NODES: u32 = 32;
 /// Tokens of a request that pass before anything is measured.
 const WARM_UP: u64 = 512;
 /// Fewest tokens of a request that are measured.
@@ -84,6 +86,7 @@ impl Case<'_> {
             times: self.times(),
             policy: Policy::Autoregressive,
             on_miss: None,
+            tree: None,
             temperature: 0.0,
             batch: 1,
             lock_step: true,
@@ -158,6 +161,14 @@ impl Case<'_> {
         scenario.round_trip = round_trip;
         scenario.on_miss = Some(self.on_miss(k, batch, round_trip));
         (k, self.batched(scenario, batch))
+    }
+
+    /// Lets windows be trees where that pays.
+    pub(super) fn with_trees(&self, mut scenario: Scenario) -> Scenario {
+        let pass = |nodes| self.verification(nodes, scenario.batch).as_secs_f64();
+        let row = (pass(NODES) - pass(0)) / f64::from(NODES);
+        scenario.tree = Some(TreeBudget::new(NODES, row / pass(0)));
+        scenario
     }
 
     /// What is fastest for one request, ours or plain speculation.

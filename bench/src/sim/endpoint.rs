@@ -19,10 +19,10 @@ use foretoken_speculation::{
     theory,
 };
 
-use self::forks::Forks;
+use self::forks::{Forks, Tail};
 use super::{
     fit::{Leeway, Room},
-    pair::{Context, Pair, Role, VOCAB},
+    pair::{Pair, Role, VOCAB},
     times::{DraftRows, Times},
 };
 
@@ -45,6 +45,8 @@ pub(super) type Answer = (usize, ToTarget);
 struct Session {
     target: usize,
     draft: DraftSession,
+    /// What was fed last.
+    fed: Tail,
     forks: Forks,
     leeway: Leeway,
 }
@@ -146,6 +148,7 @@ impl Endpoint {
             let session = self.sessions.entry(id).or_insert_with(|| Session {
                 target,
                 draft: DraftSession::new(id, VOCAB as u32, max_len),
+                fed: Tail::default(),
                 forks: Forks::default(),
                 leeway: Leeway::default(),
             });
@@ -157,6 +160,8 @@ impl Endpoint {
             }
             let before = session.draft.stats();
             let answer = session.draft.handle(&message);
+            // Contexts are made from tokens anyway.
+            session.draft.take_decided();
             let after = session.draft.stats();
             self.counts.prepared += u64::from(after.prepared - before.prepared);
             self.counts.windows += u64::from(matches!(answer, Some(ToTarget::Window(_))));
@@ -268,9 +273,15 @@ impl Session {
         rows: &mut DraftRows,
         windows_only: bool,
     ) -> Option<ToTarget> {
+        let sequence = self.draft.tokens().to_vec();
         if let Some(work) = self.draft.work() {
             let (keep, fed) = (work.keep, work.tokens.len());
             let (ticket, wants, purpose) = (work.ticket, work.wants, work.purpose);
+            let mut tail = Tail::after(&sequence[..keep]);
+            match work.parents {
+                Some(parents) => tail.grow(work.tokens, parents.iter().copied()),
+                None => tail.grow(work.tokens, (0..).map(|node: u32| node.checked_sub(1))),
+            }
             let follows = purpose == Purpose::Follow && fed < FOLLOW;
             if follows || (windows_only && purpose != Purpose::Window) {
                 return None;
@@ -279,32 +290,24 @@ impl Session {
                 Purpose::Window => rows.token += fed as u32,
                 Purpose::Ahead | Purpose::Follow => rows.glue += fed as u32,
             }
-            let first = match wants {
-                Wants::All => keep,
-                Wants::Last => keep + fed - 1,
-                Wants::None => keep + fed,
+            let wanted = match wants {
+                Wants::All => fed,
+                Wants::Last => 1,
+                Wants::None => 0,
             };
-            let tokens = &self.draft.tokens()[..keep + fed];
-            let mut context = Context::of(&tokens[..first]);
-            let mut logits = Vec::new();
-            for &token in &tokens[first..] {
-                context = context.with(token);
-                pair.append(Role::Draft, context, &mut logits);
-            }
+            let logits = pair.rows(Role::Draft, tail.last(wanted));
             let logits: Vec<&[f32]> = logits.chunks_exact(VOCAB).collect();
+            self.fed = tail;
             return self.draft.stepped(ticket, fed, &logits, scratch);
         }
         if windows_only {
             return None;
         }
-        let trunk = self.draft.tokens().to_vec();
         let work = self.draft.branches()?;
         rows.branch += work.rows() as u32;
         let ticket = work.ticket;
-        let mut logits = Vec::new();
-        for context in self.forks.feed(&trunk, &work) {
-            pair.append(Role::Draft, context, &mut logits);
-        }
+        let contexts = self.forks.feed(&sequence, &self.fed, &work);
+        let logits = pair.rows(Role::Draft, &contexts);
         let logits: Vec<&[f32]> = logits.chunks_exact(VOCAB).collect();
         self.draft.branched(ticket, &logits, scratch)
     }

@@ -45,6 +45,12 @@ pub(super) enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Context(u64);
 
+impl Default for Context {
+    fn default() -> Self {
+        Self::START
+    }
+}
+
 impl Context {
     pub(super) const START: Self = Self(0x6a09_e667_f3bc_c908);
 
@@ -120,8 +126,17 @@ impl Pair {
         f64::from(same) / CONTEXTS as f64
     }
 
+    /// The logits after each context, one row after the other.
+    pub(super) fn rows(&self, role: Role, contexts: &[Context]) -> Vec<f32> {
+        let mut rows = Vec::with_capacity(contexts.len() * VOCAB);
+        for &context in contexts {
+            self.append(role, context, &mut rows);
+        }
+        rows
+    }
+
     /// Appends the logits after `context` to `rows`.
-    pub(super) fn append(&self, role: Role, context: Context, rows: &mut Vec<f32>) {
+    fn append(&self, role: Role, context: Context, rows: &mut Vec<f32>) {
         let state = mix(context.0 ^ 0xbb67_ae85_84ca_a73b);
         let mut twentieth = state % 20;
         let mut kind = 0;

@@ -109,6 +109,8 @@ pub(super) fn published(lab: &Lab) -> anyhow::Result<Vec<Line>> {
             bench.add(arm::PAPER_BEST, (1.0, k), NOTHING, &reference)?;
             let (k, ours) = case.ours_for(1, Duration::ZERO);
             bench.add(arm::OURS, (1.0, k), NOTHING, &ours)?;
+            let trees = case.with_trees(ours);
+            bench.add(arm::TREES, (1.0, k), NOTHING, &trees)?;
             lines.extend(bench.lines);
         }
     }
@@ -133,6 +135,8 @@ pub(super) fn reproduction(lab: &Lab) -> anyhow::Result<Vec<Line>> {
         let published = published.map_or(NOTHING, |(_, speed)| shown(*speed));
         bench.add(arm::PAPER, (x, k), published, &case.reference(k))?;
         bench.add(arm::OURS, (x, k), NOTHING, &case.ours(k))?;
+        let trees = case.with_trees(case.ours(k));
+        bench.add(arm::TREES, (x, k), NOTHING, &trees)?;
     }
     Ok(bench.lines)
 }
@@ -158,6 +162,8 @@ pub(super) fn batches(lab: &Lab) -> anyhow::Result<Vec<Line>> {
         bench.add(arm::PAPER, (x, LOG.k), known(speed), &reference)?;
         let (k, ours) = case.ours_for(batch, Duration::ZERO);
         bench.add(arm::OURS, (x, k), NOTHING, &ours)?;
+        let trees = case.with_trees(ours);
+        bench.add(arm::TREES, (x, k), NOTHING, &trees)?;
     }
     Ok(bench.lines)
 }
@@ -232,6 +238,8 @@ pub(super) fn temperatures(lab: &Lab) -> anyhow::Result<Vec<Line>> {
         let (k, mut ours) = case.ours_for(1, Duration::ZERO);
         ours.temperature = temperature;
         bench.add(arm::OURS, (x, k), NOTHING, &ours)?;
+        let trees = case.with_trees(ours);
+        bench.add(arm::TREES, (x, k), NOTHING, &trees)?;
         let mut speculative = case.speculative(LOG.speculative_k);
         speculative.temperature = temperature;
         bench.add(

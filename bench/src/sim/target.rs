@@ -7,7 +7,7 @@ use foretoken_speculation::{
     control::{Acceptance, Pace},
     fallback::Fallback,
     linger::{Linger, Wait},
-    message::{ToDraft, ToTarget},
+    message::{ToDraft, ToTarget, TreeBudget},
     policy::{
         Patience,
         target::{Input, Next, TargetConfig, TargetSession, Verified},
@@ -33,6 +33,8 @@ struct Row {
     sampler: Sampler,
     /// Rows of its part of the pass under way.
     rows: u32,
+    /// Proposals in turn that the pass decided upon: those accepted, and one more if there was one.
+    tried: u32,
     /// What the pass decided.
     tokens: Vec<TokenId>,
 }
@@ -54,6 +56,7 @@ pub(super) struct Target {
     /// Passes begin when all requests can take part in them; otherwise as soon as one can.
     lock_step: bool,
     on_miss: Option<Fallback>,
+    tree: Option<TreeBudget>,
     /// Whether verdicts wait for more of what was drafted for them.
     linger: Linger,
     waiting: Option<Waiting>,
@@ -120,6 +123,7 @@ impl Target {
                 sampler: Sampler::new(sampling.clone(), Seed(id), &tokens, PROMPT)?,
                 session: TargetSession::new(config, tokens),
                 rows: 0,
+                tried: 0,
                 tokens: Vec::new(),
             })
         };
@@ -127,6 +131,7 @@ impl Target {
             rows: ids.map(row).collect::<anyhow::Result<_>>()?,
             lock_step: scenario.lock_step,
             on_miss: scenario.on_miss,
+            tree: scenario.tree,
             linger: Linger::default(),
             waiting: None,
             acceptance: Acceptance::default(),
@@ -185,25 +190,22 @@ impl Target {
     /// Ends the pass: decides.
     pub(super) fn decide(&mut self, now: Duration, pair: &Pair, scratch: &mut Scratch) {
         self.decided_at = Some(now);
-        let mut logits = Vec::new();
         for row in self.rows.iter_mut().filter(|row| row.rows > 0) {
-            let mut context = Context::of(row.session.tokens());
+            let root = Context::of(row.session.tokens());
             let Next::Verify(proposals) = row.session.next(now) else {
                 continue;
             };
-            // Trees are never asked for.
-            let window = proposals.tokens();
-            logits.clear();
-            pair.append(Role::Target, context, &mut logits);
-            for &token in window {
-                context = context.with(token);
-                pair.append(Role::Target, context, &mut logits);
+            let mut contexts = vec![root];
+            for (node, &token) in (1..).zip(proposals.tokens()) {
+                contexts.push(contexts[proposals.parent(node) as usize].with(token));
             }
-            let verdict = verify::coupled_chain(&mut row.sampler, scratch, window, |i| {
-                &logits[i * VOCAB..(i + 1) * VOCAB]
+            let logits = pair.rows(Role::Target, &contexts);
+            let verdict = verify::coupled_tree(&mut row.sampler, scratch, proposals, |node| {
+                &logits[node as usize * VOCAB..][..VOCAB]
             });
-            row.tokens.clear();
-            row.tokens.extend_from_slice(&window[..verdict.accepted]);
+            row.tokens = proposals.spelled(verdict.node);
+            let more = proposals.children(verdict.node).next().is_some();
+            row.tried = row.tokens.len() as u32 + u32::from(more);
             row.tokens.push(verdict.decided);
         }
     }
@@ -260,7 +262,7 @@ impl Target {
         let mut messages = Vec::new();
         for row in self.rows.iter_mut().filter(|row| row.rows > 0) {
             let accepted = row.tokens.len() as u32 - 1;
-            self.acceptance.observe(row.rows - 1, accepted);
+            self.acceptance.observe(row.tried, accepted);
             let before = row.session.stats().ahead;
             let effects = row.session.handle(
                 now,
@@ -268,6 +270,7 @@ impl Target {
                     tokens: &row.tokens,
                     accepted,
                     fallback: self.on_miss,
+                    tree: self.tree,
                     ..Verified::default()
                 }),
             );

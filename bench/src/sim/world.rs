@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use foretoken_speculation::{
     fallback::Fallback,
-    message::{Delivery, ToDraft, ToTarget},
+    message::{Delivery, ToDraft, ToTarget, TreeBudget},
     policy::Policy,
     sampling::{SamplingParams, Scratch},
 };
@@ -26,6 +26,8 @@ pub(super) struct Scenario {
     pub(super) policy: Policy,
     /// What follows a miss, where the policy leaves that open.
     pub(super) on_miss: Option<Fallback>,
+    /// Whether windows may be trees, and what there is for them.
+    pub(super) tree: Option<TreeBudget>,
     pub(super) temperature: f32,
     /// Requests at once, per target.
     pub(super) batch: usize,

@@ -2,7 +2,10 @@
 
 use std::time::Instant;
 
-use foretoken_engine::{batch::SeqId, runner::PAGE_TOKENS};
+use foretoken_engine::{
+    batch::{Engine, SeqId},
+    runner::PAGE_TOKENS,
+};
 use foretoken_protocol::link::LinkId;
 use foretoken_speculation::{
     Round, SessionId,
@@ -49,6 +52,15 @@ pub(super) struct Session {
 }
 
 impl Session {
+    /// Keeps what the engine has read of the tree that a verdict went through.
+    fn join_decided(&mut self, engine: &mut Engine) {
+        if let Some(nodes) = self.draft.take_decided()
+            && let Err(error) = engine.accept_path(self.seq, &nodes)
+        {
+            tracing::error!(%error, "a tree had no such nodes");
+        }
+    }
+
     /// Notes what a verdict says of its target's times.
     fn hear_verdict(&mut self, outcome: &Outcome, timing: &mut Timing, now: Instant) {
         self.verification.end(now, outcome, timing);
@@ -112,6 +124,7 @@ impl<O: Outlet> Worker<O> {
                 .evict("the sequence is too long for the draft model"),
             message => session.draft.handle(message),
         };
+        session.join_decided(&mut self.engine);
         if let Some(ToTarget::Window(window)) = &answer {
             session.verification.begin(self.now, window.proposals.len());
         }

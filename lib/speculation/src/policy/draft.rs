@@ -23,11 +23,12 @@ mod follow;
 mod forks;
 mod planners;
 mod second;
+mod tail;
 mod work;
 
 use alloc::{string::ToString, vec::Vec};
 
-use self::{build::Build, second::nothing_drawn, work::Flight};
+use self::{build::Build, second::nothing_drawn, tail::Tail, work::Flight};
 pub use self::{
     build::{BuildId, MAX_TAIL},
     forks::{BranchWork, ForkFeed},
@@ -185,6 +186,8 @@ pub struct DraftSession {
     choices: Option<Choices>,
     /// Tokens whose KV the engine holds.
     fed: usize,
+    /// What it holds behind them.
+    tail: Tail,
     flight: Option<Flight>,
     tickets: u64,
     build: Build,
@@ -207,6 +210,7 @@ impl DraftSession {
             tree: None,
             choices: None,
             fed: 0,
+            tail: Tail::Idle,
             flight: None,
             tickets: 0,
             build: Build::new(),

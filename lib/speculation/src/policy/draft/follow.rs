@@ -9,6 +9,7 @@ use alloc::{
 use super::{
     Binding, Choices, DraftSession, Job, Wish,
     build::{MAX_TAIL, Order},
+    tail::Tail,
 };
 use crate::{
     Epoch, Proposals, Round, TokenId,
@@ -46,6 +47,7 @@ impl DraftSession {
         };
         self.build.clear();
         self.tree = None;
+        self.tail = Tail::Idle;
         self.choices = None;
         self.binding = None;
         self.replace(&open.tokens);
@@ -166,7 +168,7 @@ impl DraftSession {
                 .starts_with(accepted)
                 .then_some(accepted.len() as u32),
         };
-        self.tree = None;
+        self.tail.decide(self.tree.take().as_ref(), accepted);
         if let (Some(accepted), Some(&token)) = (node, outcome.tokens.last()) {
             let key = OutcomeKey { accepted, token };
             // All of a window is lowered alike.
@@ -393,6 +395,7 @@ impl DraftSession {
             self.binding = None;
             self.tokens.clear();
             self.tree = None;
+            self.tail = Tail::Idle;
             self.choices = None;
             self.decided = 0;
             self.fed = 0;

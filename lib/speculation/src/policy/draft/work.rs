@@ -1,6 +1,8 @@
 //! What a session wants its driver to feed, and what becomes of the logits.
 
-use super::{DraftSession, build::BuildId, forks::BranchWork, planners::Planners};
+use alloc::vec::Vec;
+
+use super::{DraftSession, build::BuildId, forks::BranchWork, planners::Planners, tail::Tail};
 use crate::{
     TokenId,
     fanout::Guess,
@@ -20,7 +22,8 @@ pub struct Work<'a> {
     /// Then feed these, or as many of the first of them as fit. Never empty.
     pub tokens: &'a [TokenId],
     /// If they are a tree: their parents among them, to be fed as nodes of a tail, all in one step;
-    /// `None` is the last token kept. The tail is there until the next work, which truncates it.
+    /// `None` is the last token kept. The tail is there until the next work, which truncates it;
+    /// before that, see [`DraftSession::take_decided`].
     pub parents: Option<&'a [Option<u32>]>,
     /// Rows whose logits are needed, if all tokens are fed in this step.
     pub wants: Wants,
@@ -158,6 +161,22 @@ impl DraftSession {
         })
     }
 
+    /// Nodes of the tail behind the engine's sequence that a verdict has decided, each a child of the
+    /// one before, if there are any: to be asked for after each message. Whoever takes them has to
+    /// make them part of that sequence at once; otherwise their tokens are fed again.
+    pub fn take_decided(&mut self) -> Option<Vec<u32>> {
+        match core::mem::take(&mut self.tail) {
+            Tail::Decided(nodes) => {
+                self.fed += nodes.len();
+                Some(nodes)
+            }
+            other => {
+                self.tail = other;
+                None
+            }
+        }
+    }
+
     /// Reports that the engine fed the first `fed` tokens of the work with this ticket. `logits`
     /// are the rows that were wanted, none if not all tokens were fed; they are used if nothing
     /// changed since. Returns the window, once it is complete.
@@ -214,6 +233,9 @@ impl DraftSession {
                 if current.is_some_and(|(_, window)| logits.len() == window + 1) {
                     align(&mut binding.sampler, &self.tokens, self.decided);
                     self.build.glued(logits, &mut binding.sampler, scratch);
+                    if self.tree.is_some() {
+                        self.tail = Tail::Glued;
+                    }
                 } else if current.is_some() {
                     self.drop_branches();
                 }
@@ -312,6 +334,9 @@ impl DraftSession {
     /// Notes a step that is about to be made.
     fn take_off(&mut self, keep: usize, end: usize, aim: Aim) -> Ticket {
         self.tickets += 1;
+        if !matches!(aim, Aim::Branches(_)) {
+            self.tail = Tail::Idle;
+        }
         let ticket = Ticket(self.tickets);
         self.flight = Some(Flight {
             ticket,

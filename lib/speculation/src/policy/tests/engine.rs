@@ -44,6 +44,13 @@ pub(super) struct ToyStep {
 impl ToyEngine {
     /// Does what a session wants, the prompt by chunks.
     pub(super) fn step(&mut self, draft: &mut DraftSession, chunk: usize) -> Option<ToyStep> {
+        if let Some(nodes) = draft.take_decided() {
+            for &node in &nodes {
+                self.trunk.push(self.tail[node as usize].0);
+            }
+            assert!(draft.decided().starts_with(&self.trunk), "they were not");
+            self.tail.clear();
+        }
         if let Some(work) = draft.work() {
             assert!(work.keep <= self.trunk.len(), "keeps KV never written");
             self.trunk.truncate(work.keep);
