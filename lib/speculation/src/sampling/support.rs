@@ -217,6 +217,9 @@ pub(super) fn likeliest(logits: &[f32], n: usize, keys: &mut Vec<u64>) {
 
 /// Fills `keys` with those of the `n` likeliest tokens at `floor` or above, in any order.
 fn collect_likeliest(logits: &[f32], n: usize, scale: Scale, floor: f32, keys: &mut Vec<u64>) {
+    if (1..=FEW).contains(&n) {
+        return keep_likeliest(logits, n, scale, floor, keys);
+    }
     for reach in REACHES {
         collect_above(logits, scale, reach.max(floor), keys);
         if keys.len() >= n || reach <= floor {
@@ -228,6 +231,33 @@ fn collect_likeliest(logits: &[f32], n: usize, scale: Scale, floor: f32, keys: &
     } else if n < keys.len() {
         keys.select_nth_unstable_by(n - 1, |a, b| b.cmp(a));
         keys.truncate(n);
+    }
+}
+
+/// The same in one pass, likeliest first: what is not among the best so far is passed over, which
+/// soon holds for whole blocks.
+fn keep_likeliest(logits: &[f32], n: usize, scale: Scale, floor: f32, keys: &mut Vec<u64>) {
+    keys.clear();
+    let everything = floor == f32::NEG_INFINITY;
+    // What the next one has to exceed: of equal ones the first is kept.
+    let mut bar = None;
+    for (index, block) in logits.chunks(BLOCK).enumerate() {
+        if bar.is_some_and(|bar| argmax::maximum(block) <= bar) {
+            continue;
+        }
+        for (offset, &logit) in block.iter().enumerate() {
+            let passed_over = bar.is_some_and(|bar| logit <= bar || logit.is_nan());
+            if passed_over || !(everything || scale.of(logit) >= floor) {
+                continue;
+            }
+            let key = key(logit, index * BLOCK + offset);
+            let place = keys.partition_point(|&kept| kept > key);
+            keys.truncate(n - 1);
+            keys.insert(place, key);
+            if keys.len() == n {
+                bar = keys.last().map(|&last| self::logit(last));
+            }
+        }
     }
 }
 
