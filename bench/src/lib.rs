@@ -24,6 +24,7 @@ pub mod ssd;
 pub mod stack;
 pub mod stats;
 pub mod target;
+pub mod trees;
 pub mod verify;
 
 use std::path::PathBuf;
@@ -50,6 +51,8 @@ enum What {
     Ssd(ssd::SsdArgs),
     /// SSD on a simulated pair with an accelerator's times, and a longer link
     Distant(distant::DistantArgs),
+    /// Windows that may be trees beside windows that are chains
+    Trees(trees::TreesArgs),
     /// Several simulated targets on one endpoint, beside private ones
     Sharing(sharing::SharingArgs),
     /// 1 to 16 streams at once: adaptive speculation beside plain decoding
@@ -74,6 +77,7 @@ pub async fn run(args: &BenchArgs) -> anyhow::Result<()> {
         What::Decode(decode) => decode::run(decode, binary, models, results).await,
         What::Ssd(ssd) => ssd::run(ssd, binary, models, results).await,
         What::Distant(distant) => distant::run(distant, binary, results).await,
+        What::Trees(trees) => trees::run(trees, binary, models, results).await,
         What::Sharing(sharing) => sharing::run(sharing, binary, results).await,
         What::Batch(batch) => batch::run(batch, binary, models, results).await,
         What::Verify(verify) => verify::run(verify, results),

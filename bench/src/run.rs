@@ -250,6 +250,17 @@ impl Tally {
         self.draft.mean("foretoken_build_outcomes", "")
     }
 
+    /// Share of the rounds whose window was a tree.
+    pub fn tree_share(&self) -> f64 {
+        self.target.sum("foretoken_tree_windows_total", "") / self.rounds()
+    }
+
+    /// Tokens of a window that was a tree.
+    pub fn tree_size(&self) -> f64 {
+        let trees = self.target.sum("foretoken_tree_windows_total", "");
+        self.target.sum("foretoken_tree_nodes_total", "") / trees.max(1.0)
+    }
+
     /// Rounds, with those of a warm-up request like the others for each of `measurements`.
     pub fn all_rounds(&self, measurements: usize) -> f64 {
         let warm_up = measurements as f64 / self.answers.max(1) as f64;

@@ -229,18 +229,8 @@ fn after_a_tree_entries_are_what_decoding_each_path_gives_and_leave_no_page() {
     let prompts = [(A, 1, prompt(20)), (B, 2, prompt(16))];
     for (link, session, tokens) in &prompts {
         rig.tell(*link, open_ahead(*session, tokens.clone()));
-        let ToDraft::Outcome(outcome) = verifying(*session, 0, tokens.len(), &[TokenId(7)], &[])
-        else {
-            panic!("it is an outcome")
-        };
-        rig.tell(
-            *link,
-            ToDraft::Outcome(Outcome {
-                verifying: Some(tree.clone()),
-                tree: Some(TreeBudget::new(12, 0.0)),
-                ..outcome
-            }),
-        );
+        let verdict = verifying(*session, 0, tokens.len(), &[TokenId(7)], &[]);
+        rig.tell(*link, with_tree(verdict, &tree));
     }
     let (steps, sent) = rig.settle();
     assert!(steps <= 4 + K as usize, "{steps} steps");
@@ -268,6 +258,12 @@ fn after_a_tree_entries_are_what_decoding_each_path_gives_and_leave_no_page() {
     }
     assert!(sides > 0, "second choices cost nothing");
     assert_eq!(branch_pages(&rig), 0, "a build that is over holds no fork");
+    // What was read of the tree is kept: the next one is read at once, and branches follow.
+    let base = prompts[1].2.len() + 1;
+    let emitted = [5, 33, 9, 60].map(TokenId);
+    let verdict = verifying(2, 1, base, &emitted, &[]);
+    rig.tell(B, with_tree(verdict, &tree));
+    assert_eq!(rig.settle().0, 1 + K as usize);
     // A verdict down the second child: what was drafted for it is followed.
     let base = prompts[0].2.len() + 1;
     let emitted = [TokenId(9), TokenId(60)];
@@ -278,6 +274,18 @@ fn after_a_tree_entries_are_what_decoding_each_path_gives_and_leave_no_page() {
     assert_eq!(windows(&sent)[0].1.proposals.tokens(), expected);
     rig.worker.close_where(|_| true);
     rig.assert_idle();
+}
+
+/// The same verdict, after which `tree` is verified.
+fn with_tree(verdict: ToDraft, tree: &Proposals) -> ToDraft {
+    let ToDraft::Outcome(outcome) = verdict else {
+        panic!("it is an outcome")
+    };
+    ToDraft::Outcome(Outcome {
+        verifying: Some(tree.clone()),
+        tree: Some(TreeBudget::new(12, 0.0)),
+        ..outcome
+    })
 }
 
 /// Frames with columns of a build, and the columns in each, as they are sent after every step.

@@ -1,0 +1,192 @@
+//! What windows that may be trees bring: second choices beside a chain, where their rows are worth it.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::{
+    distant::{self, DraftArgs},
+    prompts::{Class, simulated},
+    report::Report,
+    run::{self, Arm, PLAIN, POLICIES, Reference, Tally, Work},
+    stack::{Setup, Stack},
+    stats::{Summary, arm_order},
+};
+
+/// What to measure.
+#[derive(Clone, Debug, clap::Args)]
+pub struct TreesArgs {
+    /// Temperatures.
+    #[arg(long, value_delimiter = ',', default_value = "0,1")]
+    pub temperatures: Vec<f32>,
+    /// Lookahead of the shipped pair.
+    #[arg(long, default_value_t = 4)]
+    pub lookahead: u32,
+    /// Lookahead of the simulated pair.
+    #[arg(long, default_value_t = 5)]
+    pub distant_lookahead: u32,
+    /// Fractions of contexts in which a simulated draft agrees with its target.
+    #[arg(long, value_delimiter = ',', default_value = "0.75,0.9")]
+    pub agreements: Vec<f64>,
+    /// Of the others, the fraction in which the target's choice is among the draft's next three.
+    #[arg(long, default_value_t = 0.85)]
+    pub near: f64,
+    /// Rounds; each measures every arm once on all prompts.
+    #[arg(long, default_value_t = 5)]
+    pub rounds: usize,
+    /// Prompts of each kind for the shipped pair; the simulated one has a quarter of them.
+    #[arg(long, default_value_t = 12)]
+    pub prompts: usize,
+}
+
+const TOKENS: u32 = 128;
+
+/// Measures and publishes `trees`.
+pub async fn run(
+    args: &TreesArgs,
+    binary: PathBuf,
+    models: &Path,
+    results: &Path,
+) -> anyhow::Result<()> {
+    let mut report = report(args);
+    let mut data = Vec::new();
+    let prompts: Vec<_> = (0..args.prompts.div_ceil(4)).map(simulated).collect();
+    for &agreement in &args.agreements {
+        let near = args.near;
+        let draft = DraftArgs { agreement, near }.simulated(1);
+        let setup = Setup::simulated(binary.clone(), &distant::target(), &draft);
+        let name = format!("simulated, agreement {agreement}");
+        let pair = Pair::start(&name, args.distant_lookahead, &setup).await?;
+        data.extend(pair.compare(args, &prompts, &mut report).await?);
+    }
+    let near = Setup::apart(binary, models, "bf16");
+    for class in [Class::Gsm8k, Class::Bible] {
+        let prompts = class.load(&models.join("target"), args.prompts)?;
+        let pair = Pair::start(class.name(), args.lookahead, &near).await?;
+        data.extend(pair.compare(args, &prompts, &mut report).await?);
+    }
+    report.data = json!(data);
+    report.publish(results)
+}
+
+fn report(args: &TreesArgs) -> Report {
+    Report::new(
+        "trees",
+        format!(
+            "Targets whose `trees` is `Off` and `Auto`, both with the same kind of draft: a simulated pair (20 ms a \
+             verification whatever its rows, a draft of 2.4 ms a step) and the shipped one (bf16 target and draft on a \
+             core each), separate processes, one request of {TOKENS} tokens at a time. Medians of {} interleaved \
+             rounds; every arm's tokens are checked to equal plain decoding's. A tree's size is its tokens.",
+            args.rounds
+        ),
+        &[
+            "prompts",
+            "T",
+            "arm",
+            "chains tok/s",
+            "trees tok/s",
+            "trees/chains (lowest to highest)",
+            "tokens a round",
+            "hit rate",
+            "windows that are trees",
+            "tokens of each",
+        ],
+    )
+}
+
+/// The same services without trees and with them.
+struct Pair {
+    name: String,
+    lookahead: u32,
+    stacks: [Stack; 2],
+}
+
+/// An arm without trees and with them.
+#[derive(Default)]
+struct Cell {
+    rates: [Vec<f64>; 2],
+    tallies: [Tally; 2],
+}
+
+impl Pair {
+    async fn start(name: &str, lookahead: u32, setup: &Setup) -> anyhow::Result<Self> {
+        let with = |trees: &str| {
+            let mut setup = setup.clone();
+            setup.service["trees"] = json!(trees);
+            setup
+        };
+        Ok(Self {
+            name: name.to_owned(),
+            lookahead,
+            stacks: [with("Off").start().await?, with("Auto").start().await?],
+        })
+    }
+
+    async fn compare(
+        &self,
+        args: &TreesArgs,
+        prompts: &[Vec<u32>],
+        report: &mut Report,
+    ) -> anyhow::Result<Vec<Value>> {
+        let mut data = Vec::new();
+        for &temperature in &args.temperatures {
+            let work = Work {
+                prompts,
+                tokens: TOKENS,
+                temperature,
+            };
+            let mut reference = Reference::default();
+            run::measure(&self.stacks[0], &PLAIN, &work, &mut reference).await?;
+            let arms = POLICIES.map(|policy| Arm::of(policy, self.lookahead));
+            let mut cells = POLICIES.map(|_| Cell::default());
+            for round in 0..args.rounds {
+                for place in arm_order(arms.len() * self.stacks.len(), round) {
+                    let (arm, side) = (place / self.stacks.len(), place % self.stacks.len());
+                    let stack = &self.stacks[side];
+                    let tally = run::measure(stack, &arms[arm], &work, &mut reference).await?;
+                    cells[arm].rates[side].push(tally.rate());
+                    cells[arm].tallies[side].add(&tally);
+                }
+            }
+            for (arm, cell) in arms.iter().zip(&cells) {
+                data.extend(cell.publish(&self.name, temperature, arm, report));
+            }
+        }
+        Ok(data)
+    }
+}
+
+impl Cell {
+    fn publish(
+        &self,
+        prompts: &str,
+        temperature: f32,
+        arm: &Arm,
+        report: &mut Report,
+    ) -> Option<Value> {
+        let [chains, trees] = &self.tallies;
+        let rates = [Summary::of(&self.rates[0])?, Summary::of(&self.rates[1])?];
+        let ratio = Summary::ratio(&self.rates[1], &self.rates[0])?;
+        let both = |figure: fn(&Tally) -> f64, digits: usize| {
+            format!("{:.digits$}, {:.digits$}", figure(chains), figure(trees))
+        };
+        report.row([
+            prompts.to_owned(),
+            format!("{temperature:.0}"),
+            arm.name(),
+            format!("{:.1}", rates[0].median),
+            format!("{:.1}", rates[1].median),
+            ratio.span(),
+            both(Tally::tokens_per_round, 2),
+            both(|tally| tally.hit_rate(true), 3),
+            format!("{:.0} %", 100.0 * trees.tree_share()),
+            format!("{:.1}", trees.tree_size()),
+        ]);
+        Some(
+            json!({"prompts": prompts, "temperature": temperature, "arm": arm.name(),
+            "chains": {"tok_s": rates[0], "means": chains.json()},
+            "trees": {"tok_s": rates[1], "means": trees.json(), "share": trees.tree_share(), "size": trees.tree_size()},
+            "trees_over_chains": ratio}),
+        )
+    }
+}
