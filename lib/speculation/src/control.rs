@@ -36,6 +36,7 @@ mod probe;
 mod rest;
 mod rounds;
 mod table;
+mod trees;
 mod trial;
 
 use core::time::Duration;
@@ -319,16 +320,6 @@ impl Controller {
     /// soon. Every second one may, since sessions may be too short to settle at all.
     pub fn postpone_probe(&mut self) -> bool {
         self.probe.postpone()
-    }
-
-    /// What a further row of a session adds to the time of a round, as a share of the time of a
-    /// round without proposals: on average over `nodes` rows in each session of `load`, whose
-    /// windows have `lookahead` tokens.
-    pub fn row_cost(&self, nodes: u32, lookahead: u32, load: Load) -> f64 {
-        let bare = self.step_seconds(0, load);
-        let full = self.step_seconds(nodes, load);
-        let round = bare + self.answer_seconds(lookahead);
-        ((full - bare) / (round * f64::from(nodes.max(1)))).max(0.0)
     }
 
     /// Expected tokens per second and session with lookahead `k` under `load`.

@@ -162,7 +162,7 @@ impl TreeBudget {
     /// A budget of up to `nodes` proposals, each of which costs this share of a round without any.
     pub fn new(nodes: u32, row_cost: f64) -> Self {
         // A number that is none becomes 0, a large one stays large: trees then never pay.
-        let row_cost = (row_cost * ROW_COST_UNIT) as u32;
+        let row_cost = libm::round(row_cost * ROW_COST_UNIT) as u32;
         Self { nodes, row_cost }
     }
 

@@ -195,8 +195,7 @@ impl Endpoints {
         let (Trees { nodes, load }, link) = trees.zip(request.link)?;
         let learned = self.learned(request.cohort(link))?;
         let lookahead = request.policy.lookahead(suggested);
-        let row_cost = learned.controller.row_cost(nodes, lookahead, load);
-        Some(TreeBudget::new(nodes, row_cost))
+        Some(learned.controller.tree_budget(nodes, lookahead, load))
     }
 
     /// Whether no lookahead pays for this cohort, as far as is known.
