@@ -59,7 +59,7 @@ fuzz:
 
 bench:
 	cargo build --release --locked -p foretoken
-	for what in verify protocol decode ssd distant sharing batch router sim plots; do \
+	for what in verify protocol decode ssd distant trees sharing batch router sim plots; do \
 		$(CARGO_TARGET_DIR)/release/foretoken bench $$what || exit 1; \
 	done
 

@@ -127,7 +127,7 @@ mod tests {
         run(&args, results).expect("plots");
         for (name, words) in [
             ("sim-published", ["published", "HumanEval"]),
-            ("sim-lookahead", ["SSD, ours", "lookahead K"]),
+            ("sim-lookahead", ["SSD, ours, trees", "lookahead K"]),
             ("sim-batch", ["Speculative", "requests at once"]),
             ("sim-network", ["pull", "round trip in ms"]),
             ("sim-sharing", ["8 endpoints", "targets"]),

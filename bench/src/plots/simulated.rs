@@ -55,6 +55,7 @@ fn published(lines: &[sim::Line]) -> Plot {
             },
             simulated(arm::PAPER, "SSD as published"),
             simulated(arm::OURS, "SSD, ours"),
+            simulated(arm::TREES, "SSD, ours, trees"),
             simulated(arm::SPECULATIVE, "Speculative (given)"),
             simulated(arm::PLAIN, "plain (given)"),
         ],
@@ -91,9 +92,8 @@ fn rings(lines: &[sim::Line], name: &str, share: impl Fn(&sim::Line) -> f64) -> 
 }
 
 fn lookahead(lines: &[sim::Line]) -> Plot {
-    let mut drawn = arms(lines, &[arm::SPECULATIVE, arm::PAPER, arm::OURS], |line| {
-        line.speed
-    });
+    let names = [arm::SPECULATIVE, arm::PAPER, arm::OURS, arm::TREES];
+    let mut drawn = arms(lines, &names, |line| line.speed);
     drawn.push(rings(lines, "SSD, reproduction", |_| 1.0));
     Plot::Chart(Chart {
         title: "32B/0.6B at the reproduction's times: the price of a long window".to_owned(),
@@ -106,7 +106,13 @@ fn lookahead(lines: &[sim::Line]) -> Plot {
 }
 
 fn batch(lines: &[sim::Line]) -> Plot {
-    let names = [arm::PLAIN, arm::SPECULATIVE, arm::PAPER, arm::OURS];
+    let names = [
+        arm::PLAIN,
+        arm::SPECULATIVE,
+        arm::PAPER,
+        arm::OURS,
+        arm::TREES,
+    ];
     let mut drawn = arms(lines, &names, |line| line.speed / line.x);
     drawn.push(rings(lines, "SSD, authors' log", |line| line.x));
     Plot::Chart(Chart {

@@ -51,6 +51,7 @@ fn the_committed_results_are_what_the_state_machines_do_today() {
     let (_, ours) = case.ours_for(1, Duration::ZERO);
     for (arm, scenario) in [
         (super::arm::PAPER, case.reference(setting.k)),
+        (super::arm::TREES, case.with_trees(ours.clone())),
         (super::arm::OURS, ours),
     ] {
         let speed = scenario.run().expect("it runs").speed();
@@ -105,4 +106,22 @@ fn targets_that_share_an_endpoint_are_served_alike() {
     assert!(figures.fairness() > 0.98, "{:?}", figures.speeds);
     let alone = case.shared(case.ours(6), 1, 1).run().expect("it runs");
     assert!(figures.speed() > 2.5 * alone.speed());
+}
+
+#[test]
+fn trees_are_worth_a_tenth_of_the_papers_speed_for_every_pair_and_dataset() {
+    let lines = committed();
+    let published = || lines.iter().filter(|line| line.experiment == "published");
+    let mut cells = 0;
+    for trees in published().filter(|line| line.arm == super::arm::TREES) {
+        let of = |arm: &str| {
+            let same = published().find(|line| line.case == trees.case && line.arm == arm);
+            trees.speed / same.expect("it was simulated").speed
+        };
+        let (over_paper, over_chains) = (of(super::arm::PAPER), of(super::arm::OURS));
+        assert!(over_paper > 1.10, "{}: {over_paper}", trees.case);
+        assert!(over_chains > 1.02, "{}: {over_chains}", trees.case);
+        cells += 1;
+    }
+    assert_eq!(cells, 8);
 }
