@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use foretoken_speculation::{
+    control::{AnswerTime, ControlConfig, Controller, Load},
     fallback::{Fallback, Offer, OnMiss, RowWorth},
     fanout::FanOut,
-    message::{Delivery, TreeBudget},
+    message::Delivery,
     policy::{Lookahead, Policy, SsdOptions},
     theory::{self, Ahead, Speculator},
 };
@@ -165,9 +166,14 @@ impl Case<'_> {
 
     /// Lets windows be trees where that pays.
     pub(super) fn with_trees(&self, mut scenario: Scenario) -> Scenario {
-        let pass = |nodes| self.verification(nodes, scenario.batch).as_secs_f64();
-        let row = (pass(NODES) - pass(0)) / f64::from(NODES);
-        scenario.tree = Some(TreeBudget::new(NODES, row / pass(0)));
+        let answers = AnswerTime::new(Duration::ZERO, Duration::ZERO);
+        let controller = Controller::new(ControlConfig::default(), self.times().target, answers);
+        let load = Load {
+            sessions: scenario.batch as u32,
+            other_rows: 0,
+        };
+        let lookahead = scenario.policy.lookahead(0);
+        scenario.tree = Some(controller.tree_budget(NODES, lookahead, load));
         scenario
     }
 

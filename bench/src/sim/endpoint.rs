@@ -273,15 +273,9 @@ impl Session {
         rows: &mut DraftRows,
         windows_only: bool,
     ) -> Option<ToTarget> {
-        let sequence = self.draft.tokens().to_vec();
         if let Some(work) = self.draft.work() {
             let (keep, fed) = (work.keep, work.tokens.len());
             let (ticket, wants, purpose) = (work.ticket, work.wants, work.purpose);
-            let mut tail = Tail::after(&sequence[..keep]);
-            match work.parents {
-                Some(parents) => tail.grow(work.tokens, parents.iter().copied()),
-                None => tail.grow(work.tokens, (0..).map(|node: u32| node.checked_sub(1))),
-            }
             let follows = purpose == Purpose::Follow && fed < FOLLOW;
             if follows || (windows_only && purpose != Purpose::Window) {
                 return None;
@@ -290,6 +284,10 @@ impl Session {
                 Purpose::Window => rows.token += fed as u32,
                 Purpose::Ahead | Purpose::Follow => rows.glue += fed as u32,
             }
+            let (tokens, parents) = (work.tokens.to_vec(), work.parents.map(<[_]>::to_vec));
+            let chain = || (0..fed as u32).map(|node| node.checked_sub(1)).collect();
+            let mut tail = Tail::after(&self.draft.tokens()[..keep]);
+            tail.grow(&tokens, parents.unwrap_or_else(chain));
             let wanted = match wants {
                 Wants::All => fed,
                 Wants::Last => 1,
@@ -303,6 +301,7 @@ impl Session {
         if windows_only {
             return None;
         }
+        let sequence = self.draft.tokens().to_vec();
         let work = self.draft.branches()?;
         rows.branch += work.rows() as u32;
         let ticket = work.ticket;

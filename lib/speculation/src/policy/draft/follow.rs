@@ -168,7 +168,7 @@ impl DraftSession {
                 .starts_with(accepted)
                 .then_some(accepted.len() as u32),
         };
-        self.tail.decide(self.tree.take().as_ref(), accepted);
+        self.tail.decide(self.tree.take().as_ref(), node);
         if let (Some(accepted), Some(&token)) = (node, outcome.tokens.last()) {
             let key = OutcomeKey { accepted, token };
             // All of a window is lowered alike.

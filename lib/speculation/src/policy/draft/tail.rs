@@ -2,10 +2,10 @@
 
 use alloc::vec::Vec;
 
-use crate::{Proposals, TokenId};
+use crate::Proposals;
 
 /// What the tail of the engine's sequence is good for.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(super) enum Tail {
     /// Nothing: there is none, or what it holds is over.
     #[default]
@@ -17,13 +17,13 @@ pub(super) enum Tail {
 }
 
 impl Tail {
-    /// After a verdict that accepted these tokens.
-    pub(super) fn decide(&mut self, tree: Option<&Proposals>, accepted: &[TokenId]) {
+    /// After a verdict that went through the tree as far as `node`. Without one it went elsewhere, but
+    /// the first node of the tail was decided before.
+    pub(super) fn decide(&mut self, tree: Option<&Proposals>, node: Option<u32>) {
         *self = match (&self, tree) {
             (Self::Glued, Some(tree)) => {
-                // Whatever was accepted, the first node was decided before.
-                let node = tree.find(accepted).unwrap_or(0);
-                Self::Decided([0].into_iter().chain(tree.path(node)).collect())
+                let path = tree.path(node.unwrap_or(0));
+                Self::Decided([0].into_iter().chain(path).collect())
             }
             _ => Self::Idle,
         };

@@ -165,16 +165,13 @@ impl DraftSession {
     /// one before, if there are any: to be asked for after each message. Whoever takes them has to
     /// make them part of that sequence at once; otherwise their tokens are fed again.
     pub fn take_decided(&mut self) -> Option<Vec<u32>> {
-        match core::mem::take(&mut self.tail) {
-            Tail::Decided(nodes) => {
-                self.fed += nodes.len();
-                Some(nodes)
-            }
-            other => {
-                self.tail = other;
-                None
-            }
-        }
+        let Tail::Decided(nodes) = &mut self.tail else {
+            return None;
+        };
+        let nodes = core::mem::take(nodes);
+        self.tail = Tail::Idle;
+        self.fed += nodes.len();
+        Some(nodes)
     }
 
     /// Reports that the engine fed the first `fed` tokens of the work with this ticket. `logits`
