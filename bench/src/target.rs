@@ -60,7 +60,7 @@ impl TargetClient {
 /// What the router would make of `ask`.
 pub fn request(ask: &Ask<'_>) -> GenerateRequest {
     GenerateRequest {
-        request_id: "bench".to_owned(),
+        request_id: String::new(),
         tokens: ask.ids.iter().copied().map(TokenId).collect(),
         prompt_len: ask.ids.len(),
         sampling: SamplingParams {

@@ -2,12 +2,15 @@
 
 mod meter;
 
-use std::time::{Duration, Instant};
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    time::{Duration, Instant},
+};
 
 use foretoken_engine::{
     batch::{Reuse, SeqId},
     kv::Salt,
-    schedule::RequestId,
+    schedule::{self, RequestId},
 };
 use foretoken_protocol::generate::{
     AheadStats, EmittedToken, EventSender, FinishReason, GenerateEvent, GenerationStats, Round,
@@ -49,6 +52,8 @@ pub(crate) struct Setting<'a> {
 /// One request on the engine thread.
 pub(crate) struct Request {
     pub(crate) id: RequestId,
+    /// Whose it is: choices of one user's request have the same.
+    owner: u64,
     pub(crate) events: EventSender,
     pub(crate) policy: Policy,
     pub(crate) regime: Regime,
@@ -114,6 +119,16 @@ pub(crate) struct Decided {
     pub(crate) ended: Option<FinishReason>,
 }
 
+/// Who a request belongs to: others with its name belong to the same; without one it is alone.
+fn owner_of(name: &str, id: RequestId) -> u64 {
+    if name.is_empty() {
+        return id.0;
+    }
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    hasher.finish()
+}
+
 impl Request {
     /// A request that has passed its checks.
     pub(crate) fn new(
@@ -128,6 +143,7 @@ impl Request {
             at,
             recording,
         } = arrival;
+        let owner = owner_of(&request.request_id, id);
         let sampling = request.sampling.clone();
         let regime = Regime::of(&sampling);
         let (tokens, prompt_len) = (request.tokens, request.prompt_len);
@@ -163,6 +179,7 @@ impl Request {
         }
         Ok(Self {
             id,
+            owner,
             events,
             policy,
             regime,
@@ -196,6 +213,17 @@ impl Request {
             outbox: Vec::new(),
             emitted: 0,
         })
+    }
+
+    /// What the scheduler has to know of it.
+    pub(crate) fn to_be_scheduled(&self) -> schedule::Request {
+        let tokens = self.session.tokens().len();
+        schedule::Request {
+            id: self.id,
+            owner: self.owner,
+            tokens,
+            max_tokens: self.limit.max(tokens),
+        }
     }
 
     /// Why it ends before anything is computed, if it does: a replay may carry everything that was

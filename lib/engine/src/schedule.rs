@@ -7,9 +7,13 @@
 //! ```
 //!
 //! Each [`Scheduler::plan`] divides a step's rows and the free pages in this order: one row for
-//! every decoding request, prefill chunks in order of arrival, admissions in order of arrival,
-//! and last the speculative windows. So windows shrink before anybody waits, and a long prompt
-//! never keeps others from decoding.
+//! every decoding request, prefill chunks in order of arrival, admissions, and last the speculative
+//! windows. So windows shrink before anybody waits, and a long prompt never keeps others from
+//! decoding.
+//!
+//! Admissions are fair between owners: whoever has the least running comes first, and nobody has
+//! more than a few times the places that are then free (a dynamic threshold, Choudhury and Hahne
+//! 1998). So a request for a hundred choices leaves places for those who come after it.
 //!
 //! Invariants: the oldest request always progresses, so every request finishes; nobody is
 //! preempted for a window or an admission; rows never exceed the budget; pages never exceed what
@@ -22,11 +26,14 @@ mod divide;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use self::divide::{Division, Share};
 use crate::kv::pages_for;
 use crate::runner::PAGE_TOKENS;
+
+/// How many times the free places an owner may have running, so that one alone leaves a fifth of them.
+const REACH: usize = 4;
 
 /// Names a request; chosen by the caller, unique among those submitted and not finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -63,6 +70,9 @@ impl Limits {
 pub struct Request {
     /// Its name.
     pub id: RequestId,
+    /// Whom it belongs to: the choices of one user's request, for example. Owners come before others
+    /// who have more running.
+    pub owner: u64,
     /// Tokens known so far: the prompt, and the output when it was moved from elsewhere.
     pub tokens: usize,
     /// Most tokens it may come to have, prompt included.
@@ -147,6 +157,8 @@ struct Entry {
     request: Request,
     /// Its place among all requests ever submitted.
     arrival: u64,
+    /// Whether it ran and lost its pages.
+    preempted: bool,
 }
 
 impl Scheduler {
@@ -197,6 +209,7 @@ impl Scheduler {
         self.waiting.push_back(Entry {
             request,
             arrival: self.arrivals,
+            preempted: false,
         });
         self.arrivals += 1;
         Ok(())
@@ -278,6 +291,7 @@ impl Scheduler {
                 id,
                 tokens,
                 max_tokens,
+                ..
             } = entry.request;
             // Callers usually keep the order of `running()`.
             let there = running.get(i).filter(|state| state.id == id);
@@ -314,6 +328,7 @@ impl Scheduler {
         {
             let mut entry = self.running.remove(i);
             entry.request.tokens = share.state.tokens;
+            entry.preempted = true;
             let place = self
                 .waiting
                 .partition_point(|other| other.arrival < entry.arrival);
@@ -323,15 +338,41 @@ impl Scheduler {
         preempted
     }
 
-    /// Lets waiting requests in, in order, while all their known tokens fit beside what is running.
+    /// Who of those that wait is next: whoever ran before, then whose owner has the least running, the
+    /// oldest of them. None whose owner has so many running that little would be left for others.
+    fn next(&self) -> Option<usize> {
+        let slots = self.limits.running.min(self.limits.rows);
+        let free = slots.checked_sub(self.running.len()).filter(|&n| n > 0)?;
+        let preempted = self.waiting.iter().position(|entry| entry.preempted);
+        if preempted.is_some() {
+            return preempted;
+        }
+        let mut held: HashMap<u64, usize> = HashMap::new();
+        for entry in &self.running {
+            *held.entry(entry.request.owner).or_default() += 1;
+        }
+        let of = |entry: &Entry| held.get(&entry.request.owner).copied().unwrap_or(0);
+        let waiting = self.waiting.iter().map(of).enumerate();
+        waiting
+            .filter(|&(_, held)| held < REACH * free)
+            .min_by_key(|&(place, held)| (held, place))
+            .map(|(place, _)| place)
+    }
+
+    /// Lets waiting requests in, one after the other, while all their known tokens fit beside what is
+    /// running.
     fn admit(&mut self, step: &mut Division) -> Vec<Chunk> {
         let mut admitted = Vec::new();
         let promised: usize = step.shares.iter().map(Share::outstanding).sum();
-        while let Some(entry) = self.waiting.front() {
+        while step.rows_for_prefill() > 0
+            && let Some(place) = self.next()
+            && let Some(&entry) = self.waiting.get(place)
+        {
             let Request {
                 id,
                 tokens,
                 max_tokens,
+                ..
             } = entry.request;
             // A page to grow for everyone, or the next step might preempt whom this one let in.
             let spare = if self.running.is_empty() {
@@ -340,8 +381,7 @@ impl Scheduler {
                 self.running.len() + 1
             };
             let needed = pages_for((tokens + 1).min(max_tokens.max(tokens)));
-            let full = self.running.len() >= self.limits.running.min(self.limits.rows);
-            if full || step.rows_for_prefill() == 0 || promised + spare + needed > step.pages {
+            if promised + spare + needed > step.pages {
                 break;
             }
             let rows = tokens.min(step.rows_for_prefill());
@@ -349,11 +389,11 @@ impl Scheduler {
             step.rows -= rows;
             step.pages -= needed;
             admitted.push(Chunk { id, rows });
+            self.waiting.remove(place);
             let place = self
                 .running
                 .partition_point(|other| other.arrival < entry.arrival);
-            self.running.insert(place, *entry);
-            self.waiting.pop_front();
+            self.running.insert(place, entry);
         }
         admitted
     }

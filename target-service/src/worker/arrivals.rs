@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use foretoken_engine::schedule::{self, Refusal, RequestId};
+use foretoken_engine::schedule::{Refusal, RequestId};
 use foretoken_protocol::generate::{FinishReason, GenerateError};
 
 use super::Worker;
@@ -39,12 +39,7 @@ impl Worker {
             request.flush();
             return;
         }
-        let tokens = request.session.tokens().len();
-        let submitted = self.scheduler.submit(schedule::Request {
-            id,
-            tokens,
-            max_tokens: request.limit.max(tokens),
-        });
+        let submitted = self.scheduler.submit(request.to_be_scheduled());
         match submitted {
             Ok(()) => {
                 self.metrics.prompt_tokens.inc_by(request.prompt_len as u64);

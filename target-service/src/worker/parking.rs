@@ -5,7 +5,7 @@
 //! has read half of it, the request queues again and goes on where it was; its prompt and output
 //! are computed anew as far as the prefix cache has lost them, as after a preemption.
 
-use foretoken_engine::schedule::{self, RequestId};
+use foretoken_engine::schedule::RequestId;
 
 use super::Worker;
 
@@ -46,13 +46,7 @@ impl Worker {
             if request.events.unread() > LITTLE_UNREAD {
                 return true;
             }
-            let tokens = request.session.tokens().len();
-            let submitted = scheduler.submit(schedule::Request {
-                id: *id,
-                tokens,
-                max_tokens: request.limit.max(tokens),
-            });
-            submitted.is_err()
+            scheduler.submit(request.to_be_scheduled()).is_err()
         });
         self.parked.len() < before
     }

@@ -21,6 +21,7 @@ fn limits() -> Limits {
 fn request(id: u64, tokens: usize, max_tokens: usize) -> Request {
     Request {
         id: RequestId(id),
+        owner: id,
         tokens,
         max_tokens,
     }

@@ -110,6 +110,7 @@ impl Server {
         let max_tokens = client.prompt + client.output;
         let request = Request {
             id: RequestId(id),
+            owner: id,
             tokens: client.prompt,
             max_tokens,
         };

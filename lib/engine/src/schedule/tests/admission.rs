@@ -60,6 +60,41 @@ fn admission_is_in_order_and_keeps_pages_for_those_let_in_before() {
 }
 
 #[test]
+fn an_owner_of_many_leaves_places_and_whoever_has_least_comes_next() {
+    let owned = |id, owner| Request {
+        owner,
+        ..request(id, 1, 20)
+    };
+    let mut scheduler = Scheduler::new(Limits {
+        running: 10,
+        waiting: 100,
+        ..limits()
+    });
+    for id in 0..20 {
+        scheduler.submit(owned(id, 0)).unwrap();
+    }
+    let admit = |scheduler: &mut Scheduler| {
+        let running: Vec<_> = scheduler.running().map(|id| decoding(id.0, 1, 0)).collect();
+        let plan = scheduler.plan(1000, &running);
+        plan.admit
+            .iter()
+            .map(|chunk| chunk.id.0)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(admit(&mut scheduler), [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(admit(&mut scheduler), [0; 0], "two places are kept");
+    scheduler.submit(owned(100, 1)).unwrap();
+    scheduler.submit(owned(101, 1)).unwrap();
+    scheduler.submit(owned(102, 2)).unwrap();
+    // One each, although the second of owner 1 came before.
+    assert_eq!(admit(&mut scheduler), [100, 102]);
+    for done in [0, 1, 2, 102] {
+        scheduler.finish(RequestId(done));
+    }
+    assert_eq!(admit(&mut scheduler), [101, 8, 9]);
+}
+
+#[test]
 fn no_more_run_than_may_and_than_can_decode_in_one_step() {
     for (running, rows) in [(2, 64), (9, 2)] {
         let mut scheduler = Scheduler::new(Limits {

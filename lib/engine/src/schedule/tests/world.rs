@@ -81,6 +81,7 @@ impl World {
                 let Visitor { prompt, output, .. } = *visitor;
                 let request = Request {
                     id,
+                    owner: id.0,
                     tokens: prompt,
                     max_tokens: prompt + output,
                 };
