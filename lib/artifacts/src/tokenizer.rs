@@ -14,7 +14,10 @@ use tokenizers::tokenizer::Tokenizer as HfTokenizer;
 
 pub use self::incremental::IncrementalDecoder;
 use self::pieces::Pieces;
-use crate::file::{FileError, read_json};
+use crate::{
+    file::{FileError, read_json},
+    generation::GenerationConfig,
+};
 
 /// Why there is no tokenizer.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +39,20 @@ pub enum TokenizerError {
         path: PathBuf,
         /// What the parser says.
         reason: String,
+    },
+    /// It is not that of the model beside it.
+    #[error(
+        "{} has {tokens} tokens, but `vocab_size` in the config.json beside it is {vocabulary}: they belong to \
+         different models, so copy the tokenizer of this one",
+        path.display()
+    )]
+    OfAnother {
+        /// The file.
+        path: PathBuf,
+        /// Its tokens.
+        tokens: usize,
+        /// Entries of the model's vocabulary.
+        vocabulary: usize,
     },
     /// A file beside it is not valid.
     #[error(transparent)]
@@ -96,7 +113,37 @@ impl Tokenizer {
         })?;
         let config: TokenizerConfig =
             read_json(folder, "tokenizer_config.json")?.unwrap_or_default();
-        Self::build(&bytes, &config).map_err(|reason| TokenizerError::Invalid { path, reason })
+        let tokenizer = Self::build(&bytes, &config).map_err(|reason| TokenizerError::Invalid {
+            path: path.clone(),
+            reason,
+        })?;
+        let vocabulary = GenerationConfig::load(folder)?.vocab_size;
+        if let Some(vocabulary) = vocabulary {
+            tokenizer.check_size(path, vocabulary as usize)?;
+        }
+        Ok(tokenizer)
+    }
+
+    /// Whether it may be that of a model with such a vocabulary. Those are often padded. Tokens that
+    /// were added to a tokenizer and never to its model are of no use and do no harm.
+    fn check_size(&self, path: PathBuf, vocabulary: usize) -> Result<(), TokenizerError> {
+        let (tokens, own) = (self.vocab_size(), self.pieces.own());
+        if own > vocabulary || tokens < vocabulary / 2 {
+            let tokens = if own > vocabulary { own } else { tokens };
+            return Err(TokenizerError::OfAnother {
+                path,
+                tokens,
+                vocabulary,
+            });
+        }
+        if tokens > vocabulary {
+            tracing::warn!(
+                tokenizer = %path.display(),
+                "{tokens} tokens with those that were added to it, {vocabulary} in the model: prompts with \
+                 the last ones are refused"
+            );
+        }
+        Ok(())
     }
 
     fn build(bytes: &[u8], config: &TokenizerConfig) -> Result<Self, String> {

@@ -13,6 +13,8 @@ pub(super) struct Pieces {
     /// Token i is `bytes[ends[i - 1]..ends[i]]`.
     ends: Vec<u32>,
     special: Vec<bool>,
+    /// How many there are without those that were added.
+    own: usize,
     /// Whether joined pieces are the decoded text.
     exact: bool,
 }
@@ -24,7 +26,9 @@ impl Pieces {
         let highest = tokenizer.get_vocab(true).into_values().max();
         let len = highest.map_or(0, |id| id + 1);
         let unprintable = byte_characters();
+        let own = tokenizer.get_vocab(false).into_values().max();
         let mut pieces = Self {
+            own: own.map_or(0, |id| id as usize + 1),
             bytes: Vec::new(),
             ends: Vec::with_capacity(len as usize),
             special: vec![false; len as usize],
@@ -46,6 +50,10 @@ impl Pieces {
 
     pub(super) fn len(&self) -> usize {
         self.ends.len()
+    }
+
+    pub(super) fn own(&self) -> usize {
+        self.own
     }
 
     pub(super) fn is_exact(&self) -> bool {

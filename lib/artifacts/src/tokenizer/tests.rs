@@ -137,6 +137,34 @@ fn errors_name_the_file() {
 }
 
 #[test]
+fn a_tokenizer_of_another_model_is_refused_and_added_tokens_are_not() {
+    let mut tokenizer = sentencepiece();
+    let tokens = 266;
+    let load = |tokenizer: &Value, vocabulary: u32| {
+        let dir = folder(tokenizer, &json!({}));
+        let config = json!({"vocab_size": vocabulary}).to_string();
+        fs::write(dir.path().join("config.json"), config).unwrap();
+        Tokenizer::load(dir.path()).map(|tokenizer| tokenizer.vocab_size())
+    };
+    for vocabulary in [tokens, tokens + 6, 2 * tokens] {
+        assert_eq!(load(&tokenizer, vocabulary).unwrap(), tokens as usize);
+    }
+    for vocabulary in [tokens - 1, 2 * tokens + 2, 4096] {
+        let refused = load(&tokenizer, vocabulary).unwrap_err().to_string();
+        for part in ["tokenizer.json", " 266 tokens", &format!(" {vocabulary}:")] {
+            assert!(refused.contains(part), "{refused}");
+        }
+    }
+    // A padding token that nobody gave the model a row for.
+    let added = tokenizer["added_tokens"].as_array_mut().unwrap();
+    let mut padding = added[0].clone();
+    padding["id"] = json!(tokens);
+    padding["content"] = json!("<pad>");
+    added.push(padding);
+    assert_eq!(load(&tokenizer, tokens).unwrap(), tokens as usize + 1);
+}
+
+#[test]
 fn a_character_spread_over_tokens_comes_when_it_is_whole() {
     let tokenizer = tokenizer();
     let ids = tokenizer.encode("a🦀b", false).unwrap();
