@@ -281,4 +281,16 @@ pub enum WeightsError {
         /// What it holds.
         found: String,
     },
+    /// A tensor holds an infinity or something that is no number.
+    #[error(
+        "{file}: value {place} of tensor {tensor} is not a finite number: download the file again"
+    )]
+    NotFinite {
+        /// The file.
+        file: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Index of the first one.
+        place: usize,
+    },
 }

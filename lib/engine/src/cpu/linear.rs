@@ -68,6 +68,27 @@ impl SourceType {
         }
     }
 
+    /// Index of the first value that is infinite or not a number; `bytes` need no alignment.
+    pub fn first_not_finite(self, bytes: &[u8]) -> Option<usize> {
+        /// Of values of N bytes: whether the bits of an exponent are all set.
+        fn find<const N: usize>(bytes: &[u8], exponent: impl Fn([u8; N]) -> bool) -> Option<usize> {
+            let values = bytes.as_chunks::<N>().0;
+            // By blocks, without a way out of their middle: vectors can do that.
+            let wrong = |block: &[[u8; N]]| block.iter().fold(false, |any, v| any | exponent(*v));
+            let block = values.chunks(SCANNED).position(wrong)?;
+            let start = block * SCANNED;
+            let within = values[start..].iter().position(|value| exponent(*value))?;
+            Some(start + within)
+        }
+        match self {
+            Self::F32 => find(bytes, |v| {
+                u32::from_le_bytes(v) & 0x7f80_0000 == 0x7f80_0000
+            }),
+            Self::Bf16 => find(bytes, |v| u16::from_le_bytes(v) & 0x7f80 == 0x7f80),
+            Self::F16 => find(bytes, |v| u16::from_le_bytes(v) & 0x7c00 == 0x7c00),
+        }
+    }
+
     /// Widens `out.len()` values to f32; `bytes` need no alignment.
     pub fn widen(self, bytes: &[u8], out: &mut [f32]) {
         match self {
@@ -89,6 +110,9 @@ impl SourceType {
         }
     }
 }
+
+/// Values that are looked at together.
+const SCANNED: usize = 4096;
 
 /// A matrix `[rows, cols]` of a checkpoint (out, in), borrowed as raw bytes.
 #[derive(Clone, Copy, Debug)]

@@ -191,7 +191,7 @@ impl<'a> Loader<'a> {
     fn view(&self, name: &str, rows: usize, cols: usize) -> Result<WeightView<'a>, LoadError> {
         let tensor = self.weights.tensor(name, &[rows, cols])?;
         Ok(WeightView {
-            source: tensor.source(name)?,
+            source: tensor.numbers(name)?,
             bytes: tensor.bytes(),
             rows,
             cols,

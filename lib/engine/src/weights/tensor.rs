@@ -56,12 +56,28 @@ impl<'a> Tensor<'a> {
         }
     }
 
+    /// What it holds, all of which are finite numbers. A model with others decodes, but to nothing.
+    ///
+    /// # Errors
+    /// If that is nothing weights come in; `name` is for the message.
+    pub fn numbers(&self, name: &str) -> Result<SourceType, WeightsError> {
+        let source = self.source(name)?;
+        match source.first_not_finite(self.bytes) {
+            None => Ok(source),
+            Some(place) => Err(WeightsError::NotFinite {
+                file: self.file.to_owned(),
+                tensor: name.to_owned(),
+                place,
+            }),
+        }
+    }
+
     /// All values, widened to f32 (exact for every source).
     ///
     /// # Errors
-    /// As [`Tensor::source`].
+    /// As [`Tensor::numbers`].
     pub fn to_f32(&self, name: &str) -> Result<Vec<f32>, WeightsError> {
-        let source = self.source(name)?;
+        let source = self.numbers(name)?;
         let mut values = vec![0.0; self.bytes.len() / source.bytes()];
         source.widen(self.bytes, &mut values);
         Ok(values)

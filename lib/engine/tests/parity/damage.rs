@@ -74,6 +74,31 @@ fn a_missing_tensor_is_named_with_the_shape_it_should_have() {
 }
 
 #[test]
+fn what_is_no_finite_number_is_named_with_its_place() {
+    for (wrong, place) in [(f32::NAN, 0), (f32::INFINITY, 4095), (-f32::INFINITY, 63)] {
+        let mut values = vec![0.5; 64 * 64];
+        values[place] = wrong;
+        let mut checkpoint = Checkpoint::of(MODEL);
+        checkpoint
+            .tensors
+            .insert(QUERY.to_owned(), Tensor::of(&[64, 64], &values));
+        let words = [
+            "model.safetensors",
+            QUERY,
+            &format!("value {place} "),
+            "finite",
+        ];
+        assert_refused(&checkpoint.write(), &words);
+        let norm = "model.layers.0.input_layernorm.weight";
+        let mut checkpoint = Checkpoint::of(MODEL);
+        checkpoint
+            .tensors
+            .insert(norm.to_owned(), Tensor::of(&[64], &[wrong; 64]));
+        assert_refused(&checkpoint.write(), &[norm, "value 0 "]);
+    }
+}
+
+#[test]
 fn a_wrong_shape_is_named_with_both_shapes() {
     let mut checkpoint = Checkpoint::of(MODEL);
     checkpoint

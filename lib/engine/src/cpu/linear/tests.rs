@@ -404,3 +404,19 @@ fn wrong_shapes_are_refused_with_the_numbers() {
     );
     assert_eq!(pack(&[], None), PackError::Empty);
 }
+
+#[test]
+fn the_first_value_that_is_not_finite_is_found_wherever_it_is() {
+    for source in [SourceType::F32, SourceType::Bf16, SourceType::F16] {
+        let mut values = vec![-1.5_f32; 3 * SCANNED + 7];
+        values[1] = 65504.0;
+        assert_eq!(source.first_not_finite(&bytes(&values, source)), None);
+        for place in [0, SCANNED - 1, SCANNED, 2 * SCANNED + 5, 3 * SCANNED + 6] {
+            let mut values = values.clone();
+            values[place] = f32::NAN;
+            values[3 * SCANNED + 6] = f32::INFINITY;
+            let found = source.first_not_finite(&bytes(&values, source));
+            assert_eq!(found, Some(place), "{source:?}");
+        }
+    }
+}
