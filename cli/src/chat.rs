@@ -49,7 +49,7 @@ pub(crate) struct Args {
     /// Randomness: 0 takes the likeliest token [default: the model's]
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
     temperature: Option<f32>,
-    /// Policy, Autoregressive or Speculative [default: the deployment's]
+    /// Policy: Autoregressive, Speculative or SSD [default: the deployment's]
     #[arg(long)]
     policy: Option<String>,
     /// Tokens the draft proposes per round [default: the deployment's]

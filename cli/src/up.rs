@@ -12,6 +12,7 @@
 
 use std::{
     fs,
+    io::ErrorKind,
     net::{TcpListener, ToSocketAddrs as _},
     path::{Path, PathBuf},
 };
@@ -177,7 +178,11 @@ fn free_address(host: &str, port: u16) -> anyhow::Result<String> {
         .next()
         .ok_or_else(|| usage(format!("--host {host} is no address of this machine")))?;
     let listener = TcpListener::bind(resolved).map_err(|error| {
-        let hint = "stop what uses it, or choose another with --port";
+        let hint = match error.kind() {
+            ErrorKind::AddrNotAvailable => "--host has to be an address of this machine",
+            ErrorKind::PermissionDenied => "choose a port from 1024 on with --port",
+            _ => "stop what uses it, or choose another with --port",
+        };
         anyhow::anyhow!("cannot listen on {bracketed}:{port}: {error}; {hint}")
     })?;
     let port = listener
@@ -198,6 +203,14 @@ mod tests {
         let message = free_address("127.0.0.1", port).unwrap_err().to_string();
         assert!(message.contains(&format!("127.0.0.1:{port}")), "{message}");
         assert!(message.contains("--port"), "{message}");
+    }
+
+    #[test]
+    fn an_address_of_another_machine_is_not_taken_for_a_port_in_use() {
+        // For documentation alone (RFC 5737): nobody has it.
+        let message = free_address("192.0.2.1", 8000).unwrap_err().to_string();
+        assert!(message.contains("192.0.2.1:8000"), "{message}");
+        assert!(message.contains("--host has to be"), "{message}");
     }
 
     #[test]

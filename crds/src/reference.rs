@@ -31,7 +31,7 @@ pub enum ReferenceError {
     /// It is there, and not for this deployment.
     #[error(
         "SpeculationEndpoint {namespace}/{name} does not allow namespace {user}: set its \
-         spec.allowedNamespaces to {{from: All}}"
+         spec.allowedNamespaces to {{from: All}}, or to a selector that selects {user}"
     )]
     Closed {
         /// Namespace of the endpoint.
@@ -228,7 +228,8 @@ spec: {{model: {{uri: \"hf://a/c\"}}}}
                 ),
                 format!(
                     "line 11: {place}[2]: SpeculationEndpoint drafts/tiny does not allow \
-                     namespace chat: set its spec.allowedNamespaces to {{from: All}}"
+                     namespace chat: set its spec.allowedNamespaces to {{from: All}}, or to a \
+                     selector that selects chat"
                 ),
             ]
         );
