@@ -173,7 +173,7 @@ impl Case<'_> {
             other_rows: 0,
         };
         let lookahead = scenario.policy.lookahead(0);
-        scenario.tree = Some(controller.tree_budget(NODES, lookahead, load));
+        scenario.tree = controller.tree_budget(NODES, lookahead, load);
         scenario
     }
 

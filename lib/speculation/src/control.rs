@@ -38,6 +38,7 @@ mod rounds;
 mod table;
 mod trees;
 mod trial;
+mod turns;
 
 use core::time::Duration;
 
@@ -48,6 +49,7 @@ use rest::Rest;
 use rounds::{Round, Rounds};
 use table::Table;
 use trial::Trial;
+use turns::Turns;
 
 /// Share of a new observation in what is known of how much of a lookahead is missing.
 const MISSING_WEIGHT: f64 = 1.0 / 16.0;
@@ -194,6 +196,7 @@ pub struct Controller {
     /// The latest rounds that sought something.
     lately: Rounds,
     caution: Caution,
+    turns: Turns,
     /// Load at the last decision.
     load: Load,
 }
@@ -218,6 +221,7 @@ impl Controller {
             trial,
             lately: Rounds::new(),
             caution: Caution::new(),
+            turns: Turns::default(),
             load: Load::default(),
         }
     }

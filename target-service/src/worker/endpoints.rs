@@ -195,7 +195,7 @@ impl Endpoints {
         let (Trees { nodes, load }, link) = trees.zip(request.link)?;
         let learned = self.learned(request.cohort(link))?;
         let lookahead = request.policy.lookahead(suggested);
-        Some(learned.controller.tree_budget(nodes, lookahead, load))
+        learned.controller.tree_budget(nodes, lookahead, load)
     }
 
     /// Whether no lookahead pays for this cohort, as far as is known.
@@ -240,6 +240,19 @@ impl Endpoints {
     pub(super) fn observe_turn(&mut self, cohort: Cohort, sought: u32, rows: u32, took: Duration) {
         if let Some(controller) = self.controller(cohort) {
             controller.observe_turn(sought, rows, took);
+        }
+    }
+
+    /// Takes in what a round of one of so many sessions emitted, whatever was verified in it.
+    pub(super) fn observe_emitted(
+        &mut self,
+        cohort: Cohort,
+        tokens: u32,
+        took: Duration,
+        sessions: u32,
+    ) {
+        if let Some(controller) = self.controller(cohort) {
+            controller.observe_emitted(tokens, took, sessions);
         }
     }
 

@@ -147,6 +147,7 @@ impl Worker {
                 accepted,
                 rows,
                 typical: self.feeding.typical,
+                sessions,
                 round,
                 offered: offer.origin,
             };

@@ -1,5 +1,7 @@
 //! What a target has for trees of proposals.
 
+use core::time::Duration;
+
 use super::{Controller, Load};
 use crate::message::TreeBudget;
 
@@ -12,18 +14,28 @@ const DEARER: f64 = 1.1;
 const CHEAP: f64 = 0.002;
 
 impl Controller {
+    /// Takes in what a round of one of so many sessions emitted, and how long it took from verdict to
+    /// verdict.
+    pub fn observe_emitted(&mut self, tokens: u32, took: Duration, sessions: u32) {
+        self.turns.observe(tokens, took, sessions.max(1));
+    }
+
     /// What a tree of up to `nodes` proposals may have in each session of `load`, whose windows have
-    /// `lookahead` tokens. It has one price for all rows, by which its owner decides about the last
-    /// of a chain as well as about what is beside it. So where rows become dearer, as on a core that
-    /// soon computes all it can, only as many are offered as the price is right for.
-    pub fn tree_budget(&self, nodes: u32, lookahead: u32, load: Load) -> TreeBudget {
+    /// `lookahead` tokens; nothing if chains are better or it is their turn. It has one price for all
+    /// rows, by which its owner decides about the last of a chain as well as about what is beside it.
+    /// So where rows become dearer, as on a core that soon computes all it can, only as many are
+    /// offered as the price is right for.
+    pub fn tree_budget(&self, nodes: u32, lookahead: u32, load: Load) -> Option<TreeBudget> {
+        if !self.turns.trees() {
+            return None;
+        }
         let few = nodes.min(lookahead + BESIDE);
         let [first, all] = [few, nodes].map(|rows| self.row_cost(rows, lookahead, load));
-        if all > DEARER * first + CHEAP {
+        Some(if all > DEARER * first + CHEAP {
             TreeBudget::new(few, first)
         } else {
             TreeBudget::new(nodes, all)
-        }
+        })
     }
 
     /// What a further row of a session adds to the time of a round, as a share of the time of a
@@ -54,7 +66,9 @@ mod tests {
             StepCost::new(steps.collect()),
             answers,
         );
-        controller.tree_budget(nodes, 4, Load::default())
+        controller
+            .tree_budget(nodes, 4, Load::default())
+            .expect("trees come first")
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub(super) struct Lesson {
     /// Rows of the step, and whether it took what such steps always take.
     pub(super) rows: u32,
     pub(super) typical: bool,
+    /// Requests that are being served.
+    pub(super) sessions: u32,
     /// The round that ended with it.
     pub(super) round: Option<Turnaround>,
     /// Where this host's proposals for the next window came from.
@@ -42,6 +44,7 @@ impl Lesson {
             drawn,
             rows,
             typical,
+            sessions,
             round,
             offered,
         } = self;
@@ -69,6 +72,9 @@ impl Lesson {
             } else {
                 typical
             };
+            if round.sought > 0 {
+                endpoints.observe_emitted(cohort, accepted + 1, round.took, sessions);
+            }
             if is_news && is_usual {
                 endpoints.observe_turn(cohort, round.sought, rows, round.took);
             }
