@@ -285,7 +285,13 @@ pub(crate) fn timings(job: &Job, tallies: &[&Tally]) -> Value {
         .max()
         .unwrap_or(0);
     let prompt: usize = job.prompts.iter().map(|prompt| prompt.tokens.len()).sum();
-    let per_second = (decode > Duration::ZERO).then(|| f64::from(predicted) / decode.as_secs_f64());
+    // The time is that after the first token of a choice.
+    let later: u32 = tallies
+        .iter()
+        .map(|tally| tally.emitted.saturating_sub(1))
+        .sum();
+    let per_second =
+        (later > 0 && decode > Duration::ZERO).then(|| f64::from(later) / decode.as_secs_f64());
     json!({
         "prompt_n": prompt,
         "cache_n": cached,

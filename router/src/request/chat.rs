@@ -67,6 +67,7 @@ pub(crate) fn prompt(
         Some(Value::Object(map)) => map.clone(),
         Some(value) => return Err(fields.wrong("chat_template_kwargs", value, "an object")),
     };
+    refuse_calls(fields)?;
     let options = RenderOptions {
         add_generation_prompt: fields.boolean("add_generation_prompt")?.unwrap_or(true),
         tools: tools(fields)?,
@@ -92,8 +93,7 @@ pub(crate) fn prompt(
 
 /// Tools are shown to the template only if no call is to come back: calls are not parsed.
 fn tools(fields: Fields<'_>) -> Result<Option<Value>, ApiError> {
-    let some = |v: &&Value| v.as_array().is_none_or(|list| !list.is_empty());
-    let Some(tools) = fields.get("tools").filter(some) else {
+    let Some(tools) = fields.get("tools").filter(|tools| !is_empty(tools)) else {
         return Ok(None);
     };
     if fields.get("tool_choice").and_then(Value::as_str) == Some("none") {
@@ -101,6 +101,26 @@ fn tools(fields: Fields<'_>) -> Result<Option<Value>, ApiError> {
     }
     let allowed = "absent unless tool_choice is \"none\": tool calls are not supported";
     Err(fields.wrong("tools", tools, allowed))
+}
+
+/// Refuses what only a call could answer.
+fn refuse_calls(fields: Fields<'_>) -> Result<(), ApiError> {
+    if let Some(functions) = fields.get("functions").filter(|list| !is_empty(list)) {
+        let allowed = "absent: function calls are not supported";
+        return Err(fields.wrong("functions", functions, allowed));
+    }
+    for name in ["tool_choice", "function_call"] {
+        let forces = |choice: &&Value| !matches!(choice.as_str(), Some("none" | "auto"));
+        if let Some(choice) = fields.get(name).filter(forces) {
+            let allowed = "absent, \"none\" or \"auto\": calls are not supported";
+            return Err(fields.wrong(name, choice, allowed));
+        }
+    }
+    Ok(())
+}
+
+fn is_empty(list: &Value) -> bool {
+    list.as_array().is_some_and(Vec::is_empty)
 }
 
 /// The messages, each content a string: parts of text are joined by line breaks.

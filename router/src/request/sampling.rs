@@ -361,6 +361,7 @@ fn refuse_unsupported(fields: Fields<'_>) -> Result<(), ApiError> {
         "json_schema",
         "logits_processors",
         "audio",
+        "web_search_options",
     ] {
         if let Some(value) = fields.get(name) {
             return Err(ApiError::field(name, value, "absent: it is not supported"));
@@ -379,6 +380,13 @@ fn refuse_unsupported(fields: Fields<'_>) -> Result<(), ApiError> {
     {
         let allowed = "absent or {\"type\": \"text\"}: structured output is not supported";
         return Err(ApiError::field("response_format", value, allowed));
+    }
+    let text = [Value::from("text")];
+    if let Some(value) = fields.get("modalities")
+        && value.as_array().is_none_or(|list| **list != text)
+    {
+        let allowed = "absent or [\"text\"]: only text comes back";
+        return Err(ApiError::field("modalities", value, allowed));
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use super::{sampling::Limits, *};
 use crate::config::ModelConfig;
 
 /// Every field that is read.
-const FIELDS: [&str; 41] = [
+const FIELDS: [&str; 44] = [
     "model",
     "prompt",
     "messages",
@@ -45,6 +45,9 @@ const FIELDS: [&str; 41] = [
     "response_format",
     "tools",
     "tool_choice",
+    "functions",
+    "function_call",
+    "modalities",
     "chat_template_kwargs",
     "add_generation_prompt",
     "continue_final_message",

@@ -162,7 +162,11 @@ async fn what_speculation_did_is_in_usage_and_timings() {
     assert_eq!(timings["prompt_ms"], 7.0);
     assert_eq!(timings["draft_n_accepted"], own["accepted"]);
     assert_eq!(timings["draft_n"], own["drafted"]);
-    assert_eq!(timings["predicted_n"], json["usage"]["completion_tokens"]);
+    let tokens = json["usage"]["completion_tokens"].as_f64().unwrap();
+    assert_eq!(timings["predicted_n"].as_f64(), Some(tokens));
+    // In 50 ms after the first.
+    let rate = timings["predicted_per_second"].as_f64().unwrap();
+    assert!((rate - (tokens - 1.0) * 20.0).abs() < 1e-6, "{rate}");
 }
 
 #[tokio::test]

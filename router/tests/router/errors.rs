@@ -276,6 +276,26 @@ async fn wrong_types_and_ranges_name_field_value_and_what_is_allowed() {
             ["function", "not supported"],
         ),
         (
+            chat("tool_choice", json!("required")),
+            "tool_choice",
+            ["required", "\"none\" or \"auto\""],
+        ),
+        (
+            chat("functions", json!([{"name": "f"}])),
+            "functions",
+            ["name", "not supported"],
+        ),
+        (
+            chat("function_call", json!({"name": "f"})),
+            "function_call",
+            ["name", "not supported"],
+        ),
+        (
+            chat("modalities", json!(["text", "audio"])),
+            "modalities",
+            ["audio", "only text"],
+        ),
+        (
             chat("max_completion_tokens", json!(0)),
             "max_completion_tokens",
             ["0", "from 1 to"],
