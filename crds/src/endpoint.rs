@@ -4,6 +4,8 @@
     reason = "columns of one type repeat it, which the lint takes for one attribute said twice"
 )]
 
+use std::collections::BTreeMap;
+
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,17 +20,25 @@ use crate::{
 };
 
 impl SpeculationEndpoint {
-    /// Whether a deployment in `namespace` may use this endpoint. The labels of namespaces are
-    /// known to a cluster only, so `from: Selector` grants nothing here but the own namespace.
-    pub fn grants(&self, namespace: &str) -> bool {
-        object::namespace(&self.metadata) == namespace
-            || matches!(
-                &self.spec.allowed_namespaces,
-                Some(AllowedNamespaces {
-                    from: NamespacesFrom::All,
-                    ..
-                })
-            )
+    /// Whether deployments of the namespace `user`, which has these labels, may use this endpoint.
+    pub fn grants(&self, user: &str, labels: &BTreeMap<String, String>) -> bool {
+        if object::namespace(&self.metadata) == user {
+            return true;
+        }
+        match &self.spec.allowed_namespaces {
+            Some(AllowedNamespaces { from, selector }) => match (from, selector) {
+                (NamespacesFrom::All, _) => true,
+                (NamespacesFrom::Selector, Some(selector)) => selector.matches(labels),
+                (NamespacesFrom::Same | NamespacesFrom::Selector, _) => false,
+            },
+            None => false,
+        }
+    }
+
+    /// Whether it depends on labels of namespaces who may use it.
+    pub fn grants_by_labels(&self) -> bool {
+        let allowed = self.spec.allowed_namespaces.as_ref();
+        allowed.is_some_and(|allowed| allowed.from == NamespacesFrom::Selector)
     }
 }
 

@@ -1,5 +1,7 @@
 //! A file of objects.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
@@ -37,6 +39,8 @@ pub struct Manifest {
     pub endpoints: Vec<Document<SpeculationEndpoint>>,
     /// What accelerators are, in file order.
     pub profiles: Vec<Document<AcceleratorProfile>>,
+    /// Namespaces of this file with their labels, by which an endpoint may select who uses it.
+    pub namespaces: BTreeMap<String, BTreeMap<String, String>>,
     /// Documents of other APIs: left out, with a word.
     pub skipped: Vec<Problem>,
 }
@@ -96,6 +100,15 @@ impl Manifest {
         let version = node.text("apiVersion").unwrap_or_default();
         let kind = node.text("kind").unwrap_or_default();
         let is_ours = version.starts_with("foretoken.io/") || version.is_empty();
+        if (version, kind) == ("v1", "Namespace")
+            && let Some(name) = node.at("metadata.name").and_then(Node::as_text)
+        {
+            let labels = node.at("metadata.labels").map(Node::texts);
+            let labels = labels.into_iter().flatten();
+            let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
+            self.namespaces.insert(name.to_owned(), labels.collect());
+            return;
+        }
         if !is_ours && !kinds().contains(&kind) {
             let message = format!("{version} {kind} is not read here");
             self.skipped.push(lines.problem("kind", message));

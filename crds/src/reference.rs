@@ -151,7 +151,12 @@ fn named<'a>(
             None => ReferenceError::Labels { namespace },
         });
     }
-    match found.iter().find(|endpoint| !endpoint.grants(user)) {
+    let grants = |endpoint: &SpeculationEndpoint| match manifest.namespaces.get(user) {
+        Some(labels) => endpoint.grants(user, labels),
+        // Only a cluster knows the labels of a namespace that is not in the file.
+        None => endpoint.grants_by_labels() || endpoint.grants(user, &BTreeMap::new()),
+    };
+    match found.iter().find(|endpoint| !grants(endpoint)) {
         None => Ok(found.into_iter().map(Pool::from).collect()),
         Some(closed) => Err(ReferenceError::Closed {
             namespace,
@@ -233,6 +238,31 @@ spec: {{model: {{uri: \"hf://a/c\"}}}}
                 ),
             ]
         );
+    }
+
+    #[test]
+    fn a_selector_of_namespaces_is_held_to_those_of_the_file() {
+        let open = "drafts, labels: {size: tiny}}\nspec: {model: {uri: \"hf://a/c\"}, \
+                    allowedNamespaces: {from: Selector, selector: {matchLabels: {drafts: shared}}}}\n";
+        let text = text("    - {name: tiny, namespace: drafts}", "SSD").replace(
+            "drafts, labels: {size: tiny}}\nspec: {model: {uri: \"hf://a/c\"}}\n",
+            open,
+        );
+        assert!(text.ends_with(open), "{text}");
+        let problems = |namespace: &str| {
+            let text = format!("{text}---\n{namespace}");
+            let manifest = Manifest::parse(&text).unwrap();
+            assert_eq!(manifest.skipped, [], "{text}");
+            unresolved(&manifest).len()
+        };
+        let namespace = |labels: &str| {
+            let name = "apiVersion: v1\nkind: Namespace\nmetadata: {name: chat";
+            problems(&format!("{name}{labels}}}\n"))
+        };
+        assert_eq!(namespace(", labels: {drafts: shared}"), 0);
+        assert_eq!(namespace(", labels: {drafts: own}"), 1);
+        assert_eq!(namespace(""), 1);
+        assert_eq!(problems(""), 0, "a cluster knows its labels");
     }
 
     #[test]

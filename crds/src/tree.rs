@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde_saphyr::Spanned;
+use serde_saphyr::{Spanned, UserMessageFormatter};
 
 use crate::problem::{Lines, Problem};
 
@@ -51,7 +51,11 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Node>, Problem> {
             field: String::new(),
             message: format!(
                 "not valid YAML: {}",
-                first_line(&error.without_snippet().to_string())
+                first_line(
+                    &error
+                        .without_snippet()
+                        .render_with_formatter(&UserMessageFormatter)
+                )
             ),
         })
 }
@@ -81,12 +85,28 @@ impl Node {
         Some(node)
     }
 
-    /// The text under `key`.
-    pub(crate) fn text(&self, key: &str) -> Option<&str> {
-        match &self.get(key)?.node.value {
+    /// The text that this is.
+    pub(crate) fn as_text(&self) -> Option<&str> {
+        match &self.value {
             Value::Text(text) => Some(text),
             _ => None,
         }
+    }
+
+    /// The text under `key`.
+    pub(crate) fn text(&self, key: &str) -> Option<&str> {
+        self.get(key)?.node.as_text()
+    }
+
+    /// All texts under a key, if this is a mapping.
+    pub(crate) fn texts(&self) -> impl Iterator<Item = (&str, &str)> {
+        let entries = match &self.value {
+            Value::Map(entries) => entries.as_slice(),
+            _ => &[],
+        };
+        entries
+            .iter()
+            .filter_map(|entry| Some((entry.key.as_str(), entry.node.as_text()?)))
     }
 
     /// The lines of all fields.

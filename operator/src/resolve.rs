@@ -8,7 +8,7 @@ use std::{
 use foretoken_crds::{
     SpecDecodeDeployment, SpeculationEndpoint,
     deployment::EndpointSource,
-    endpoint::{AllowedNamespaces, NamespacesFrom},
+    endpoint::NamespacesFrom,
     object::{name, namespace},
     policy::PolicyType,
 };
@@ -108,31 +108,6 @@ pub struct Known<'a> {
     pub labels: &'a BTreeMap<String, String>,
 }
 
-/// Whether `endpoint` may be used by deployments of the namespace `user`, which has these labels.
-pub fn grants(
-    endpoint: &SpeculationEndpoint,
-    user: &str,
-    labels: &BTreeMap<String, String>,
-) -> bool {
-    if namespace(&endpoint.metadata) == user {
-        return true;
-    }
-    match &endpoint.spec.allowed_namespaces {
-        Some(AllowedNamespaces { from, selector }) => match (from, selector) {
-            (NamespacesFrom::All, _) => true,
-            (NamespacesFrom::Selector, Some(selector)) => selector.matches(labels),
-            (NamespacesFrom::Same | NamespacesFrom::Selector, _) => false,
-        },
-        None => false,
-    }
-}
-
-/// Whether it depends on labels of namespaces who may use `endpoint`.
-pub fn grants_by_labels(endpoint: &SpeculationEndpoint) -> bool {
-    let allowed = endpoint.spec.allowed_namespaces.as_ref();
-    allowed.is_some_and(|allowed| allowed.from == NamespacesFrom::Selector)
-}
-
 /// Namespaces whose deployments may use `endpoint`; `all` are those that there are, with their labels.
 pub fn granted<'a>(
     endpoint: &SpeculationEndpoint,
@@ -143,7 +118,7 @@ pub fn granted<'a>(
         return Grants::All;
     }
     let mut only: BTreeSet<String> = all
-        .filter(|(user, labels)| grants(endpoint, user, labels))
+        .filter(|(user, labels)| endpoint.grants(user, labels))
         .map(|(user, _)| user)
         .collect();
     only.insert(namespace(&endpoint.metadata).to_owned());
@@ -251,7 +226,7 @@ impl Resolved {
             let field = field.clone();
             let namespace = namespace.clone();
             let found = name(&endpoint.metadata).to_owned();
-            if !grants(endpoint, user, known.labels) {
+            if !endpoint.grants(user, known.labels) {
                 self.problems.push(SourceError::NotGranted {
                     field,
                     namespace,

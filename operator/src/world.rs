@@ -376,7 +376,7 @@ impl World {
             }
         }
         for found in self.endpoints.state() {
-            if resolve::grants_by_labels(&found) {
+            if found.grants_by_labels() {
                 bells.endpoint(&found.name_any(), namespace(&found.metadata));
             }
         }

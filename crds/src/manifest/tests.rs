@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::{
     endpoint::NamespacesFrom,
@@ -66,7 +68,7 @@ fn a_good_file_gives_typed_objects() {
     };
     let allowed = endpoint.object.spec.allowed_namespaces.as_ref().unwrap();
     assert_eq!(allowed.from, NamespacesFrom::All);
-    assert!(endpoint.object.grants("chat"));
+    assert!(endpoint.object.grants("chat", &BTreeMap::new()));
     assert_eq!(served::gaps(&manifest), []);
 }
 
@@ -345,13 +347,13 @@ fn wrong_kinds_and_versions_name_what_is_allowed() {
 
 #[test]
 fn documents_of_other_apis_are_left_out_with_a_word() {
-    let text = format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: chat}}\n---\n{GOOD}");
+    let text = format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: chat}}\n---\n{GOOD}");
     let manifest = Manifest::parse(&text).unwrap();
     assert_eq!(manifest.deployments.len(), 1);
     assert_eq!(manifest.skipped.len(), 1);
     assert_eq!(
         manifest.skipped[0].to_string(),
-        "line 2: kind: v1 Namespace is not read here"
+        "line 2: kind: v1 ConfigMap is not read here"
     );
 }
 
