@@ -50,7 +50,10 @@ pub enum HubError {
         path: PathBuf,
     },
     /// The client could not be set up, for example because of a malformed endpoint.
-    #[error("cannot set up the hub client: {source}")]
+    #[error(
+        "cannot set up the hub client (HF_ENDPOINT, if set, has to be a URL such as \
+         https://hub.example): {source}"
+    )]
     Setup {
         /// What it said.
         source: Box<HFError>,

@@ -424,6 +424,16 @@ async fn with_the_hub_out_of_reach_an_earlier_download_serves() {
     assert!(error.to_string().contains("HF_ENDPOINT"), "{error}");
 }
 
+#[test]
+fn an_address_that_is_no_url_names_what_sets_it() {
+    let options = HubOptions {
+        endpoint: Some("nonsense".to_owned()),
+        ..HubOptions::default()
+    };
+    let error = Hub::new(&options).err().unwrap().to_string();
+    assert!(error.contains("HF_ENDPOINT"), "{error}");
+}
+
 #[tokio::test]
 async fn a_folder_is_itself_and_a_missing_one_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
