@@ -55,6 +55,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         deployments,
         endpoints,
         profiles,
+        namespaces: _,
         skipped: _,
     } = &manifest;
     let profiles = match profiles.len() {

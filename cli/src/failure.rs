@@ -34,8 +34,39 @@ pub(crate) fn exit_code(result: anyhow::Result<()>) -> ExitCode {
     };
     let reported = error.downcast_ref::<Reported>();
     if reported.is_none() {
-        eprintln!("error: {error:#}");
+        eprintln!("error: {}", explained(&error));
     }
     let is_usage = error.is::<UsageError>() || reported == Some(&Reported::Usage);
     ExitCode::from(if is_usage { USAGE } else { FAILED })
+}
+
+/// An error and its causes, each once: some messages have that of their cause in them.
+fn explained(error: &anyhow::Error) -> String {
+    let causes = error.chain().map(ToString::to_string);
+    causes
+        .reduce(|said, cause| {
+            if said.contains(&cause) {
+                said
+            } else {
+                format!("{said}: {cause}")
+            }
+        })
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_that_a_message_has_in_it_is_not_said_again() {
+        let error =
+            anyhow::anyhow!("the port is in use").context("cannot listen: the port is in use");
+        assert_eq!(explained(&error), "cannot listen: the port is in use");
+        let error = anyhow::anyhow!("no such file").context("cannot read a");
+        assert_eq!(
+            explained(&error.context("no model")),
+            "no model: cannot read a: no such file"
+        );
+    }
 }

@@ -100,7 +100,7 @@ pub(crate) struct Args {
     top_k: u32,
     /// Where the randomness comes from [default: drawn]
     #[arg(long, allow_negative_numbers = true)]
-    seed: Option<u64>,
+    seed: Option<i64>,
     /// Go on after an end-of-sequence token
     #[arg(long)]
     ignore_eos: bool,
@@ -144,7 +144,7 @@ struct Output {
     hits: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     misses: Option<u32>,
-    seed: u64,
+    seed: i64,
     policy: &'static str,
 }
 
@@ -178,7 +178,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             top_k: args.top_k,
             ..SamplingParams::default()
         },
-        seed: Seed(args.seed.unwrap_or_else(draw_seed)),
+        seed: Seed(args.seed.unwrap_or_else(draw_seed) as u64),
         policy,
         max_tokens: args.max_tokens,
         stop: if args.ignore_eos {
@@ -271,7 +271,8 @@ fn output(decoding: &Decoding, tokenizer: Option<&Tokenizer>) -> Output {
         accepted: stats.accepted,
         hits: ahead.then_some(stats.hits),
         misses: ahead.then_some(stats.misses),
-        seed: decoding.job().seed.0,
+        // As it was given, and as the API has it.
+        seed: decoding.job().seed.0 as i64,
         policy: decoding.job().policy.name(),
     }
 }
@@ -291,7 +292,8 @@ fn print(text: &str) -> anyhow::Result<()> {
         .context("cannot write the output")
 }
 
-/// A seed that differs from run to run: the standard library's keys are random.
-fn draw_seed() -> u64 {
-    RandomState::new().build_hasher().finish()
+/// A seed that differs from run to run: the standard library's keys are random. Of 53 bits, which a
+/// JSON number carries everywhere.
+fn draw_seed() -> i64 {
+    (RandomState::new().build_hasher().finish() >> 11) as i64
 }

@@ -5,8 +5,9 @@
 //! ```
 //!
 //! The processes are this same executable and talk over Unix sockets in the state folder. What
-//! dies is started again; what cannot start at all ends everything. Ctrl-C drains: the router
-//! finishes its streams, then targets and drafts stop. A second Ctrl-C stops at once.
+//! dies is started again. A target or router that cannot start at all ends everything; without a draft
+//! requests are served all the same. Ctrl-C drains: the router finishes its streams, then targets and
+//! drafts stop. A second Ctrl-C stops at once.
 //!
 //! Not here: what a service does (`target`, `draft`, `router`).
 

@@ -75,7 +75,6 @@ const ALLOWED: [(&str, &[&str]); 15] = [
             "foretoken-artifacts",
             "foretoken-engine",
             "foretoken-protocol",
-            "foretoken-registry",
             "foretoken-speculation",
         ],
     ),

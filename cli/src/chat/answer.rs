@@ -1,7 +1,5 @@
 //! One answer as it streams in.
 
-use std::time::{Duration, Instant};
-
 use anyhow::{Context as _, bail};
 use reqwest::Response;
 use serde_json::Value;
@@ -24,8 +22,7 @@ pub(super) struct Answer {
     events: Events,
     text: String,
     usage: Option<Value>,
-    /// When the first token and the latest came.
-    times: Option<(Instant, Instant)>,
+    timings: Value,
 }
 
 impl Answer {
@@ -45,7 +42,7 @@ impl Answer {
             events: Events::default(),
             text: String::new(),
             usage: None,
-            times: None,
+            timings: Value::Null,
         })
     }
 
@@ -68,12 +65,9 @@ impl Answer {
             }
             if chunk["usage"].is_object() {
                 self.usage = Some(chunk["usage"].clone());
+                self.timings = chunk["timings"].clone();
             }
             let pieces = pieces(&chunk["choices"][0]);
-            if !pieces.is_empty() {
-                let now = Instant::now();
-                self.times = Some((self.times.map_or(now, |(first, _)| first), now));
-            }
             self.text
                 .extend(pieces.iter().map(|piece| piece.text.as_str()));
             all.extend(pieces);
@@ -88,11 +82,8 @@ impl Answer {
 
     /// One line on how it went.
     pub(super) fn summary(&self) -> String {
-        let time = self
-            .times
-            .map_or(Duration::ZERO, |(first, last)| last - first);
         match &self.usage {
-            Some(usage) => summary(usage, time),
+            Some(usage) => summary(usage, &self.timings),
             None => "stopped".to_owned(),
         }
     }
@@ -125,14 +116,12 @@ fn pieces(choice: &Value) -> Vec<Piece> {
     texts.iter().enumerate().map(piece).collect()
 }
 
-fn summary(usage: &Value, time: Duration) -> String {
+/// Tokens a second are by the server's clock: what arrives together says nothing of its time.
+fn summary(usage: &Value, timings: &Value) -> String {
     let tokens = usage["completion_tokens"].as_u64().unwrap_or(0);
     let mut parts = vec![format!("{tokens} tokens")];
-    if tokens > 1 && !time.is_zero() {
-        parts.push(format!(
-            "{:.0} tokens/s",
-            (tokens - 1) as f64 / time.as_secs_f64()
-        ));
+    if let Some(rate) = timings["predicted_per_second"].as_f64() {
+        parts.push(format!("{rate:.0} tokens/s"));
     }
     if let Some(length) = usage["foretoken"]["acceptance_length"].as_f64() {
         parts.push(format!("{length:.2} tokens a round"));
@@ -176,15 +165,15 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_counts_the_time_between_first_and_last_token() {
+    fn the_summary_has_the_rate_that_the_server_measured() {
         let usage = json!({
             "completion_tokens": 11,
             "foretoken": {"acceptance_length": 2.5, "policy": "Speculative"},
         });
         assert_eq!(
-            summary(&usage, Duration::from_millis(100)),
+            summary(&usage, &json!({"predicted_per_second": 100.0})),
             "11 tokens, 100 tokens/s, 2.50 tokens a round, Speculative"
         );
-        assert_eq!(summary(&json!({}), Duration::ZERO), "0 tokens");
+        assert_eq!(summary(&json!({}), &Value::Null), "0 tokens");
     }
 }

@@ -14,26 +14,43 @@ use super::render::{Program, Role};
 pub(super) struct Links {
     policy: Policy,
     on_loss: OnLoss,
-    endpoints: Vec<(String, Address)>,
+    endpoints: Vec<Endpoint>,
     /// By index of the target's process.
     targets: BTreeMap<usize, Vec<LinkReport>>,
+}
+
+/// A draft, as far as its process says.
+#[derive(Debug)]
+struct Endpoint {
+    /// Index of the process.
+    index: usize,
+    name: String,
+    address: Address,
+    /// Whether sessions are to be bound to it.
+    is_asked: bool,
+    /// Why it could not start.
+    failure: Option<String>,
 }
 
 impl Links {
     /// Nothing has been heard yet.
     pub(super) fn new(policy: Policy, on_loss: OnLoss, programs: &[Program]) -> Self {
-        let endpoint = |program: &Program| match &program.role {
-            Role::Draft { address, weight } if *weight > 0 => {
-                Some((program.name.clone(), address.clone()))
-            }
-            Role::Draft { .. } | Role::Target | Role::Router => None,
+        let endpoint = |(index, program): (usize, &Program)| match &program.role {
+            Role::Draft { address, weight } => Some(Endpoint {
+                index,
+                name: program.name.clone(),
+                address: address.clone(),
+                is_asked: *weight > 0,
+                failure: None,
+            }),
+            Role::Target | Role::Router => None,
         };
         let is_target = |(_, program): &(usize, &Program)| program.role == Role::Target;
         let targets = programs.iter().enumerate().filter(is_target);
         Self {
             policy,
             on_loss,
-            endpoints: programs.iter().filter_map(endpoint).collect(),
+            endpoints: programs.iter().enumerate().filter_map(endpoint).collect(),
             targets: targets.map(|(index, _)| (index, Vec::new())).collect(),
         }
     }
@@ -50,14 +67,34 @@ impl Links {
         self.note(target, Vec::new());
     }
 
+    /// A process could not start. False if it is no draft: nothing can do without it.
+    pub(super) fn fail(&mut self, index: usize, reason: String) -> bool {
+        let mut endpoints = self.endpoints.iter_mut();
+        let Some(endpoint) = endpoints.find(|endpoint| endpoint.index == index) else {
+            return false;
+        };
+        endpoint.failure = Some(reason);
+        true
+    }
+
+    /// Whether the process of this index is a draft that could not start.
+    pub(super) fn has_failed(&self, index: usize) -> bool {
+        let mut endpoints = self.endpoints.iter();
+        endpoints.any(|endpoint| endpoint.index == index && endpoint.failure.is_some())
+    }
+
     /// Whether every link is up or refused: waiting would change nothing.
     pub(super) fn are_settled(&self) -> bool {
         let is_settled = |state: Option<&LinkState>| {
             matches!(state, Some(LinkState::Up | LinkState::Refused(_)))
         };
-        self.endpoints
-            .iter()
-            .all(|(_, address)| self.states(address).all(is_settled))
+        self.asked().all(|endpoint| {
+            endpoint.failure.is_some() || self.states(&endpoint.address).all(is_settled)
+        })
+    }
+
+    fn asked(&self) -> impl Iterator<Item = &Endpoint> {
+        self.endpoints.iter().filter(|endpoint| endpoint.is_asked)
     }
 
     /// The policy that requests really get, and why it is not the one asked for.
@@ -68,9 +105,14 @@ impl Links {
         }
         let mut is_any_up = false;
         let mut troubles = Vec::new();
-        for (name, address) in &self.endpoints {
+        for endpoint in self.asked() {
+            let name = &endpoint.name;
+            if let Some(reason) = &endpoint.failure {
+                troubles.push(format!("endpoint {name} could not start: {reason}"));
+                continue;
+            }
             let mut trouble = None;
-            for state in self.states(address) {
+            for state in self.states(&endpoint.address) {
                 match state {
                     Some(LinkState::Up) => is_any_up = true,
                     Some(LinkState::Refused(reason)) => {
@@ -160,6 +202,22 @@ mod tests {
         assert_eq!(links.verdict(), "Speculative");
         links.forget(1);
         assert!(!links.are_settled());
+    }
+
+    #[test]
+    fn a_draft_that_cannot_start_is_done_without_and_a_target_is_not() {
+        let mut links = links(2, OnLoss::Plain);
+        let none = LinkState::Down("nobody listens".into());
+        links.note(2, report(&[none, LinkState::Up]));
+        assert!(!links.are_settled());
+        assert!(links.fail(0, "exit status: 1".into()));
+        assert!(links.has_failed(0) && !links.has_failed(1));
+        assert!(links.are_settled());
+        assert_eq!(
+            links.verdict(),
+            "Speculative; endpoint draft-1 could not start: exit status: 1"
+        );
+        assert!(!links.fail(2, "exit status: 1".into()));
     }
 
     #[test]

@@ -27,7 +27,7 @@ const SETTLING: Duration = Duration::from_secs(5);
 /// Services end within their grace of 30 s; what takes longer hangs.
 const GRACE: Duration = Duration::from_secs(35);
 
-/// Runs the programs until a signal, or until one of them cannot start.
+/// Runs the programs until a signal, or until one that is no draft cannot start.
 pub(super) async fn supervise(
     plan: &Plan,
     address: &str,
@@ -119,7 +119,7 @@ struct Fleet<'a> {
 }
 
 impl Fleet<'_> {
-    /// Until a signal, or until a process cannot start.
+    /// Until a signal, or until a process cannot start that the others need.
     async fn run(
         &mut self,
         news: &mut mpsc::Receiver<Event>,
@@ -207,9 +207,11 @@ impl Fleet<'_> {
                 state.policy = links.verdict();
             }
             News::Failed { status } => {
-                console.log(index, &format!("could not start ({status})"));
                 service.stopped();
-                is_fatal = true;
+                is_fatal = !links.fail(index, status.to_string());
+                state.policy = links.verdict();
+                let without = if is_fatal { "" } else { "; serving without it" };
+                console.log(index, &format!("could not start ({status}){without}"));
             }
             News::Unstartable(error) => {
                 console.log(index, &format!("could not be run: {error}"));
@@ -232,8 +234,10 @@ impl Fleet<'_> {
         }
     }
 
+    /// Whether everything serves that is going to.
     fn all_ready(&self) -> bool {
-        self.state.services.iter().all(|service| service.ready)
+        let mut services = self.state.services.iter().enumerate();
+        services.all(|(index, service)| service.ready || self.links.has_failed(index))
     }
 
     /// The router is the last one.

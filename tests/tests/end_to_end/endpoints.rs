@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use crate::fixture::{Up, manifest, run};
+use crate::fixture::{Up, manifest, run, signal, with_broken};
 
 /// The shipped pair, and before its draft an endpoint `other` with the model of this folder.
 fn with_other(model: &Path) -> String {
@@ -40,6 +40,29 @@ fn a_deployment_whose_only_endpoint_is_refused_says_that_it_is_autoregressive() 
         let usage = &up.complete(&request).await["usage"]["foretoken"];
         assert_eq!(usage["drafted"], 0, "{usage}");
     });
+}
+
+#[test]
+fn a_deployment_whose_draft_cannot_be_loaded_is_served_without_it_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut up = Up::serving(&with_broken("draft", folder.path()), &[]);
+    let expected = "ready: story (Autoregressive: endpoint draft-tiny-0 could not start: exit \
+                    status: 1)";
+    assert!(up.greeting().starts_with(expected), "{}", up.greeting());
+    let log = up.log();
+    assert!(log.contains("model.safetensors"), "{log}");
+    assert!(
+        log.contains("could not start (exit status: 1); serving without it"),
+        "{log}"
+    );
+    run(async {
+        let request = json!({"model": "story", "prompt": "Tom", "max_tokens": 8});
+        let answer = up.complete(&request).await;
+        assert_eq!(answer["usage"]["completion_tokens"], 8, "{answer}");
+        assert_eq!(answer["usage"]["foretoken"]["drafted"], 0, "{answer}");
+    });
+    signal(up.pid(), "INT");
+    assert!(up.end().success(), "{}", up.log());
 }
 
 #[test]

@@ -23,6 +23,11 @@ pub(crate) const SLOW: &[(&str, &str)] = &[("FORETOKEN_ISA", "portable")];
 /// Holds the machine: systems under test one at a time, or they starve each other.
 static MACHINE: Mutex<()> = Mutex::new(());
 
+/// Waits until no other system under test runs; none does while the guard lives.
+pub(crate) fn machine() -> MutexGuard<'static, ()> {
+    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The executable: `FORETOKEN_EXECUTABLE`, or that of the profile under test, built if need be.
 pub(crate) fn executable() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
@@ -88,6 +93,23 @@ spec:
     )
 }
 
+/// The manifest of one target, with weights of the `target` or `draft` that are none, kept in `folder`.
+pub(crate) fn with_broken(model: &str, folder: &Path) -> String {
+    let sound = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models");
+    let sound = sound.join(model);
+    let broken = folder.join("broken");
+    fs::create_dir(&broken).unwrap();
+    for name in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
+        fs::copy(sound.join(name), broken.join(name)).unwrap();
+    }
+    fs::write(broken.join("model.safetensors"), b"nothing").unwrap();
+    let text = manifest(1);
+    let name = format!("/{model}\"");
+    let uri = text.lines().find(|line| line.contains(&name)).unwrap();
+    let other = format!("  model: {{uri: \"file://{}\"}}", broken.display());
+    text.replace(uri, &other)
+}
+
 /// `foretoken up`, killed when dropped.
 pub(crate) struct Up {
     process: Child,
@@ -110,7 +132,7 @@ impl Up {
     /// Starts what `manifest` says, in an environment with these variables, and waits until it
     /// serves.
     pub(crate) fn serving(manifest: &str, variables: &[(&str, &str)]) -> Self {
-        let machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+        let machine = machine();
         let folder = TempDir::new().unwrap();
         let file = folder.path().join("story.yaml");
         fs::write(&file, manifest).unwrap();
@@ -233,17 +255,7 @@ impl Up {
 
     /// A completion, not streamed.
     pub(crate) async fn complete(&self, request: &Value) -> Value {
-        let url = format!("{}/v1/completions", self.url);
-        let answer = reqwest::Client::new()
-            .post(url)
-            .json(request)
-            .send()
-            .await
-            .unwrap();
-        let status = answer.status();
-        let body: Value = answer.json().await.unwrap();
-        assert!(status.is_success(), "{status}: {body}");
-        body
+        complete(&self.url, request).await
     }
 
     /// Starts a streamed completion.
@@ -331,6 +343,21 @@ impl Stream {
         assert!(self.ended, "the stream broke off after {:?}", self.text);
         self.text
     }
+}
+
+/// A completion, not streamed, by the router at `url`.
+pub(crate) async fn complete(url: &str, request: &Value) -> Value {
+    let url = format!("{url}/v1/completions");
+    let answer = reqwest::Client::new()
+        .post(url)
+        .json(request)
+        .send()
+        .await
+        .unwrap();
+    let status = answer.status();
+    let body: Value = answer.json().await.unwrap();
+    assert!(status.is_success(), "{status}: {body}");
+    body
 }
 
 /// Runs a test's asynchronous part.

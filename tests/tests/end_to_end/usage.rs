@@ -7,7 +7,7 @@ use std::{
     process::{Command, Output},
 };
 
-use crate::fixture::{executable, manifest};
+use crate::fixture::{executable, manifest, with_broken};
 
 fn foretoken(arguments: &[&str]) -> Output {
     Command::new(executable()).args(arguments).output().unwrap()
@@ -149,19 +149,7 @@ fn every_service_whose_port_is_in_use_names_it() {
 #[test]
 fn a_model_that_cannot_be_loaded_ends_up_with_a_message() {
     let folder = tempfile::tempdir().unwrap();
-    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/target");
-    let broken = folder.path().join("broken");
-    fs::create_dir(&broken).unwrap();
-    for name in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
-        fs::copy(models.join(name), broken.join(name)).unwrap();
-    }
-    fs::write(broken.join("model.safetensors"), b"nothing").unwrap();
-    let text = manifest(1);
-    let uri = text.lines().find(|line| line.contains("/target")).unwrap();
-    let text = text.replace(
-        uri,
-        &format!("  model: {{uri: \"file://{}\"}}", broken.display()),
-    );
+    let text = with_broken("target", folder.path());
     let path = file(folder.path(), &text);
     let state = folder.path().join("state");
     let arguments = [
