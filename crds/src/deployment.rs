@@ -232,8 +232,8 @@ pub enum Trees {
     /// Chains only. (`Off` would be a boolean to `kubectl`.)
     #[default]
     Never,
-    /// Where their expected tokens are worth the time of their rows. With verification `Rejection`
-    /// only greedy requests have any.
+    /// Where their expected tokens are worth the time of their rows, and as long as rounds with them
+    /// are not worse than rounds without. With verification `Rejection` only greedy requests have any.
     Auto,
 }
 
