@@ -60,7 +60,8 @@ impl TargetClient {
 /// What the router would make of `ask`.
 pub fn request(ask: &Ask<'_>) -> GenerateRequest {
     GenerateRequest {
-        request_id: String::new(),
+        request_id: "bench".to_owned(),
+        owner: 0,
         tokens: ask.ids.iter().copied().map(TokenId).collect(),
         prompt_len: ask.ids.len(),
         sampling: SamplingParams {

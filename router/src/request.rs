@@ -45,6 +45,8 @@ pub(crate) struct Job {
     pub(crate) n: u32,
     pub(crate) sampling: SamplingParams,
     pub(crate) seed: Seed,
+    /// Says that its choices belong together.
+    pub(crate) owner: u64,
     /// Tokens of output per prompt, already within the model's length.
     pub(crate) max_tokens: Vec<u32>,
     pub(crate) ignore_eos: bool,
@@ -105,6 +107,7 @@ impl Job {
         let tokens = self.prompts[prompt].tokens.to_vec();
         GenerateRequest {
             request_id: request_id.to_owned(),
+            owner: self.owner,
             prompt_len: tokens.len(),
             tokens,
             sampling: self.sampling.clone(),

@@ -2,10 +2,7 @@
 
 mod meter;
 
-use std::{
-    hash::{DefaultHasher, Hash, Hasher},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use foretoken_engine::{
     batch::{Reuse, SeqId},
@@ -119,16 +116,6 @@ pub(crate) struct Decided {
     pub(crate) ended: Option<FinishReason>,
 }
 
-/// Who a request belongs to: others with its name belong to the same; without one it is alone.
-fn owner_of(name: &str, id: RequestId) -> u64 {
-    if name.is_empty() {
-        return id.0;
-    }
-    let mut hasher = DefaultHasher::new();
-    name.hash(&mut hasher);
-    hasher.finish()
-}
-
 impl Request {
     /// A request that has passed its checks.
     pub(crate) fn new(
@@ -143,7 +130,10 @@ impl Request {
             at,
             recording,
         } = arrival;
-        let owner = owner_of(&request.request_id, id);
+        let owner = match request.owner {
+            0 => id.0,
+            owner => owner,
+        };
         let sampling = request.sampling.clone();
         let regime = Regime::of(&sampling);
         let (tokens, prompt_len) = (request.tokens, request.prompt_len);

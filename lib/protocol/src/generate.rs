@@ -25,6 +25,9 @@ const TRACEPARENT: &str = "traceparent";
 pub struct GenerateRequest {
     /// For logs and traces, on both sides.
     pub request_id: String,
+    /// Whose it is: requests of one owner come after those of others who have less running. Choices of
+    /// one user's request have the same; 0 is nobody, and each such request is alone.
+    pub owner: u64,
     /// The prompt, followed by tokens that another target already emitted (replay).
     pub tokens: Vec<TokenId>,
     /// How many of `tokens` are the prompt.

@@ -113,6 +113,7 @@ fn start(address: &Address) -> Running {
 fn request() -> GenerateRequest {
     GenerateRequest {
         request_id: "r".into(),
+        owner: 0,
         tokens: vec![TokenId(1), TokenId(2)],
         prompt_len: 2,
         sampling: SamplingParams::default(),

@@ -126,7 +126,12 @@ pub(super) fn job(
         prompts: given.prompts,
         n,
         sampling,
-        seed: seed.map_or_else(draw_seed, |seed| Seed(seed as u64)),
+        seed: seed.map_or_else(
+            || Seed(draw() >> (u64::BITS - SEED_BITS)),
+            |seed| Seed(seed as u64),
+        ),
+        // 0 is nobody.
+        owner: draw().max(1),
         max_tokens,
         ignore_eos,
         stop_token_ids,
@@ -391,8 +396,8 @@ fn refuse_unsupported(fields: Fields<'_>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// A seed for a request that names none.
-fn draw_seed() -> Seed {
+/// A number that is another one for every request.
+fn draw() -> u64 {
     // `RandomState` takes its keys from the operating system.
-    Seed(RandomState::new().hash_one(0_u64) >> (u64::BITS - SEED_BITS))
+    RandomState::new().hash_one(0_u64)
 }

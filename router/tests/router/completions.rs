@@ -220,6 +220,14 @@ async fn several_choices_have_seeds_of_their_own_and_the_first_keeps_the_request
     seeds.sort_unstable_by_key(|s| s.0);
     want.sort_unstable_by_key(|s| s.0);
     assert_eq!(seeds, want);
+    setup.client().post("/v1/chat/completions", &body).await;
+    let requests = setup.targets[0].requests();
+    let owners: Vec<u64> = requests.iter().map(|r| r.owner).collect();
+    let [first, .., other] = owners[..] else {
+        panic!("six choices")
+    };
+    assert_eq!(owners, [first, first, first, other, other, other]);
+    assert!(first != other && first != 0 && other != 0, "{owners:?}");
     let one = json["usage"]["prompt_tokens"].as_u64().unwrap();
     assert_eq!(
         one,

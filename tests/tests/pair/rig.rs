@@ -205,6 +205,7 @@ pub(super) fn request(seed: u64, max_tokens: u32) -> GenerateRequest {
         .collect();
     GenerateRequest {
         request_id: format!("request {seed}"),
+        owner: 0,
         prompt_len: tokens.len(),
         tokens,
         sampling: SamplingParams {

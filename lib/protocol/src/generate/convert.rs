@@ -41,6 +41,7 @@ impl Wire for GenerateRequest {
             cache_prompt: self.cache_prompt,
             cache_salt: self.cache_salt.clone().unwrap_or_default(),
             endpoints: self.endpoints.clone(),
+            owner: self.owner,
         }
     }
 
@@ -55,6 +56,7 @@ impl Wire for GenerateRequest {
         let sampling = request.sampling.ok_or(ValueError::Missing("sampling"))?;
         Ok(Self {
             request_id: check_text("request_id", request.request_id)?,
+            owner: request.owner,
             tokens,
             prompt_len,
             sampling: SamplingParams::from_proto(sampling)?,

@@ -1,7 +1,7 @@
 //! What clients get: ends, limits, replays, log-probabilities, cancellation, page pressure.
 
 use foretoken_engine::sim::{End, SimOptions};
-use foretoken_protocol::generate::{FinishReason, GenerateError, GenerateEvent};
+use foretoken_protocol::generate::{FinishReason, GenerateError, GenerateEvent, GenerateRequest};
 use foretoken_speculation::TokenId;
 
 use super::rig::{Output, Rig, language, plain, request};
@@ -281,6 +281,30 @@ fn requests_that_make_no_sense_are_told_so() {
     for output in bad {
         assert!(matches!(output.end, Some(Err(GenerateError::Invalid(_)))));
     }
+    rig.assert_idle();
+}
+
+#[test]
+fn a_request_of_many_choices_does_not_keep_the_next_one_waiting() {
+    let config = TargetConfig {
+        max_running: 5,
+        ..TargetConfig::default()
+    };
+    let mut rig = Rig::new(config, language(), 1.0);
+    let of = |owner, seed| GenerateRequest {
+        owner,
+        ..request(seed, 1.0, 40)
+    };
+    let mut many: Vec<_> = (0..20).map(|seed| rig.ask(of(1, seed))).collect();
+    rig.turn();
+    let mut next = [rig.ask(of(2, 20))];
+    rig.run(&mut next);
+    assert_eq!(next[0].tokens.len(), 40);
+    let done = many.iter_mut().filter_map(|o| o.collect().then_some(()));
+    let done = done.count();
+    assert!(done < 8, "{done} of 20 had come first");
+    rig.run(&mut many);
+    assert!(many.iter().all(|o| o.tokens.len() == 40));
     rig.assert_idle();
 }
 

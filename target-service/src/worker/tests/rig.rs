@@ -145,6 +145,7 @@ pub(super) fn request(seed: u64, temperature: f32, max_tokens: u32) -> GenerateR
         .collect();
     GenerateRequest {
         request_id: format!("request {seed}"),
+        owner: 0,
         prompt_len: tokens.len(),
         tokens,
         sampling: SamplingParams {

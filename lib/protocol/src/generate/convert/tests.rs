@@ -6,6 +6,7 @@ use super::*;
 fn request() -> GenerateRequest {
     GenerateRequest {
         request_id: "r-1".into(),
+        owner: 1 << 63,
         tokens: (0..9).map(TokenId).collect(),
         prompt_len: 7,
         sampling: SamplingParams {
