@@ -1,28 +1,20 @@
 //! Speculative output is autoregressive output, byte for byte.
 
+use futures::future::{join, join_all};
 use serde_json::{Value, json};
 
-use crate::fixture::{SLOW, Up, manifest, run};
+use crate::{
+    fixture::{SLOW, Up, manifest, run},
+    options::{PROMPTS, requests, under},
+};
 
-const PROMPTS: [&str; 2] = [
-    "Question: Tom has 3 apples and buys 5 more.",
-    "And it came to pass in those days, that",
-];
-
-/// Sampling options that a request can have, one combination each.
-fn options() -> Vec<Value> {
-    vec![
-        json!({"temperature": 0}),
-        json!({"temperature": 1, "seed": 1}),
-        json!({"temperature": 1, "seed": 2, "top_k": 20}),
-        json!({"temperature": 1, "seed": 3, "top_p": 0.9, "min_p": 0.02}),
-        json!({"temperature": 0.7, "seed": 4, "repetition_penalty": 1.2}),
-        json!({"temperature": 1, "seed": 5, "presence_penalty": 0.5, "frequency_penalty": 0.5}),
-        json!({"temperature": 1, "seed": 6, "logit_bias": {"20": 3.0, "16": -100.0}}),
-        json!({"temperature": 0, "logprobs": 3}),
-        json!({"temperature": 1, "seed": 7, "n": 2, "stop": ["apples", "\n\n"]}),
-        json!({"temperature": 1, "seed": 8, "min_tokens": 30, "ignore_eos": true}),
-    ]
+/// Answers to the same request for all prompts at once: they share steps.
+async fn ask(up: &Up, row: &[Value], policy: &str, lookahead: u32) -> Vec<Value> {
+    let row = row.iter().map(|request| async move {
+        let request = under(request, policy, lookahead);
+        up.complete(&request).await
+    });
+    join_all(row).await
 }
 
 #[test]
@@ -30,27 +22,24 @@ fn speculation_changes_no_byte_under_any_sampling_options() {
     let up = Up::start(1);
     run(async {
         let mut accepted = 0;
-        for prompt in PROMPTS {
-            for option in options() {
-                let mut request = option.clone();
-                request["model"] = json!("story");
-                request["prompt"] = json!(prompt);
-                request["max_tokens"] = json!(48);
-                request["foretoken"] = json!({"policy": "Autoregressive"});
-                let plain = up.complete(&request).await;
-                request["foretoken"] = json!({"policy": "Speculative", "lookahead": 5});
-                let drafted = up.complete(&request).await;
-                assert_eq!(drafted["choices"], plain["choices"], "{option}");
+        for (index, row) in requests(3).iter().enumerate() {
+            let plain = ask(&up, row, "Autoregressive", 0).await;
+            let drafted = ask(&up, row, "Speculative", 5).await;
+            for ((plain, drafted), request) in plain.iter().zip(&drafted).zip(row) {
+                assert_eq!(drafted["choices"], plain["choices"], "{request}");
                 assert_eq!(plain["usage"]["foretoken"]["accepted"], 0, "{plain}");
                 accepted += drafted["usage"]["foretoken"]["accepted"].as_u64().unwrap();
-                if option.get("n").is_none() {
-                    let streamed = up.stream(&request).await.finish().await;
-                    assert_eq!(plain["choices"][0]["text"], streamed, "{option}");
-                }
+            }
+            let prompt = index % PROMPTS.len();
+            let request = &row[prompt];
+            if request.get("n").is_none() {
+                let streamed = up.stream(&under(request, "Speculative", 5)).await;
+                let text = &plain[prompt]["choices"][0]["text"];
+                assert_eq!(*text, streamed.finish().await, "{request}");
             }
         }
         assert!(
-            accepted > 100,
+            accepted > 500,
             "only {accepted} tokens were accepted: nothing was tested"
         );
     });
@@ -65,6 +54,22 @@ fn hits(answers: &[Value]) -> (u64, u64) {
     (sum("hits"), sum("hits") + sum("misses"))
 }
 
+/// What an answer tells of drafting ahead fits together.
+fn check_counts(told: &Value) {
+    assert_eq!(told["policy"], "SSD");
+    let count = |field: &str| told[field].as_f64().unwrap();
+    let hits =
+        told["ahead"]["hit_rate"].as_f64().unwrap_or(0.0) * (count("hits") + count("misses"));
+    assert!((hits - count("hits")).abs() < 1e-9, "{told}");
+    // An output may end with its first verdict, for which nothing was drafted.
+    let could_hit = count("hits") + count("misses") > 0.0;
+    assert!(!could_hit || count("bytes") > 0.0, "{told}");
+    assert!(
+        !could_hit || told["ahead"]["tokens_received"].is_u64(),
+        "{told}"
+    );
+}
+
 #[test]
 fn drafting_ahead_changes_no_byte_under_any_sampling_options() {
     let manifest = manifest(1).replace(
@@ -74,37 +79,23 @@ fn drafting_ahead_changes_no_byte_under_any_sampling_options() {
     let up = Up::serving(&manifest, SLOW);
     run(async {
         let mut answers = Vec::new();
-        for option in options() {
-            let plain_and_ahead = PROMPTS.map(|prompt| {
-                let mut request = option.clone();
-                request["model"] = json!("story");
-                request["prompt"] = json!(prompt);
-                request["max_tokens"] = json!(48);
-                let mut plain = request.clone();
-                plain["foretoken"] = json!({"policy": "Autoregressive"});
-                (plain, request)
-            });
-            // Both prompts at once: their branches share steps.
-            let [(plain_a, ahead_a), (plain_b, ahead_b)] = &plain_and_ahead;
-            let (a, b) = futures::future::join(up.complete(ahead_a), up.complete(ahead_b)).await;
-            for (plain, ahead) in [(plain_a, a), (plain_b, b)] {
-                let plain = up.complete(plain).await;
-                assert_eq!(ahead["choices"], plain["choices"], "{option}");
-                let told = &ahead["usage"]["foretoken"];
-                assert_eq!(told["policy"], "SSD");
-                let count = |field: &str| told[field].as_f64().unwrap();
-                let hits = told["ahead"]["hit_rate"].as_f64().unwrap_or(0.0)
-                    * (count("hits") + count("misses"));
-                assert!((hits - count("hits")).abs() < 1e-9, "{told}");
-                // An output may end with its first verdict, for which nothing was drafted.
-                let could_hit = count("hits") + count("misses") > 0.0;
-                assert!(!could_hit || count("bytes") > 0.0, "{told}");
-                assert!(
-                    !could_hit || told["ahead"]["tokens_received"].is_u64(),
-                    "{told}"
-                );
+        // One seed for each length of windows.
+        for (index, row) in requests(2).iter().enumerate() {
+            let ahead = async {
+                // As long as pays, as the deployment has it; or this long, whether it pays or not.
+                match index % 2 {
+                    0 => join_all(row.iter().map(|request| up.complete(request))).await,
+                    _ => ask(&up, row, "SSD", 4).await,
+                }
+            };
+            // All at once: branches share steps with plain decoding.
+            let plain = ask(&up, row, "Autoregressive", 0);
+            let (plain, ahead) = join(plain, ahead).await;
+            for ((plain, ahead), request) in plain.into_iter().zip(ahead).zip(row) {
+                assert_eq!(ahead["choices"], plain["choices"], "{request}");
                 assert!(plain["usage"]["foretoken"]["ahead"].is_null());
                 assert_eq!(plain["usage"]["foretoken"]["hits"], 0);
+                check_counts(&ahead["usage"]["foretoken"]);
                 answers.push(ahead);
             }
         }
@@ -124,7 +115,7 @@ fn a_draft_killed_while_it_drafts_ahead_changes_no_byte() {
         });
         let plain = up.complete(&request).await;
         request["foretoken"] = json!({"policy": "SSD", "lookahead": 4});
-        let (ahead, ()) = futures::future::join(up.complete(&request), async {
+        let (ahead, ()) = join(up.complete(&request), async {
             tokio::time::sleep(std::time::Duration::from_millis(150)).await;
             up.kill("draft-tiny-0");
         })
