@@ -240,7 +240,7 @@ impl Endpoint {
             let granted = room.branches(guesses, acceptance, |rows| {
                 times.branch.base + times.branch.row * rows
             });
-            session.draft.grant(granted);
+            session.draft.grant(&[granted as u32]);
         }
     }
 }

@@ -42,11 +42,14 @@ struct Row {
 impl Row {
     /// Tokens that have come of what was drafted for the verdict, if that is not all.
     fn in_part(&self) -> Option<u32> {
-        self.session.in_part(&Verified {
+        let drafted = self.session.drafted(&Verified {
             tokens: &self.tokens,
             accepted: self.tokens.len() as u32 - 1,
             ..Verified::default()
-        })
+        });
+        drafted
+            .filter(|drafted| drafted.grows)
+            .map(|drafted| drafted.tokens)
     }
 }
 

@@ -10,7 +10,7 @@
 use std::time::Instant;
 
 use foretoken_engine::{
-    batch::{Engine, SeqId, StepError},
+    batch::{Engine, Feed, SeqId, StepError, Wants},
     runner::PAGE_TOKENS,
 };
 use foretoken_speculation::{
@@ -23,7 +23,7 @@ use super::{Learned, Outlet, Worker, sessions::Session, tenants::TenantId, timin
 
 /// Outcomes that a session which is alone drafts for, even if there seems to be no time: that is not
 /// sure. Beside others it drafts for the likeliest one.
-const FEWEST_BRANCHES: usize = 2;
+const FEWEST_BRANCHES: u32 = 2;
 
 /// The forks of one session.
 #[derive(Default)]
@@ -34,13 +34,15 @@ pub(super) struct Forks {
 }
 
 impl Forks {
-    /// Makes the forks of a build, unless they are there.
-    pub(super) fn prepare(
+    /// Feeds a step of the branches that go on. The forks of the build are made first, unless they
+    /// are there.
+    pub(super) fn feed<'a>(
         &mut self,
         engine: &mut Engine,
         trunk: SeqId,
-        work: &BranchWork<'_>,
-    ) -> Result<&[SeqId], StepError> {
+        work: &BranchWork<'a>,
+        feeds: &mut Vec<Feed<'a>>,
+    ) -> Result<(), StepError> {
         if self.build != Some(work.build) {
             self.close(engine);
             self.build = Some(work.build);
@@ -51,7 +53,15 @@ impl Forks {
                 });
             }
         }
-        Ok(&self.seqs)
+        let forks = self.seqs.iter().zip(work.forks());
+        let goes_on = forks.filter(|(_, fork)| !fork.tokens.is_empty());
+        feeds.extend(goes_on.map(|(&seq, fork)| Feed {
+            seq,
+            tokens: fork.tokens,
+            tree: Some(fork.parents),
+            logits: Wants::All,
+        }));
+        Ok(())
     }
 
     /// Closes the forks if their build is over.
@@ -245,31 +255,31 @@ impl<O: Outlet> Worker<O> {
             }
         }
         let most = u32::try_from(self.limits.rows).unwrap_or(u32::MAX);
-        let grants = self
-            .budgets
-            .divide(&tenants, &bids, most, |rows| self.steps.seconds(rows));
+        let steps = |rows| self.steps.seconds(rows);
+        let grants = self.budgets.divide(&tenants, &bids, most, steps);
+        let grants: Vec<Grant> = grants.to_vec();
         let least = if grants.len() == 1 {
             FEWEST_BRANCHES
         } else {
             1
         };
-        let rows = grants.iter().map(|grant| grant.branches).sum();
-        let step = self.steps.seconds(rows);
-        let decided = owners.iter().zip(grants).zip(&bids);
-        let decided: Vec<_> = decided
-            .filter(|((owner, _), _)| owner.1)
-            .map(|((owner, &grant), bid)| {
-                (
-                    owner.0,
-                    grant,
-                    step * f64::from(bid.worth.steps) <= bid.left,
-                )
-            })
-            .collect();
-        for (index, Grant { branches, limit }, whole) in decided {
+        let mut decided = Vec::with_capacity(fresh.len());
+        for (bid, (&(index, is_fresh), grant)) in owners.iter().zip(&grants).enumerate() {
+            if is_fresh {
+                let widths = self.budgets.widths(&bids, bid, most, steps).to_vec();
+                decided.push((index, widths, grant.limit));
+            }
+        }
+        for (index, mut widths, limit) in decided {
             let session = &mut self.sessions[index];
-            session.draft.grant((branches as usize).max(least));
-            session.outlook.whole = whole;
+            session.outlook.whole = !widths.is_empty();
+            match widths.first_mut() {
+                Some(first) => *first = (*first).max(least),
+                None => widths.push(least),
+            }
+            // Where the time is over before the last step, steps go on as the last planned one: the
+            // verdict ends them.
+            session.draft.grant(&widths);
             self.metrics.build_bound_by(limit);
         }
     }

@@ -130,8 +130,9 @@ impl<O: Outlet> Worker<O> {
         }
         let after = session.draft.stats();
         if planned && !session.outlook.whole {
-            // What a verdict waited for was not there in time either: it would wait ever more often.
-            let late = waited_for || after.late > before.late || after.cut > before.cut;
+            // What a verdict waited for was not there in time either: it would wait ever more often. What
+            // was cut off of other continuations costs nothing.
+            let late = waited_for || after.late > before.late;
             let learned = self.learned.entry(link).or_default();
             learned.timing.observe_build(late);
         }

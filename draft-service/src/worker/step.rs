@@ -190,7 +190,7 @@ impl<O: Outlet> Worker<O> {
         if let Some(work) = draft.branches()
             && work.rows() > most
         {
-            draft.grant(most);
+            draft.grant(&[u32::try_from(most).unwrap_or(u32::MAX)]);
         }
         // Of a build that has begun nothing can be left out any more, but then it does fit.
         let Some(rows) = draft.branches().map(|work| work.rows()) else {
@@ -258,13 +258,7 @@ impl<O: Outlet> Worker<O> {
                     *outcomes = work.rows() as u32;
                     self.metrics.build_outcomes.observe(work.rows() as f64);
                 }
-                let seqs = forks.prepare(&mut self.engine, *seq, &work)?;
-                feeds.extend(seqs.iter().zip(work.forks()).map(|(&seq, fork)| Feed {
-                    seq,
-                    tokens: fork.tokens,
-                    tree: Some(fork.parents),
-                    logits: Wants::All,
-                }));
+                forks.feed(&mut self.engine, *seq, &work, &mut feeds)?;
                 flights.push(Flight {
                     session: index,
                     ticket: work.ticket,

@@ -19,9 +19,10 @@ const FIRST_PART: f64 = 0.7;
 const PARTS: (f64, f64) = (0.3, 1.0);
 /// How much the part grows after a round in which nothing was late.
 const GROWS: f64 = 0.0025;
-/// How much it falls after one in which something was: nothing is late in nine of ten rounds then.
-/// The end of a continuation that is missing costs some ten times what one more outcome brings.
-const FALLS: f64 = 9.0 * GROWS;
+/// How much it falls after one in which something was: nothing is late in three of four rounds then.
+/// What is late are the last tokens of continuations, which are worth no more than the first ones of
+/// the outcomes that there would not be time for otherwise.
+const FALLS: f64 = 3.0 * GROWS;
 /// Longest verification that is believed, in seconds.
 const LONGEST: f64 = 3600.0;
 
@@ -173,10 +174,10 @@ mod tests {
             let usable = learned(2000, late_every).usable(4).expect("known");
             assert!((usable / 0.01 - expected).abs() < 0.03, "{usable}");
         }
-        let (before, after) = (learned(200, 10), learned(1200, 10));
+        let (before, after) = (learned(200, 4), learned(1200, 4));
         assert!(
             (before.part - after.part).abs() < 0.03,
-            "one in ten is as it should be"
+            "one in four is as it should be"
         );
     }
 

@@ -20,7 +20,8 @@
 //!
 //! * one *tail* with all rows ([`BranchPlan::glue_parents`], [`BranchPlan::tail_parents`]);
 //! * the glue as part of the trunk and one *fork* of it a depth ([`BranchPlan::forks`]), whose
-//!   tail holds the branches that leave there: smaller tails.
+//!   tail holds the branches that leave there: smaller tails. Which of its nodes is which row is
+//!   the layout's affair, since branches need not all be as long.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -78,15 +79,6 @@ pub struct Fork {
     pub trunk_len: u32,
     /// Which branches of the plan.
     pub branches: Range<usize>,
-}
-
-impl Fork {
-    /// Parents of the rows of `step`, one a branch, as nodes of a tail that holds nothing but the
-    /// fork's branches, step by step; `None` is the last token of the trunk.
-    pub fn parents(&self, step: u32) -> impl Iterator<Item = Option<u32>> + use<> {
-        let count = self.branches.len() as u32;
-        (0..count).map(move |j| Some(step.checked_sub(1)? * count + j))
-    }
 }
 
 impl BranchPlan {
@@ -232,7 +224,7 @@ impl BranchPlan {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::{vec, vec::Vec};
 
     use proptest::prelude::*;
@@ -244,7 +236,7 @@ mod tests {
         (0..len).map(TokenId).collect::<Vec<_>>().into()
     }
 
-    fn any_plan() -> impl Strategy<Value = BranchPlan> {
+    pub(crate) fn any_plan() -> impl Strategy<Value = BranchPlan> {
         let chain = (0..9_u32).prop_map(chain);
         let tree = prop::collection::vec(any::<u32>(), 0..9).prop_map(|parents| {
             let mut tree = Proposals::new();
@@ -272,7 +264,7 @@ mod tests {
 
     /// Positions that a node sees, itself included, by walking up the parents of its tail; tail
     /// nodes are given with their positions, the trunk has positions 0 to `trunk_len`.
-    fn seen(nodes: &[(u32, Option<u32>)], node: usize, trunk_len: u32) -> Vec<u32> {
+    pub(crate) fn seen(nodes: &[(u32, Option<u32>)], node: usize, trunk_len: u32) -> Vec<u32> {
         let mut positions: Vec<u32> = (0..trunk_len).collect();
         let mut next = Some(node);
         while let Some(node) = next {
@@ -308,22 +300,15 @@ mod tests {
         }
 
         #[test]
-        fn forks_hold_every_branch_once_and_see_the_same(plan in any_plan(), steps in 1..8_u32) {
+        fn forks_hold_every_branch_once_with_the_trunk_that_it_sees(plan in any_plan()) {
             let mut planned = 0;
             for fork in plan.forks() {
                 prop_assert_eq!(fork.branches.start, planned);
                 prop_assert!(!fork.branches.is_empty());
                 planned = fork.branches.end;
-                let mut nodes: Vec<(u32, Option<u32>)> = Vec::new();
-                for step in 0..steps {
-                    for (branch, parent) in fork.branches.clone().zip(fork.parents(step)) {
-                        prop_assert_eq!(plan.branches()[branch].accepted, fork.node);
-                        nodes.push((plan.position(branch, step), parent));
-                        let depth = plan.window().depth(fork.node) as u32;
-                        let end = plan.base_len() + depth + step;
-                        let expected: Vec<u32> = (0..=end).collect();
-                        prop_assert_eq!(seen(&nodes, nodes.len() - 1, fork.trunk_len), expected);
-                    }
+                for branch in fork.branches.clone() {
+                    prop_assert_eq!(plan.branches()[branch].accepted, fork.node);
+                    prop_assert_eq!(plan.position(branch, 0), fork.trunk_len);
                 }
             }
             prop_assert_eq!(planned, plan.branches().len());

@@ -24,7 +24,10 @@ mod geometric;
 mod greedy;
 mod limit;
 mod planner;
+#[cfg(test)]
+mod samples;
 mod shares;
+mod taper;
 
 pub use self::{
     budget::{Bid, Budgets, Grant, Worth},
@@ -34,6 +37,7 @@ pub use self::{
     limit::Limit,
     planner::{Guess, Planner},
     shares::{Claim, Shares, Tenant},
+    taper::Taper,
 };
 
 /// How the branches of a round are spread over outcomes.

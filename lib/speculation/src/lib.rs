@@ -12,6 +12,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod branch;
+mod columns;
 pub mod control;
 pub mod fallback;
 pub mod fanout;

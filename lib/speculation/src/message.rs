@@ -205,10 +205,11 @@ pub struct Window {
 /// Continuations for outcomes of one round, or the next tokens of them.
 ///
 /// They come in parts, each a number of columns: the first names the outcomes and has the first
-/// token (or more) of each continuation, later ones append to all of them. A continuation is of use
-/// as soon as it has a token. A part fits if as many tokens are `before` it as are known; any other
-/// is dropped, so that a repeated part changes nothing and a lost one only leaves the continuations
-/// shorter.
+/// token (or more) of each continuation, later ones append to those of the first outcomes: to as many
+/// as the column before, or, as a part of its own, a column for fewer, after which the other
+/// continuations are complete. A continuation is of use as soon as it has a token. A part fits if as
+/// many tokens are `before` it as are known; any other is dropped, so that a repeated part changes
+/// nothing and a lost one only leaves the continuations shorter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entries {
     /// Session this belongs to.
@@ -219,11 +220,11 @@ pub struct Entries {
     pub round: Round,
     /// Length of the sequence before that round.
     pub base_len: u32,
-    /// Tokens that each continuation has before this part.
+    /// Tokens that the longest continuations have before this part.
     pub before: u32,
     /// In the first part (`before` is 0): the outcomes, likeliest first. Otherwise empty.
     pub keys: Vec<OutcomeKey>,
-    /// One token for each outcome, in their order; then the next of each, and so on.
+    /// One token for each outcome that has one more, in their order; then the next of each, and so on.
     pub tokens: Vec<TokenId>,
     /// Second choices, which make trees of continuations. Only if asked for.
     pub sides: Vec<Side>,

@@ -8,7 +8,10 @@ use std::{
 };
 
 use foretoken_protocol::link::Mailbox;
-use foretoken_speculation::{linger::Wait, policy::target::Verified};
+use foretoken_speculation::{
+    linger::Wait,
+    policy::target::{Drafted, Verified},
+};
 
 use super::{Cohort, Flow, Worker, verdict::Decision};
 use crate::inbox::Message;
@@ -20,9 +23,9 @@ const SLEEP: Duration = Duration::from_millis(2);
 #[derive(Clone, Copy)]
 struct Stake {
     cohort: Cohort,
-    /// Tokens that have come.
+    /// Tokens that have come of what was drafted for them.
     came: u32,
-    /// Tokens that the next ones of all are expected to bring.
+    /// Tokens that the next ones of all are expected to bring; 0 if no more are to come.
     chance: f64,
 }
 
@@ -80,38 +83,45 @@ impl Worker {
                 }
                 let now = self.stakes(decisions);
                 let own = now.iter().find(|other| other.cohort == stake.cohort);
-                // Whatever is complete is waited for no more.
-                if own.map(|own| own.came) != Some(stake.came) {
+                let came = own.is_some_and(|own| own.came > stake.came);
+                // Whatever is complete, or has ended without more, is waited for no more.
+                if came || own.is_none_or(|own| own.chance <= 0.0) {
                     self.now = Instant::now();
-                    return Some(true);
+                    return Some(came);
                 }
             }
             self.now = Instant::now();
         }
     }
 
-    /// The cohort for which most is at stake.
+    /// The cohort for which most is at stake, if anything is.
     fn stake(&self, decisions: &[Decision]) -> Option<Stake> {
         let stakes = self.stakes(decisions).into_iter();
-        stakes.max_by(|a, b| a.chance.total_cmp(&b.chance))
+        stakes
+            .filter(|stake| stake.chance > 0.0)
+            .max_by(|a, b| a.chance.total_cmp(&b.chance))
     }
 
-    /// What is waited for, if anything, by cohort.
+    /// What has come and is waited for, by cohort.
     fn stakes(&self, decisions: &[Decision]) -> Vec<Stake> {
         let mut stakes: Vec<Stake> = Vec::new();
         for decision in decisions {
-            let Some((cohort, came)) = self.in_part(decision) else {
+            let Some((cohort, Drafted { tokens, grows })) = self.drafted(decision) else {
                 continue;
             };
-            let chance = self.endpoints.reached(cohort, came);
+            let chance = if grows {
+                self.endpoints.reached(cohort, tokens)
+            } else {
+                0.0
+            };
             match stakes.iter_mut().find(|stake| stake.cohort == cohort) {
                 Some(stake) => {
-                    stake.came += came;
+                    stake.came += tokens;
                     stake.chance += chance;
                 }
                 None => stakes.push(Stake {
                     cohort,
-                    came,
+                    came: tokens,
                     chance,
                 }),
             }
@@ -119,17 +129,17 @@ impl Worker {
         stakes
     }
 
-    /// Tokens that have come of what was drafted for a verdict, if that is not all.
-    fn in_part(&self, decision: &Decision) -> Option<(Cohort, u32)> {
+    /// What has come of what was drafted for a verdict, if anything.
+    fn drafted(&self, decision: &Decision) -> Option<(Cohort, Drafted)> {
         let request = self.requests.get(&decision.share.request)?;
         if decision.decided.ended.is_some() {
             return None;
         }
-        let came = request.session.in_part(&Verified {
+        let drafted = request.session.drafted(&Verified {
             tokens: &decision.emitted,
             accepted: decision.decided.accepted as u32,
             ..Verified::default()
         })?;
-        Some((request.cohort(request.link?), came))
+        Some((request.cohort(request.link?), drafted))
     }
 }

@@ -38,9 +38,10 @@ impl Dialled {
         self.link.send(vec![message])
     }
 
-    /// The continuations of a round, all of them, as (outcome, tokens).
-    fn entries(&self, session: u64, round: u32) -> Vec<((u32, TokenId), Vec<TokenId>)> {
-        let mut parts: Vec<Entries> = Vec::new();
+    /// The outcomes of a round that are drafted for, each with the first token of its continuation:
+    /// there is always time for that.
+    fn entries(&self, session: u64, round: u32) -> Vec<((u32, TokenId), TokenId)> {
+        let mut first: Option<Entries> = None;
         self.wait("entries", |event| {
             let LinkEvent::Messages(messages) = event else {
                 return None;
@@ -50,21 +51,20 @@ impl Dialled {
                     ToTarget::Entries(part)
                         if part.session.0 == session && part.round.0 == round =>
                     {
-                        parts.push(part);
+                        first.get_or_insert(part);
                     }
                     ToTarget::Refused { reason, .. } => panic!("an honest session: {reason}"),
                     ToTarget::Resync(_) => panic!("nothing was lost"),
                     _ => {}
                 }
             }
-            (parts.len() == K as usize).then_some(())
+            first.is_some().then_some(())
         });
-        let keys = parts[0].keys.iter().enumerate();
-        keys.map(|(place, key)| {
-            let tokens = parts.iter().map(|part| part.tokens[place]);
-            ((key.accepted, key.token), tokens.collect())
-        })
-        .collect()
+        let first = first.expect("it was waited for");
+        assert_eq!(first.before, 0);
+        let keys = first.keys.iter().zip(&first.tokens);
+        keys.map(|(key, &token)| ((key.accepted, key.token), token))
+            .collect()
     }
 }
 
@@ -94,7 +94,7 @@ fn prompt(len: u32, start: u32) -> Vec<TokenId> {
 fn serve_honestly(
     target: &Dialled,
     between: &mut dyn FnMut(u32),
-) -> Vec<((u32, TokenId), Vec<TokenId>)> {
+) -> Vec<((u32, TokenId), TokenId)> {
     let mut tokens = prompt(20, 3);
     target
         .send(open(1, tokens.clone(), 2, K))
@@ -104,14 +104,11 @@ fn serve_honestly(
         between(round);
         let entries = target.entries(1, round);
         // How many outcomes there is time for may differ; the likeliest is always among them.
-        let ((accepted, token), window) = entries[0].clone();
-        best.push(entries[0].clone());
-        let before: Vec<TokenId> = best
-            .len()
-            .checked_sub(2)
-            .map_or_else(Vec::new, |last| best[last].1.clone());
-        let mut emitted = before[..accepted as usize].to_vec();
+        let ((accepted, token), proposed) = entries[0];
+        let before = best.last().map(|&(_, proposed)| proposed);
+        let mut emitted: Vec<_> = before.into_iter().take(accepted as usize).collect();
         emitted.push(token);
+        best.push(entries[0]);
         let verdict = Outcome {
             session: SessionId(1),
             epoch: Epoch(1),
@@ -119,7 +116,7 @@ fn serve_honestly(
             base_len: tokens.len() as u32,
             tokens: emitted.clone(),
             lookahead: K,
-            verifying: Some(window.into()),
+            verifying: Some([proposed].as_slice().into()),
             branches: 2,
             ..Outcome::default()
         };

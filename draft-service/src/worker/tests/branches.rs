@@ -75,6 +75,13 @@ fn branch_pages(rig: &Rig) -> usize {
 
 #[test]
 fn entries_of_all_sessions_are_what_decoding_one_by_one_gives_and_leave_no_page() {
+    for widths in [[BUDGET; K as usize], [BUDGET, 7, 3, 1], [9, 9, 2, 2]] {
+        check_entries_of_all_sessions(widths);
+    }
+}
+
+/// With so many outcomes in each step.
+fn check_entries_of_all_sessions(widths: [u32; K as usize]) {
     let mut rig = Rig::new(&DraftConfig::default(), language());
     let window = [TokenId(5), TokenId(9), TokenId(33)];
     let prompts = [(A, 1, prompt(20)), (B, 2, prompt(31))];
@@ -85,20 +92,40 @@ fn entries_of_all_sessions_are_what_decoding_one_by_one_gives_and_leave_no_page(
             verifying(*session, 0, tokens.len(), &[TokenId(7)], &window),
         );
     }
-    let (steps, sent) = rig.settle();
+    let ready = |rig: &Rig| {
+        rig.worker
+            .sessions
+            .iter()
+            .all(|s| s.draft.build().is_some())
+    };
+    let mut steps = 0;
+    while !ready(&rig) {
+        assert!(rig.worker.step(), "prompts and glue passes");
+        steps += 1;
+        rig.worker.prepare_branches();
+    }
+    for session in &mut rig.worker.sessions {
+        session.draft.grant(&widths);
+    }
+    let (more, sent) = rig.settle();
     // A prompt and a glue pass, then all branches of both at once.
-    assert!(steps <= 3 + K as usize, "{steps} steps");
+    assert!(steps + more <= 3 + K as usize, "{steps} steps, and {more}");
     for (link, session, tokens) in &prompts {
         let parts = columns(&sent, *link);
         let keys = &parts[0].keys;
-        assert_eq!(keys.len(), BUDGET as usize);
+        let lengths: Vec<_> = parts.iter().map(|part| part.tokens.len() as u32).collect();
+        assert_eq!(
+            (keys.len(), &lengths[..]),
+            (lengths[0] as usize, &widths[..])
+        );
         for (place, key) in keys.iter().enumerate() {
             let mut context = tokens.clone();
             context.push(TokenId(7));
             context.extend_from_slice(&window[..key.accepted as usize]);
             context.push(key.token);
-            let drafted: Vec<_> = parts.iter().map(|part| part.tokens[place]).collect();
-            let expected = continuation(language(), *session, &context, K as usize);
+            let drafted = parts.iter().filter_map(|part| part.tokens.get(place));
+            let drafted: Vec<_> = drafted.copied().collect();
+            let expected = continuation(language(), *session, &context, drafted.len());
             assert_eq!(drafted, expected, "{key:?}");
         }
     }

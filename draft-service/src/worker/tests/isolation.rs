@@ -19,7 +19,7 @@ struct View {
     window: Vec<TokenId>,
     /// What came for the round under verification.
     keys: Vec<OutcomeKey>,
-    columns: Vec<TokenId>,
+    columns: Vec<Vec<TokenId>>,
 }
 
 impl View {
@@ -32,18 +32,17 @@ impl View {
             self.keys.clone_from(&part.keys);
             self.columns.clear();
         }
-        let count = self.keys.len();
-        assert_eq!(self.columns.len(), count * part.before as usize);
+        assert_eq!(self.columns.len(), part.before as usize);
         for (place, &token) in part.tokens.iter().enumerate() {
             let key = self.keys[place];
-            let own = self.columns.iter().skip(place).step_by(count);
+            let own = self.columns.iter().map(|column| column[place]);
             let accepted = &self.window[..key.accepted as usize];
             let mut context = [&self.tokens[..], accepted, &[key.token]].concat();
             context.extend(own);
             let expected = continuation(language(), self.seed, &context, 1);
             assert_eq!(expected, [token], "of another session");
         }
-        self.columns.extend_from_slice(&part.tokens);
+        self.columns.push(part.tokens.clone());
         part.tokens.len()
     }
 }
@@ -126,13 +125,10 @@ impl World {
         let mut emitted = view.window[..key.accepted as usize].to_vec();
         emitted.push(key.token);
         let own = view.keys.iter().position(|known| *known == key);
-        let count = view.keys.len().max(1);
         let next: Vec<TokenId> = own.map_or_else(Vec::new, |place| {
-            view.columns
-                .iter()
-                .skip(place)
-                .step_by(count)
-                .copied()
+            let columns = view.columns.iter();
+            columns
+                .map_while(|column| column.get(place).copied())
                 .collect()
         });
         let message = Outcome {

@@ -11,6 +11,9 @@
 //!               where the n_s add up to M                      by one heap over all sessions
 //! ```
 //!
+//! Within what is its own a session then drafts more tokens for likelier outcomes ([`Taper`]). One that
+//! is alone has all the time.
+//!
 //! A miss that the endpoint answers at once is worth the window it gets, less the tokens that the
 //! time until then is worth. So where drafting is cheap, short continuations save nothing, and few
 //! outcomes to the end are better than many beginnings; where it is dear, any hit is better than
@@ -18,7 +21,7 @@
 
 use alloc::vec::Vec;
 
-use super::{Claim, Guess, Limit, Shares, Tenant};
+use super::{Claim, Guess, Limit, Shares, Taper, Tenant};
 use crate::theory::expected_tokens;
 
 /// Part of the rows that tenants get by their weights alone.
@@ -97,6 +100,7 @@ pub struct Budgets {
     rows: Vec<u32>,
     trial: Vec<u32>,
     grants: Vec<Grant>,
+    taper: Taper,
 }
 
 impl Default for Budgets {
@@ -106,6 +110,7 @@ impl Default for Budgets {
             rows: Vec::new(),
             trial: Vec::new(),
             grants: Vec::new(),
+            taper: Taper::default(),
         }
     }
 }
@@ -114,8 +119,9 @@ impl Budgets {
     /// Grants each bid a number of branches, `most` over all of them; `step(rows)` is what a step
     /// takes, in seconds, and rises.
     ///
-    /// Depths fall by whole tokens as rows grow, so only the most rows for each depth are tried,
-    /// those of the bids with least time, most, and the one between: exact for one bid.
+    /// Several bids have one depth each at first. Depths fall by whole tokens as rows grow, so only
+    /// the most rows for each depth are tried, those of the bids with least time, most, and the one
+    /// between. What they make of what they get: [`Self::widths`].
     pub fn divide(
         &mut self,
         tenants: &[Tenant],
@@ -123,6 +129,12 @@ impl Budgets {
         most: u32,
         step: impl Fn(u32) -> f64,
     ) -> &[Grant] {
+        self.grants.clear();
+        if let [bid] = bids {
+            let grant = self.grant_all(tenants, bid, most, step);
+            self.grants.push(grant);
+            return &self.grants;
+        }
         let asked: usize = bids.iter().map(|bid| bid.guesses.len()).sum();
         let most = most.min(u32::try_from(asked).unwrap_or(u32::MAX));
         self.list_rows(bids, most, &step);
@@ -136,7 +148,6 @@ impl Budgets {
             }
         }
         self.value(best, tenants, bids, &step, &mut claims);
-        self.grants.clear();
         let granted = self.trial.iter().zip(bids);
         let grants = granted.map(|(&branches, bid)| Grant {
             branches,
@@ -145,6 +156,57 @@ impl Budgets {
         self.grants.extend(grants);
         self.find_weights(tenants, &claims);
         &self.grants
+    }
+
+    /// How many outcomes each step of this bid draws for, of those last divided with the same
+    /// `bids` and `step`; in no step more than its part of `most` rows.
+    pub fn widths(
+        &mut self,
+        bids: &[Bid<'_>],
+        index: usize,
+        most: u32,
+        step: impl Fn(u32) -> f64,
+    ) -> &[u32] {
+        let (Some(bid), Some(grant)) = (bids.get(index), self.grants.get(index)) else {
+            return &[];
+        };
+        if bids.len() == 1 {
+            return self.taper.planned();
+        }
+        // Its part of each row, and of the time of all of them.
+        let all: u32 = self.grants.iter().map(|grant| grant.branches).sum();
+        let all = all.max(1);
+        let part = f64::from(grant.branches) / f64::from(all);
+        let row = step(all) / f64::from(all);
+        let own = Bid {
+            left: part * bid.left,
+            ..*bid
+        };
+        let most = (part * f64::from(most)) as u32;
+        self.taper.widths(&own, most, |rows| row * f64::from(rows))
+    }
+
+    /// For a bid that is alone.
+    fn grant_all(
+        &mut self,
+        tenants: &[Tenant],
+        bid: &Bid<'_>,
+        most: u32,
+        step: impl Fn(u32) -> f64,
+    ) -> Grant {
+        let tenant = tenants.get(bid.tenant).filter(|tenant| tenant.weight > 0.0);
+        let most = most.min(tenant.map_or(0, |tenant| tenant.quota));
+        let widths = self.taper.widths(bid, most, step);
+        let branches = widths.first().map_or(0, |&width| width);
+        let whole = widths.len() == bid.worth.steps as usize && widths.last() == Some(&branches);
+        let limit = if whole && branches as usize == bid.guesses.len() {
+            Limit::Budget
+        } else if branches == most && most > 0 {
+            Limit::Rows
+        } else {
+            Limit::Time
+        };
+        Grant { branches, limit }
     }
 
     fn list_rows(&mut self, bids: &[Bid<'_>], most: u32, step: &impl Fn(u32) -> f64) {

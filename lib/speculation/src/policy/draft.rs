@@ -21,6 +21,7 @@
 mod build;
 mod follow;
 mod forks;
+mod layout;
 mod planners;
 mod second;
 mod tail;
@@ -31,7 +32,8 @@ use alloc::{string::ToString, vec::Vec};
 use self::{build::Build, second::nothing_drawn, tail::Tail, work::Flight};
 pub use self::{
     build::{BuildId, MAX_TAIL},
-    forks::{BranchWork, ForkFeed},
+    forks::BranchWork,
+    layout::ForkFeed,
     planners::{Planners, Scores},
     work::{Purpose, Ticket, Wants, Work},
 };

@@ -12,7 +12,7 @@ mod verified;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-pub use self::ahead::{AheadStats, Lookup, Source};
+pub use self::ahead::{AheadStats, Drafted, Lookup, Source};
 pub use self::asked::Answer;
 pub use self::verified::Verified;
 use self::{asked::Asked, cache::Cache};

@@ -1,24 +1,13 @@
 use std::{vec, vec::Vec};
 
 use super::*;
-use crate::{guess::OutcomeKey, noise::philox};
+use crate::{
+    fanout::samples::{falling, guesses, step},
+    noise::philox,
+};
 
 fn word(i: u32, j: u32) -> u32 {
     philox([i, j, 0, 0], [5, 11])[0]
-}
-
-fn guesses(probabilities: impl IntoIterator<Item = f64>) -> Vec<Guess> {
-    let guess = |probability| Guess {
-        key: OutcomeKey::default(),
-        rank: 0,
-        probability,
-    };
-    probabilities.into_iter().map(guess).collect()
-}
-
-/// Falling probabilities that add up to less than 1.
-fn falling(count: i32, ratio: f64) -> Vec<Guess> {
-    guesses((0..count).map(|i| (1.0 - ratio) * ratio.powi(i)))
 }
 
 fn bid(guesses: &[Guess], left: f64) -> Bid<'_> {
@@ -39,13 +28,13 @@ const ONE: [Tenant; 1] = [Tenant {
     quota: u32::MAX,
 }];
 
-/// A step's time: 25 us, and 7 for each row.
-fn step(rows: u32) -> f64 {
-    25e-6 + 7e-6 * f64::from(rows)
-}
-
 fn divide(bids: &[Bid<'_>]) -> Vec<Grant> {
     Budgets::default().divide(&ONE, bids, 1000, step).to_vec()
+}
+
+/// What a bid gets beside one that wants nothing.
+fn beside_nothing(own: Bid<'_>) -> Grant {
+    divide(&[own, bid(&[], own.left)])[0]
 }
 
 #[test]
@@ -87,7 +76,7 @@ fn no_other_number_of_branches_saves_more_in_the_time_there_is() {
                 .sum();
             hit * own.worth.saved(own.depth(step(branches)))
         };
-        let got = divide(&[own])[0].branches;
+        let got = beside_nothing(own).branches;
         let best = (1..=list.len() as u32).map(value).fold(0.0, f64::max);
         assert!(
             value(got) >= best - 1e-12,
@@ -102,7 +91,8 @@ fn more_time_gives_more_branches_and_the_limit_says_what_bound() {
     let list = falling(24, 0.8);
     let of = |left| divide(&[bid(&list, left)])[0];
     let saved = |left| {
-        let (bid, branches) = (bid(&list, left), of(left).branches);
+        let bid = bid(&list, left);
+        let branches = beside_nothing(bid).branches;
         let hit: f64 = list
             .iter()
             .take(branches as usize)
@@ -118,6 +108,36 @@ fn more_time_gives_more_branches_and_the_limit_says_what_bound() {
     let bids = [bid(&list, f64::INFINITY)];
     let few = Budgets::default().divide(&ONE, &bids, 6, step).to_vec();
     assert_eq!((few[0].branches, few[0].limit), (6, Limit::Rows));
+}
+
+#[test]
+fn each_session_tapers_what_is_its_own() {
+    let (sure, unsure) = (falling(24, 0.6), falling(24, 0.9));
+    let left = 500e-6;
+    let bids = [bid(&sure, left), bid(&unsure, left)];
+    let mut budgets = Budgets::default();
+    let grants = budgets.divide(&ONE, &bids, 1000, step).to_vec();
+    let rows: u32 = grants.iter().map(|grant| grant.branches).sum();
+    let mut taken = 0.0;
+    for (index, grant) in grants.iter().enumerate() {
+        let widths = budgets.widths(&bids, index, 1000, step).to_vec();
+        assert!(widths.is_sorted_by(|a, b| a >= b), "{widths:?}");
+        assert!(
+            widths[0] >= grant.branches && widths[0] > widths[4],
+            "{widths:?}"
+        );
+        taken += f64::from(widths.iter().sum::<u32>()) * step(rows) / f64::from(rows);
+        // Where steps have few rows, it takes its part of them.
+        let few = budgets.widths(&bids, index, rows, step)[0];
+        assert!(few <= grant.branches, "{few} of {rows}");
+    }
+    assert!(taken <= left, "{taken}");
+    assert!(budgets.widths(&bids, 2, 1000, step).is_empty());
+    // Alone it has all of the time.
+    budgets.divide(&ONE, &bids[..1], 1000, step);
+    let alone = budgets.widths(&bids[..1], 0, 1000, step);
+    let taken: f64 = alone.iter().map(|&rows| step(rows)).sum();
+    assert!(taken <= left && taken > 0.9 * left, "{alone:?}");
 }
 
 #[test]

@@ -1,20 +1,10 @@
 use std::{vec, vec::Vec};
 
 use super::*;
-use crate::{guess::OutcomeKey, noise::philox};
+use crate::{fanout::samples::guesses, noise::philox};
 
 fn word(i: u32, j: u32) -> u32 {
     philox([i, j, 0, 0], [31, 7])[0]
-}
-
-/// Guesses with these probabilities.
-fn guesses(probabilities: &[f64]) -> Vec<Guess> {
-    let guess = |&probability: &f64| Guess {
-        key: OutcomeKey::default(),
-        rank: 0,
-        probability,
-    };
-    probabilities.iter().map(guess).collect()
 }
 
 fn claim(tenant: usize, guesses: &[Guess]) -> Claim<'_> {
@@ -39,7 +29,7 @@ fn any_lists(i: u32, sessions: u32) -> Vec<Vec<Guess>> {
                 .map(|g| f64::from(1 + word(i, 1000 + 50 * session + g) % 1000) / 1e4)
                 .collect();
             list.sort_by(|a, b| b.total_cmp(a));
-            guesses(&list)
+            guesses(list)
         })
         .collect()
 }
@@ -115,7 +105,7 @@ fn a_fair_division_gives_nobody_more_while_another_wants_more_and_has_less() {
 
 #[test]
 fn a_fair_part_keeps_a_tenant_with_poor_guesses_from_starving() {
-    let (good, poor) = (guesses(&[0.2; 50]), guesses(&[0.001; 50]));
+    let (good, poor) = (guesses([0.2; 50]), guesses([0.001; 50]));
     let claims = [claim(0, &good), claim(1, &poor)];
     let tenants = [tenant(1.0, 100), tenant(1.0, 100)];
     let mut grants = Vec::new();
@@ -127,7 +117,7 @@ fn a_fair_part_keeps_a_tenant_with_poor_guesses_from_starving() {
 
 #[test]
 fn quotas_bind_and_what_one_may_not_have_goes_to_the_others() {
-    let list = guesses(&[0.1; 30]);
+    let list = guesses([0.1; 30]);
     let claims = [claim(0, &list), claim(1, &list), claim(1, &list)];
     let tenants = [tenant(9.0, 4), tenant(1.0, u32::MAX)];
     let mut grants = Vec::new();
@@ -141,7 +131,7 @@ fn quotas_bind_and_what_one_may_not_have_goes_to_the_others() {
 
 #[test]
 fn dear_branches_have_to_save_more() {
-    let list = guesses(&[0.3, 0.2, 0.1]);
+    let list = guesses([0.3, 0.2, 0.1]);
     let dear = Claim {
         cost: 4,
         ..claim(0, &list)
@@ -159,7 +149,7 @@ fn dear_branches_have_to_save_more() {
 
 #[test]
 fn nonsense_gets_nothing_and_harms_nobody() {
-    let list = guesses(&[0.5, 0.5, f64::NAN]);
+    let list = guesses([0.5, 0.5, f64::NAN]);
     let fine = claim(0, &list);
     let claims = [
         claim(7, &list),
@@ -186,7 +176,7 @@ fn nonsense_gets_nothing_and_harms_nobody() {
 
 #[test]
 fn ties_go_to_who_comes_first_every_time() {
-    let list = guesses(&[0.1; 9]);
+    let list = guesses([0.1; 9]);
     let claims: Vec<Claim<'_>> = (0..4).map(|t| claim(t, &list)).collect();
     let tenants = vec![tenant(1.0, 99); 4];
     let (mut shares, mut grants) = (Shares::new(1.0), Vec::new());

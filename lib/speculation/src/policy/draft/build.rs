@@ -2,10 +2,11 @@
 
 use alloc::{vec, vec::Vec};
 
-use super::{DraftStats, forks::BranchWork, second::Second, work::Ticket};
+use super::{DraftStats, forks::BranchWork, layout::Layout, second::Second, work::Ticket};
 use crate::{
     Epoch, Proposals, Round, SessionId, TokenId,
-    branch::{BranchPlan, Fork},
+    branch::BranchPlan,
+    columns::Columns,
     fanout::{Guess, Planner},
     guess::{Candidates, OutcomeKey},
     message::{Delivery, Entries, SparseDistribution, TreeBudget},
@@ -74,19 +75,15 @@ pub(super) struct Build {
     judged: Candidates,
     verdict: Option<OutcomeKey>,
     guesses: Vec<Guess>,
-    forks: Vec<Fork>,
-    /// Nodes of the glue pass that each fork begins with, if that was a tree.
-    paths: Vec<Vec<u32>>,
-    /// Place in the plan of each guess, and the other way round.
-    places: Vec<usize>,
-    guess_of: Vec<usize>,
+    /// Of how many guesses, from the first on, each step draws a token; ever fewer.
+    widths: Vec<u32>,
+    layout: Layout,
     second: Second,
-    /// What the branches fed and drew, step by step: their outcomes' tokens, then a column a step.
-    columns: Vec<TokenId>,
+    /// What the branches fed and drew, by guess: their outcomes' tokens, then a column a step.
+    columns: Columns<TokenId>,
     /// What those that were drawn were drawn from, if that is to be told.
-    q: Vec<SparseDistribution>,
+    q: Columns<SparseDistribution>,
     proposer: Proposer,
-    parents: Vec<Option<u32>>,
 }
 
 impl Build {
@@ -102,15 +99,12 @@ impl Build {
             judged: Candidates::new(COUPLED, 0),
             verdict: None,
             guesses: Vec::new(),
-            forks: Vec::new(),
-            paths: Vec::new(),
-            places: Vec::new(),
-            guess_of: Vec::new(),
+            widths: Vec::new(),
+            layout: Layout::default(),
             second: Second::new(),
-            columns: Vec::new(),
-            q: Vec::new(),
+            columns: Columns::new(),
+            q: Columns::new(),
             proposer: Proposer::default(),
-            parents: Vec::new(),
         }
     }
 
@@ -154,9 +148,8 @@ impl Build {
         self.guesses.clear();
         self.columns.clear();
         self.q.clear();
-        self.forks.clear();
-        self.paths.clear();
-        self.places.clear();
+        self.widths.clear();
+        self.layout.clear();
         self.glue.clear();
         self.glue_parents.clear();
         self.second.sides.clear();
@@ -194,10 +187,9 @@ impl Build {
         round: Round,
         key: OutcomeKey,
     ) -> impl Iterator<Item = TokenId> + use<'_> {
-        let (place, count) = self.place_of(round, key);
-        let columns = place.and_then(|place| self.columns.get(count + place..));
-        let columns = columns.unwrap_or_default();
-        columns.iter().step_by(count.max(1)).copied()
+        let place = self.place_of(round, key);
+        let column = place.map(|place| self.columns.of(place));
+        column.into_iter().flatten().skip(1).copied()
     }
 
     /// What its tokens were drawn from.
@@ -206,21 +198,16 @@ impl Build {
         round: Round,
         key: OutcomeKey,
     ) -> impl Iterator<Item = SparseDistribution> + use<'_> {
-        let (place, count) = self.place_of(round, key);
-        let q = place.and_then(|place| self.q.get(place..));
-        q.unwrap_or_default().iter().step_by(count.max(1)).cloned()
+        let place = self.place_of(round, key);
+        let laws = place.map(|place| self.q.of(place));
+        laws.into_iter().flatten().cloned()
     }
 
-    /// The branch of an outcome, and how many there are.
-    fn place_of(&self, round: Round, key: OutcomeKey) -> (Option<usize>, usize) {
+    /// The place of an outcome among the guesses.
+    fn place_of(&self, round: Round, key: OutcomeKey) -> Option<usize> {
         let known = self.order.is_some_and(|order| order.round == round);
-        let keys = if known && !self.columns.is_empty() {
-            self.plan.branches()
-        } else {
-            &[]
-        };
-        let place = keys.iter().position(|&branch| branch == key);
-        (place, keys.len())
+        let mut guesses = self.guesses.iter().filter(|_| known);
+        guesses.position(|guess| guess.key == key)
     }
 
     /// How what was drafted was lowered.
@@ -254,18 +241,29 @@ impl Build {
         if order.tree.is_some() {
             self.second.chances = planner.estimates().chances();
         }
+        self.widths.clear();
+        self.widths.resize(order.steps, self.guesses.len() as u32);
         self.lay_out(order);
     }
 
-    /// Keeps the first `branches` guesses, unless their branches have begun.
-    pub(super) fn grant(&mut self, branches: usize) {
-        let begun = self.columns.len() > self.plan.branches().len();
-        if let Some(order) = self.order
-            && self.stage == Stage::Branching
-            && !begun
-            && branches < self.guesses.len()
-        {
-            self.guesses.truncate(branches);
+    /// Draws for the first `widths[i]` guesses in step i, and in steps after the last of them for as
+    /// many as in that; never for more than in the step before. No effect once branches have begun.
+    pub(super) fn grant(&mut self, widths: &[u32]) {
+        let waits = self.stage == Stage::Branching && self.step() == 0;
+        let Some(order) = self.order.filter(|_| waits) else {
+            return;
+        };
+        let mut granted = widths.iter().copied();
+        let mut most = u32::MAX;
+        let narrowed = self.widths.iter().map(|&width| {
+            most = most.min(granted.next().unwrap_or(u32::MAX));
+            most.min(width)
+        });
+        let narrowed: Vec<u32> = narrowed.take_while(|&width| width > 0).collect();
+        if narrowed != self.widths {
+            self.guesses
+                .truncate(narrowed.first().map_or(0, |&width| width as usize));
+            self.widths = narrowed;
             self.lay_out(order);
         }
     }
@@ -283,32 +281,22 @@ impl Build {
         self.columns.len()
     }
 
-    /// Tokens that every branch has yet to draw.
+    /// Tokens that the longest continuations have yet to draw.
     pub(super) fn steps_left(&self) -> u32 {
-        let Some(order) = self.order.filter(|_| self.stage == Stage::Branching) else {
-            return 0;
-        };
-        order.steps as u32 - self.step()
+        if self.stage == Stage::Branching {
+            self.widths.len() as u32 - self.step()
+        } else {
+            0
+        }
     }
 
     /// The next step of the branches.
-    pub(super) fn work(&mut self, ticket: Ticket) -> Option<BranchWork<'_>> {
-        if self.stage != Stage::Branching {
-            return None;
-        }
-        let step = self.step();
-        self.parents.clear();
-        let parents = self.forks.iter().flat_map(|fork| fork.parents(step));
-        self.parents.extend(parents);
-        let count = self.plan.branches().len();
-        Some(BranchWork {
+    pub(super) fn work(&self, ticket: Ticket) -> Option<BranchWork<'_>> {
+        (self.stage == Stage::Branching).then(|| BranchWork {
             ticket,
             build: self.id,
-            step,
-            forks: &self.forks,
-            paths: &self.paths,
-            tokens: &self.columns[step as usize * count..],
-            parents: &self.parents,
+            step: self.step(),
+            layout: &self.layout,
         })
     }
 
@@ -321,16 +309,17 @@ impl Build {
         scratch: &mut Scratch,
     ) -> Option<Entries> {
         let order = self.order?;
-        let count = self.plan.branches().len();
-        if rows.len() != count {
+        if rows.len() != self.layout.rows().len() {
             self.end();
             return None;
         }
         let step = self.step();
         let base = sampler.history().len();
         let (mut node, mut depth) = (0, 0);
+        let mut column = vec![TokenId::default(); rows.len()];
+        let mut laws = Vec::new();
         self.second.sides.clear();
-        for (branch, row) in rows.iter().enumerate() {
+        for ((branch, guess), row) in self.layout.rows().zip(rows) {
             // Branches come by ascending node, so a chain is only ever extended.
             let accepted = self.plan.branches()[branch].accepted;
             if accepted != node {
@@ -343,12 +332,11 @@ impl Build {
                     .for_each(|&token| sampler.push(token));
                 (node, depth) = (accepted, spelled.len());
             }
-            let own = self.columns[branch..].iter().step_by(count);
+            let own = self.columns.of(guess);
             own.for_each(|&token| sampler.push(token));
-            let token = match order.verification {
+            column[guess] = match order.verification {
                 Verification::Coupled if order.tree.is_some() => {
-                    let place = (self.guess_of[branch], step);
-                    self.second.draw(branch, place, row, sampler, scratch)
+                    self.second.draw((guess, step), row, sampler, scratch)
                 }
                 Verification::Coupled => sampler.choose(row, scratch),
                 Verification::Rejection { support } => {
@@ -359,26 +347,33 @@ impl Build {
                     };
                     let among = (support, order.saguaro);
                     let (token, q) = self.proposer.draw(sampler, scratch, row, place, among);
-                    self.q.push(q);
+                    laws.resize(rows.len(), SparseDistribution::default());
+                    laws[guess] = q;
                     token
                 }
             };
             sampler.truncate(base + depth);
-            self.columns.push(token);
         }
         sampler.truncate(base);
-        if self.step() as usize >= order.steps {
-            self.stage = Stage::Ended;
-        }
+        self.columns.push(column);
+        self.q.push(laws);
+        self.go_on();
         (order.delivery == Delivery::Push).then(|| self.part(order, step))
+    }
+
+    /// Lays out the next step, or ends the build after the last.
+    fn go_on(&mut self) {
+        let step = self.step() as usize;
+        match self.widths.get(step) {
+            Some(&width) => self
+                .layout
+                .advance(&self.columns.get(step)[..width as usize]),
+            None => self.stage = Stage::Ended,
+        }
     }
 
     /// The column that `step` drew.
     fn part(&self, order: Order, step: u32) -> Entries {
-        let count = self.places.len();
-        let column = &self.columns[(step as usize + 1) * count..];
-        let q = self.q.get(step as usize * count..).unwrap_or_default();
-        let law_at = |&place: &usize| q.get(place).cloned();
         let keys = if step == 0 {
             self.guesses.iter().map(|guess| guess.key).collect()
         } else {
@@ -391,8 +386,8 @@ impl Build {
             base_len: order.base_len as u32,
             before: step,
             keys,
-            tokens: self.places.iter().map(|&place| column[place]).collect(),
-            q: self.places.iter().filter_map(law_at).collect(),
+            tokens: self.columns.get(step as usize + 1).to_vec(),
+            q: self.q.get(step as usize).to_vec(),
             saguaro: order.saguaro,
             sides: self.second.sides.clone(),
         }
@@ -400,8 +395,7 @@ impl Build {
 
     /// Steps that the branches have made.
     fn step(&self) -> u32 {
-        let count = self.plan.branches().len().max(1);
-        (self.columns.len() / count).saturating_sub(1) as u32
+        self.columns.count().saturating_sub(1) as u32
     }
 
     /// From guesses to branches and forks.
@@ -412,47 +406,17 @@ impl Build {
             return;
         }
         self.stage = Stage::Branching;
-        let branches = self.plan.branches();
+        if let Some(tree) = order.tree {
+            self.second.begin(tree, order.steps, self.guesses.len());
+        }
+        let glued = self.glue_tree().is_some();
+        self.layout
+            .begin(&self.plan, &self.guesses, &self.widths, glued);
         self.q.clear();
         self.columns.clear();
-        self.columns.extend(branches.iter().map(|key| key.token));
-        // Places of the guesses: within a depth the plan keeps their order.
-        let mut next = vec![0; self.plan.window().len() + 1];
-        for (place, key) in branches.iter().enumerate().rev() {
-            next[key.accepted as usize] = place;
-        }
-        self.places.clear();
-        self.guess_of.clear();
-        self.guess_of.resize(branches.len(), 0);
-        for (i, guess) in self.guesses.iter().enumerate() {
-            let place = &mut next[guess.key.accepted as usize];
-            self.places.push(*place);
-            self.guess_of[*place] = i;
-            *place += 1;
-        }
-        if let Some(tree) = order.tree {
-            self.second.begin(tree, order.steps, branches.len());
-        }
-        let most = (MAX_TAIL / order.steps).max(1);
-        self.forks.clear();
-        self.paths.clear();
-        for fork in self.plan.forks() {
-            // The decided token is the first node of a glue pass over a tree.
-            let path = match self.glue_tree() {
-                Some(_) => [vec![0], self.plan.window().path(fork.node)].concat(),
-                None => Vec::new(),
-            };
-            let mut start = fork.branches.start;
-            while start < fork.branches.end {
-                let end = fork.branches.end.min(start + most);
-                self.forks.push(Fork {
-                    branches: start..end,
-                    ..fork
-                });
-                self.paths.push(path.clone());
-                start = end;
-            }
-        }
+        self.columns
+            .push(self.guesses.iter().map(|guess| guess.key.token));
+        self.go_on();
     }
 }
 

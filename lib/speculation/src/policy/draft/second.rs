@@ -21,7 +21,7 @@ pub(super) struct Second {
     price: f64,
     /// Those of a branch, at most.
     most: usize,
-    /// By branch: the probability that all it drew is accepted, and second choices so far.
+    /// By guess: the probability that all its branch drew is accepted, and second choices so far.
     reached: Vec<(f64, usize)>,
     /// Those of the last step.
     pub(super) sides: Vec<Side>,
@@ -49,10 +49,9 @@ impl Second {
         self.reached.resize(branches, (1.0, 0));
     }
 
-    /// Draws what follows in `branch`, which belongs to this entry and has made `after` steps.
+    /// Draws what follows in the branch of this entry, which has made `after` steps.
     pub(super) fn draw(
         &mut self,
-        branch: usize,
         (entry, after): (usize, u32),
         row: &[f32],
         sampler: &Sampler,
@@ -61,7 +60,7 @@ impl Second {
         self.drawn.clear();
         let token = self.drawn.draw(sampler, scratch, row);
         if let (Some(row), Some((reached, count))) =
-            (self.drawn.row(0), self.reached.get_mut(branch))
+            (self.drawn.row(0), self.reached.get_mut(entry))
         {
             let (accepts, sides) = self.chances.of(&row);
             let worth = choose::sides(sides, *reached, self.price);

@@ -267,13 +267,14 @@ impl DraftSession {
         self.build.guesses()
     }
 
-    /// Drafts for the first `branches` of the planned outcomes only. No effect once their first
-    /// step was made.
-    pub fn grant(&mut self, branches: usize) {
-        if branches == 0 {
+    /// Drafts for fewer of the planned outcomes: in each step for the first `widths` of them, ever
+    /// fewer (see [`Taper`](crate::fanout::Taper)), and in steps after the last of these as in that. A
+    /// single number is one for all steps. No effect once their first step was made.
+    pub fn grant(&mut self, widths: &[u32]) {
+        if widths.first().is_none_or(|&width| width == 0) {
             self.drop_branches();
         } else {
-            self.build.grant(branches);
+            self.build.grant(widths);
         }
     }
 
@@ -323,7 +324,7 @@ impl DraftSession {
         self.build.id()
     }
 
-    /// Steps that the branches of the build have yet to make.
+    /// Steps that the longest branches of the build have yet to make.
     pub fn branch_steps(&self) -> u32 {
         self.build.steps_left()
     }

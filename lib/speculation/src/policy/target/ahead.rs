@@ -38,6 +38,15 @@ pub struct Lookup {
     pub first: bool,
 }
 
+/// What has come of what is drafted for a verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drafted {
+    /// Tokens of the continuation.
+    pub tokens: u32,
+    /// Whether there may be more of them.
+    pub grows: bool,
+}
+
 /// Counts of what was drafted ahead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AheadStats {
@@ -101,18 +110,19 @@ impl TargetSession {
         self.cache.len()
     }
 
-    /// Tokens that have come of what was drafted for this verdict on the round under verification,
-    /// if that is not all there is to be. A driver may wait for more before it hands the verdict
-    /// over (see [`linger`](crate::linger)): nothing is drafted for a verdict that the endpoint
-    /// knows.
-    pub fn in_part(&self, verified: &Verified<'_>) -> Option<u32> {
-        let came = self.cache.columns();
+    /// What was drafted for this verdict on the round under verification, if anything. A driver may
+    /// wait for more before it hands the verdict over (see [`linger`](crate::linger)): nothing is
+    /// drafted for a verdict that the endpoint knows.
+    pub fn drafted(&self, verified: &Verified<'_>) -> Option<Drafted> {
         let room = self.room(1 + verified.tokens.len());
-        let hit = self
-            .find(verified)
-            .filter(|_| came < room && self.cache.lacks());
+        let hit = self.find(verified)?;
         // The rest of a window that was not verified whole has nothing to follow it.
-        hit?.place.map(|_| came)
+        let place = hit.place?;
+        let tokens = hit.proposals.height() as u32;
+        Some(Drafted {
+            tokens,
+            grows: tokens < room && self.cache.grows(place),
+        })
     }
 
     /// Looks a verdict up. To be called before it changes anything.

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use crate::{
     Proposals, TokenId,
+    columns::Columns,
     guess::OutcomeKey,
     message::{Entries, Side, SparseDistribution},
     proposal::Laws,
@@ -18,16 +19,17 @@ pub(super) struct Cache {
     most_tokens: usize,
     /// Proposals of a continuation that is a tree.
     most_nodes: usize,
-    /// Outcomes that the first part named: a part has a multiple of as many tokens.
+    /// Outcomes that the first part named.
     sent: usize,
     /// Those that are kept, likeliest first.
     keys: Vec<OutcomeKey>,
-    /// Columns of tokens that were sent, kept or not.
+    /// Columns of tokens that were sent, kept or not, and tokens of the last one.
     before: usize,
-    /// The kept ones, one after the other.
-    columns: Vec<TokenId>,
-    /// What each of them was drawn from, if that was said.
-    q: Vec<SparseDistribution>,
+    width: usize,
+    /// What is kept of them.
+    columns: Columns<TokenId>,
+    /// What each of these tokens was drawn from, if that was said.
+    q: Columns<SparseDistribution>,
     saguaro: Saguaro,
     /// Second choices of kept outcomes.
     sides: Vec<Side>,
@@ -52,6 +54,7 @@ impl Cache {
         self.sent = 0;
         self.keys.clear();
         self.before = 0;
+        self.width = 0;
         self.columns.clear();
         self.q.clear();
         self.sides.clear();
@@ -62,14 +65,9 @@ impl Cache {
         self.most_keys > 0 && self.most_tokens > 0
     }
 
-    /// Tokens that each continuation has.
-    pub(super) fn columns(&self) -> u32 {
-        self.before.min(self.most_tokens) as u32
-    }
-
-    /// Whether continuations are to have more of them.
-    pub(super) fn lacks(&self) -> bool {
-        self.before < self.most_tokens
+    /// Whether the continuation at this place may have more tokens than have come.
+    pub(super) fn grows(&self, place: u32) -> bool {
+        self.before < self.most_tokens && (place as usize) < self.width
     }
 
     /// Takes in a part of this round; false if it does not fit what is known.
@@ -78,11 +76,15 @@ impl Cache {
             return false;
         }
         let first = self.before == 0;
-        let count = if first { part.keys.len() } else { self.sent };
-        let columns = part.tokens.len().checked_div(count).unwrap_or(0);
-        let whole = columns > 0 && part.tokens.len() == columns * count;
-        let known = self.before + columns;
-        let placed = |side: &Side| (side.entry as usize) < count && (side.after as usize) < known;
+        let known = if first { part.keys.len() } else { self.width };
+        // A column may end some continuations: then it is the only one.
+        let ends_some = !first && !part.tokens.is_empty() && part.tokens.len() < known;
+        let width = if ends_some { part.tokens.len() } else { known };
+        let columns = part.tokens.len().checked_div(width).unwrap_or(0);
+        let whole = columns > 0 && part.tokens.len() == columns * width;
+        let sent = if first { width } else { self.sent };
+        let after = self.before + columns;
+        let placed = |side: &Side| (side.entry as usize) < sent && (side.after as usize) < after;
         let explains = part.q.len() == part.tokens.len();
         let alike =
             part.saguaro == self.saguaro && explains == (self.q.len() == self.columns.len());
@@ -91,17 +93,19 @@ impl Cache {
             return false;
         }
         if first {
-            self.sent = count;
+            self.sent = sent;
             self.saguaro = part.saguaro;
             let kept = self.sent.min(self.most_keys);
             self.keys.extend_from_slice(&part.keys[..kept]);
         }
-        for (number, column) in part.tokens.chunks_exact(self.sent).enumerate() {
+        self.width = width;
+        let kept = width.min(self.keys.len());
+        for (number, column) in part.tokens.chunks_exact(width).enumerate() {
             if self.before < self.most_tokens {
-                self.columns.extend_from_slice(&column[..self.keys.len()]);
-                let q = part.q.get(number * self.sent..).filter(|_| explains);
-                let q = q.and_then(|q| q.get(..self.keys.len()));
-                self.q.extend_from_slice(q.unwrap_or_default());
+                self.columns.push(column[..kept].iter().copied());
+                let q = part.q.get(number * width..).filter(|_| explains);
+                let q = q.and_then(|q| q.get(..kept)).unwrap_or_default();
+                self.q.push(q.iter().cloned());
             }
             self.before += 1;
         }
@@ -115,10 +119,9 @@ impl Cache {
     /// loses its last tokens.
     pub(super) fn find(&self, key: OutcomeKey) -> Option<Hit> {
         let place = self.keys.iter().position(|&known| known == key)?;
-        let columns = self.columns[place..].iter().step_by(self.keys.len());
         let mut proposals = Proposals::new();
         let mut last = 0;
-        for (depth, &token) in columns.enumerate() {
+        for (depth, &token) in self.columns.of(place).enumerate() {
             let sides = self
                 .sides
                 .iter()
@@ -136,12 +139,11 @@ impl Cache {
         if !proposals.is_chain() {
             proposals.truncate(self.most_nodes);
         }
-        let q = self.q.get(place..).unwrap_or_default();
         Some(Hit {
             place: Some(place as u32),
             proposals,
             laws: Laws {
-                q: q.iter().step_by(self.keys.len()).cloned().collect(),
+                q: self.q.of(place).cloned().collect(),
                 saguaro: self.saguaro,
             },
         })

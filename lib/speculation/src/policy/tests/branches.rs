@@ -149,7 +149,7 @@ fn no_outcome_is_drafted_for_that_cannot_be() {
     bench.draft.handle(&open_with(1, &[1], branching(2, 40)));
     bench.settle();
     bench.draft.handle(&verifying(0, 1, &[2], &[3, 9], 2));
-    bench.draft.grant(40);
+    bench.draft.grant(&[40]);
     let first = bench.parts().swap_remove(0);
     for (accepted, proposed) in [(0, 3), (1, 9)] {
         let key = OutcomeKey {
@@ -246,15 +246,15 @@ fn a_driver_may_grant_fewer_branches_before_the_first_step() {
     bench.draft.handle(&open_with(1, &[1, 2], branching(3, 6)));
     bench.steps(1);
     assert_eq!(bench.draft.plan(&mut bench.planners).len(), 6);
-    bench.draft.grant(2);
+    bench.draft.grant(&[2]);
     bench.steps(1);
-    bench.draft.grant(1);
+    bench.draft.grant(&[1]);
     let parts = bench.parts();
     assert!(parts.iter().all(|part| part.tokens.len() == 2));
     bench.draft.handle(&verifying(0, 2, &[4], &[], 3));
     bench.steps(1);
     bench.draft.plan(&mut bench.planners);
-    bench.draft.grant(0);
+    bench.draft.grant(&[]);
     assert!(!bench.step(&mut vec![]));
 }
 

@@ -1,7 +1,9 @@
 //! The target's side of `Ssd`, message by message.
 
+mod parts;
+
 use super::*;
-use crate::policy::target::{AheadStats, Lookup, Source};
+use crate::policy::target::{AheadStats, Drafted, Lookup, Source};
 
 const PROMPT: u32 = 9;
 
@@ -115,19 +117,23 @@ fn a_driver_knows_what_more_is_to_come_of_a_continuation_and_says_how_long_it_wa
         lingered,
         ..Verified::default()
     };
-    assert_eq!(target.in_part(&verdict(&decided)), None);
+    assert_eq!(target.drafted(&verdict(&decided)), None);
     receive(&mut target, part(1, 0, 0, &[(0, 5), (0, 7)], &[1, 2]));
-    assert_eq!(target.in_part(&verdict(&decided)), Some(1));
-    assert_eq!(target.in_part(&verdict(&other)), None);
+    assert_eq!(target.drafted(&verdict(&decided)), Some(drafted(1, true)));
+    assert_eq!(target.drafted(&verdict(&other)), None);
     receive(&mut target, part(1, 0, 1, &[], &[3, 4]));
-    assert_eq!(target.in_part(&verdict(&decided)), Some(2));
+    assert_eq!(target.drafted(&verdict(&decided)), Some(drafted(2, true)));
     receive(&mut target, part(1, 0, 2, &[], &[5, 6]));
-    assert_eq!(target.in_part(&verdict(&decided)), None);
+    assert_eq!(target.drafted(&verdict(&decided)), Some(drafted(3, false)));
     let effects = target.handle(US, Input::Verified(verdict(&decided)));
     let [ToDraft::Outcome(outcome)] = &effects.messages[..] else {
         unreachable!("{effects:?}");
     };
     assert_eq!(outcome.lingered, lingered);
+}
+
+fn drafted(tokens: u32, grows: bool) -> Drafted {
+    Drafted { tokens, grows }
 }
 
 #[test]
@@ -136,7 +142,7 @@ fn nothing_more_is_to_come_where_the_sequence_ends() {
         lookahead: Lookahead::Fixed(3),
         ..SsdOptions::default()
     });
-    for (max_len, came) in [(64, Some(2)), (14, Some(2)), (13, None)] {
+    for (max_len, grows) in [(64, true), (14, true), (13, false)] {
         let mut world = World::new(policy, sampling(0.0), 1, Faults::default(), 0.0, max_len);
         world.target.handle(Duration::ZERO, Input::LinkUp);
         receive(&mut world.target, part(1, 0, 0, &[(0, 7)], &[1]));
@@ -146,7 +152,11 @@ fn nothing_more_is_to_come_where_the_sequence_ends() {
             tokens: &[TokenId(7)],
             ..Verified::default()
         };
-        assert_eq!(world.target.in_part(&verdict), came, "{max_len}");
+        assert_eq!(
+            world.target.drafted(&verdict),
+            Some(drafted(2, grows)),
+            "{max_len}"
+        );
     }
 }
 
@@ -282,42 +292,6 @@ fn entries_of_other_rounds_epochs_and_lengths_are_never_proposed() {
     decide(&mut target, 6);
     receive(&mut target, part(1, 1, 0, &keys, &[1]));
     assert_eq!(decide(&mut target, 5).verifying, Some(chain(&[1])));
-}
-
-/// Parts, what is proposed after them, and how many of their tokens are of no use.
-type Case = (Vec<Entries>, &'static [u32], u64);
-
-#[test]
-fn parts_may_come_twice_in_the_wrong_order_or_not_at_all() {
-    let first = || part(1, 0, 0, &[(0, 5), (0, 6)], &[1, 2]);
-    let second = || part(1, 0, 1, &[], &[3, 4]);
-    let third = || part(1, 0, 2, &[], &[5, 6]);
-    let cases: [Case; 6] = [
-        (vec![first(), second(), third()], &[2, 4, 6], 0),
-        (vec![first(), first(), second(), first()], &[2, 4], 4),
-        (vec![second(), first(), third()], &[2], 4),
-        (vec![first(), third(), second()], &[2, 4], 2),
-        (vec![second(), third()], &[], 4),
-        // Torn, without outcomes, or naming them again.
-        (
-            vec![
-                part(1, 0, 0, &[(0, 5), (0, 6)], &[1, 2, 3]),
-                part(1, 0, 0, &[], &[1, 2]),
-                first(),
-                part(1, 0, 1, &[(0, 6)], &[7]),
-            ],
-            &[2],
-            6,
-        ),
-    ];
-    for (parts, expected, late) in cases {
-        let mut target = ssd_target(OnMiss::Nothing);
-        for part in parts {
-            receive(&mut target, part);
-        }
-        assert_eq!(decide(&mut target, 6).verifying, Some(chain(expected)));
-        assert_eq!(target.stats().ahead.late, late);
-    }
 }
 
 #[test]

@@ -230,7 +230,8 @@ proptest! {
                     let result = Verified {
                         tokens: &tokens, accepted, suggested, last, local, fallback, tree, saguaro, lingered,
                     };
-                    prop_assert!(target.in_part(&result).is_none_or(|came| came > 0 && came < 3));
+                    let drafted = target.drafted(&result);
+                    prop_assert!(drafted.is_none_or(|own| own.tokens > 0 && own.tokens <= 3));
                     target.handle(now, Input::Verified(result));
                 }
                 Poke::Next => {

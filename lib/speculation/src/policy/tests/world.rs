@@ -317,8 +317,11 @@ impl World {
     fn draft_step(&mut self) {
         self.draft_busy = false;
         let short = self.faults.pages > 0 && self.roll() < self.faults.pages;
+        // Some builds have as many outcomes in every step, others ever fewer.
+        let widths = [0; 4].map(|_| 1 + self.roll() % 40);
         let Some(draft) = &mut self.draft else { return };
         draft.plan(&mut self.planners);
+        draft.grant(&widths);
         if short {
             draft.drop_branches();
         }
@@ -363,7 +366,7 @@ impl World {
             known.clear();
             known.extend(part.keys.iter().map(|&key| (key, Vec::new())));
         }
-        assert_eq!(known.len(), part.tokens.len(), "a part is a column");
+        assert!(part.tokens.len() <= known.len(), "a part is a column");
         for ((key, continuation), &token) in known.iter_mut().zip(&part.tokens) {
             assert_eq!(continuation.len(), part.before as usize);
             let mut context = draft.decided().to_vec();

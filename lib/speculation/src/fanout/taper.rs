@@ -1,0 +1,165 @@
+//! Longer continuations for likelier outcomes.
+//!
+//! A token of a continuation is verified if its outcome comes about and every token before it is
+//! accepted, so it is worth the less the unlikelier the outcome and the deeper the token:
+//!
+//! ```text
+//! value(i, d) = P(outcome i) v(d)          v(d) = a^d                     d = 1, 2, ..
+//! ```
+//!
+//! A build that gives all its outcomes the same depth spends most of its last step on tokens worth
+//! less than the first one of an outcome it left out. So step d draws for the first `n_d` outcomes,
+//! `n_1 >= n_2 >= ..`, and of all such ways the one is sought with the most value whose steps take no
+//! longer than there is time:
+//!
+//! ```text
+//! maximize sum over d of v(d) P(n_d)       subject to sum over d of step(n_d) <= left
+//! ```
+//!
+//! with `P(n)` the probability of the first n outcomes. At a price `l` of a second each step is its own
+//! problem, `max over n of v(d) P(n) - l step(n)`; the lowest price at which the steps fit is found by
+//! bisection (Lagrangian relaxation: Everett 1963), and the time that this leaves goes to whichever
+//! tokens are worth most.
+//!
+//! Where a miss is answered too (see [`Worth::miss`]), the first tokens of a continuation save nothing
+//! until it is better than that answer; they count with the mean of those that make it so, which keeps
+//! `v` from rising.
+
+use alloc::vec::Vec;
+
+use super::{Bid, Worth};
+
+/// Halvings of the range of prices.
+const HALVINGS: usize = 20;
+
+/// Plans how many outcomes each step draws for. Keeps its memory.
+#[derive(Clone, Debug, Default)]
+pub struct Taper {
+    /// Outcomes of each step.
+    widths: Vec<u32>,
+    /// What a token of each step is worth.
+    values: Vec<f64>,
+    /// Of the first n outcomes: their probability, and the seconds of a step that draws for them.
+    first: Vec<(f64, f64)>,
+    /// Whether one more outcome of a step fits in the time there is.
+    fits: Vec<bool>,
+}
+
+impl Taper {
+    /// What was planned last.
+    pub fn planned(&self) -> &[u32] {
+        &self.widths
+    }
+
+    /// How many of the guesses each step draws for, none for more than `most`: as many steps as are
+    /// of use. `step(rows)` is what a step takes, in seconds, and rises.
+    pub fn widths(&mut self, bid: &Bid<'_>, most: u32, step: impl Fn(u32) -> f64) -> &[u32] {
+        let guesses = bid.guesses.len().min(most as usize);
+        self.widths.clear();
+        if guesses == 0 {
+            return &self.widths;
+        }
+        self.widths.resize(bid.worth.steps as usize, guesses as u32);
+        if step(guesses as u32) * f64::from(bid.worth.steps) <= bid.left {
+            return &self.widths;
+        }
+        // Not a number if nothing is known: no time.
+        let left = bid.left.max(0.0);
+        self.value_steps(&bid.worth);
+        self.first.clear();
+        self.first.push((0.0, 0.0));
+        let mut mass = 0.0;
+        for (guess, rows) in bid.guesses[..guesses].iter().zip(1..) {
+            mass += guess.probability;
+            self.first.push((mass, step(rows)));
+        }
+        let best = self.values.first().map_or(0.0, |value| value * mass);
+        let (mut low, mut high) = (0.0, best / self.first[1].1.max(1e-9));
+        for _ in 0..HALVINGS {
+            let price = 0.5 * (low + high);
+            if self.buy(price) <= left {
+                high = price;
+            } else {
+                low = price;
+            }
+        }
+        let taken = self.buy(high);
+        self.fill(left - taken);
+        let used = self.widths.partition_point(|&width| width > 0);
+        self.widths.truncate(used);
+        &self.widths
+    }
+
+    /// Takes for each step the outcomes that are worth most at this price of a second; how long they
+    /// take.
+    fn buy(&mut self, price: f64) -> f64 {
+        let mut most = self.first.len();
+        let mut taken = 0.0;
+        for (width, value) in self.widths.iter_mut().zip(&self.values) {
+            let gain = |&(mass, seconds): &(f64, f64)| value * mass - price * seconds;
+            let (mut best, mut gained) = (0, 0.0);
+            for (number, first) in self.first[..most].iter().enumerate() {
+                if gain(first) > gained {
+                    (best, gained) = (number, gain(first));
+                }
+            }
+            // Later steps are worth less, so they never take more.
+            most = best + 1;
+            *width = best as u32;
+            taken += self.first[best].1;
+        }
+        taken
+    }
+
+    /// Adds what is worth most and fits, until nothing does.
+    fn fill(&mut self, mut left: f64) {
+        self.fits.clear();
+        self.fits.resize(self.widths.len(), true);
+        while let Some(step) = self.next() {
+            let width = self.widths[step] as usize;
+            let longer = self.first[width + 1].1 - self.first[width].1;
+            if longer <= left {
+                left -= longer;
+                self.widths[step] += 1;
+            } else {
+                self.fits[step] = false;
+            }
+        }
+    }
+
+    /// The step whose next token is worth most, of those that may have room for one.
+    fn next(&self) -> Option<usize> {
+        let mut best = (None, 0.0);
+        let mut before = self.first.len() - 1;
+        for (step, (&width, &value)) in self.widths.iter().zip(&self.values).enumerate() {
+            let width = width as usize;
+            if width < before && self.fits[step] {
+                let worth = value * (self.first[width + 1].0 - self.first[width].0);
+                if worth > best.1 {
+                    best = (Some(step), worth);
+                }
+            }
+            before = width;
+        }
+        best.0
+    }
+
+    fn value_steps(&mut self, worth: &Worth) {
+        let mean = |depth: u32| worth.saved(depth) / f64::from(depth);
+        // Up to where the mean is best, all tokens count with it; after that it only falls.
+        let pays = (1..=worth.steps).max_by(|&a, &b| mean(a).total_cmp(&mean(b)).then(b.cmp(&a)));
+        let pays = pays.unwrap_or(0);
+        let value = |depth: u32| {
+            if depth <= pays {
+                mean(pays)
+            } else {
+                worth.saved(depth) - worth.saved(depth - 1)
+            }
+        };
+        self.values.clear();
+        self.values.extend((1..=worth.steps).map(value));
+    }
+}
+
+#[cfg(test)]
+mod tests;

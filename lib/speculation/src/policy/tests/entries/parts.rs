@@ -1,0 +1,66 @@
+//! What comes of the parts of continuations, in whatever order and length.
+
+use super::*;
+
+/// Parts, what is proposed after them, and how many of their tokens are of no use.
+type Case = (Vec<Entries>, &'static [u32], u64);
+
+#[test]
+fn parts_may_come_twice_in_the_wrong_order_or_not_at_all() {
+    let first = || part(1, 0, 0, &[(0, 5), (0, 6)], &[1, 2]);
+    let second = || part(1, 0, 1, &[], &[3, 4]);
+    let third = || part(1, 0, 2, &[], &[5, 6]);
+    let cases: [Case; 6] = [
+        (vec![first(), second(), third()], &[2, 4, 6], 0),
+        (vec![first(), first(), second(), first()], &[2, 4], 4),
+        (vec![second(), first(), third()], &[2], 4),
+        (vec![first(), third(), second()], &[2, 4], 2),
+        (vec![second(), third()], &[], 4),
+        // Torn, without outcomes, or naming them again.
+        (
+            vec![
+                part(1, 0, 0, &[(0, 5), (0, 6)], &[1, 2, 3]),
+                part(1, 0, 0, &[], &[1, 2]),
+                first(),
+                part(1, 0, 1, &[(0, 6)], &[7]),
+            ],
+            &[2],
+            6,
+        ),
+    ];
+    for (parts, expected, late) in cases {
+        let mut target = ssd_target(OnMiss::Nothing);
+        for part in parts {
+            receive(&mut target, part);
+        }
+        assert_eq!(decide(&mut target, 6).verifying, Some(chain(expected)));
+        assert_eq!(target.stats().ahead.late, late);
+    }
+}
+
+#[test]
+fn unlikely_outcomes_get_shorter_continuations() {
+    let first = || part(1, 0, 0, &[(0, 5), (0, 6), (0, 7)], &[1, 2, 3]);
+    let second = || part(1, 0, 1, &[], &[4, 5]);
+    let third = || part(1, 0, 2, &[], &[6]);
+    for (token, expected) in [(5, &[1, 4, 6][..]), (6, &[2, 5]), (7, &[3])] {
+        let mut target = ssd_target(OnMiss::Nothing);
+        target.next(US);
+        let decided = [TokenId(token)];
+        let verdict = Verified {
+            tokens: &decided,
+            ..Verified::default()
+        };
+        for (part, came) in [(first(), 1), (second(), 2), (third(), 3)] {
+            receive(&mut target, part);
+            let tokens = expected.len().min(came) as u32;
+            // Of the next column nothing is known before it has come.
+            let grows = expected.len() >= came && came < 3;
+            assert_eq!(target.drafted(&verdict), Some(drafted(tokens, grows)));
+        }
+        // A column that is longer than the one before it is none of this build.
+        receive(&mut target, part(1, 0, 3, &[], &[8, 9]));
+        assert_eq!(target.cached(), 6);
+        assert_eq!(decide(&mut target, token).verifying, Some(chain(expected)));
+    }
+}
