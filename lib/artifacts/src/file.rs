@@ -5,7 +5,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use foretoken_speculation::sampling::InvalidSampling;
 use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 
 /// Why a file of a model folder could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -18,7 +20,7 @@ pub enum FileError {
         /// What the system said.
         source: io::Error,
     },
-    /// It is not the JSON that it should be.
+    /// It is no JSON.
     #[error("{} is not valid: {source}", path.display())]
     Json {
         /// The file.
@@ -26,6 +28,120 @@ pub enum FileError {
         /// Where and why.
         source: serde_json::Error,
     },
+    /// One of its fields is not what it should be.
+    #[error("{}: {field} is {found}, but has to be {allowed}", path.display())]
+    Field {
+        /// The file.
+        path: PathBuf,
+        /// Name of the field.
+        field: String,
+        /// Its value, as JSON.
+        found: String,
+        /// What is allowed.
+        allowed: &'static str,
+    },
+    /// How it says to sample cannot be done.
+    #[error("{}: {source}", path.display())]
+    Sampling {
+        /// The file.
+        path: PathBuf,
+        /// Which of its fields, and why.
+        source: InvalidSampling,
+    },
+}
+
+/// A JSON object of a model folder, read field by field; each error names file, field and value.
+#[derive(Clone, Debug)]
+pub(crate) struct Object {
+    path: PathBuf,
+    /// Before the names of its fields, where it lies in another object.
+    within: &'static str,
+    fields: Map<String, Value>,
+}
+
+impl Object {
+    /// Reads `folder/name`; empty if there is no such file.
+    pub(crate) fn read(folder: &Path, name: &str) -> Result<Self, FileError> {
+        let path = folder.join(name);
+        let value = read_json(folder, name)?;
+        Self::of(path, "", "it", value.unwrap_or(Value::Object(Map::new())))
+    }
+
+    fn of(
+        path: PathBuf,
+        within: &'static str,
+        field: &str,
+        value: Value,
+    ) -> Result<Self, FileError> {
+        match value {
+            Value::Object(fields) => Ok(Self {
+                path,
+                within,
+                fields,
+            }),
+            other => Err(FileError::Field {
+                path,
+                field: field.to_owned(),
+                found: shown(&other),
+                allowed: "an object",
+            }),
+        }
+    }
+
+    /// The file it was read from.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The object in this field; an empty one if it is not there. `within` is the name followed by a
+    /// point.
+    pub(crate) fn object(&self, name: &str, within: &'static str) -> Result<Self, FileError> {
+        let value = self.value(name).cloned();
+        let value = value.unwrap_or(Value::Object(Map::new()));
+        Self::of(self.path.clone(), within, name, value)
+    }
+
+    /// A field as `read` takes it, which is none for what is not `allowed`. A field that is null is
+    /// not there.
+    pub(crate) fn field<T>(
+        &self,
+        name: &str,
+        allowed: &'static str,
+        read: impl Fn(&Value) -> Option<T>,
+    ) -> Result<Option<T>, FileError> {
+        let Some(value) = self.value(name) else {
+            return Ok(None);
+        };
+        read(value).map(Some).ok_or_else(|| FileError::Field {
+            path: self.path.clone(),
+            field: format!("{}{name}", self.within),
+            found: shown(value),
+            allowed,
+        })
+    }
+
+    /// The same, as its type reads it.
+    pub(crate) fn parsed<T: DeserializeOwned>(
+        &self,
+        name: &str,
+        allowed: &'static str,
+    ) -> Result<Option<T>, FileError> {
+        self.field(name, allowed, |value| T::deserialize(value).ok())
+    }
+
+    fn value(&self, name: &str) -> Option<&Value> {
+        self.fields.get(name).filter(|value| !value.is_null())
+    }
+}
+
+/// A value in an error, not too much of it.
+fn shown(value: &Value) -> String {
+    const MOST: usize = 60;
+    let text = value.to_string();
+    match text.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}..", &text[..end]),
+        None => text,
+    }
 }
 
 /// Reads `folder/name` as text; `None` if there is no such file.

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use foretoken_speculation::TokenId;
-use serde::Deserialize;
+use foretoken_speculation::{TokenId, sampling::SamplingParams};
+use serde_json::Value;
 
-use crate::file::{FileError, read_json};
+use crate::file::{FileError, Object};
 
 /// Token ids and sampling defaults of a model.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -26,7 +26,7 @@ pub struct GenerationConfig {
 
 /// Sampling parameters that a request gets if it names none. As in vLLM, `do_sample` is not
 /// looked at: it says what the makers' own script does, not what a user of the API wants.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SamplingDefaults {
     /// Divides the logits.
     pub temperature: Option<f32>,
@@ -40,79 +40,84 @@ pub struct SamplingDefaults {
     pub repetition_penalty: Option<f32>,
 }
 
-/// One id, or several.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
-enum Ids {
-    One(u32),
-    Many(Vec<u32>),
-}
-
-impl Ids {
-    fn into_tokens(self) -> Vec<TokenId> {
-        match self {
-            Self::One(id) => vec![TokenId(id)],
-            Self::Many(ids) => ids.into_iter().map(TokenId).collect(),
-        }
+impl SamplingDefaults {
+    /// Reads the fields of `generation_config.json`, which have to be what a request may have.
+    fn read(config: &Object) -> Result<Self, FileError> {
+        let number = |name| config.field(name, "a number", |value| Some(value.as_f64()? as f32));
+        // Some tools write -1 for all tokens.
+        let top_k = config.field(
+            "top_k",
+            "a whole number of at least -1",
+            |value| match value.as_i64()? {
+                -1 => Some(0),
+                k => u32::try_from(k).ok(),
+            },
+        )?;
+        let read = Self {
+            temperature: number("temperature")?,
+            top_k,
+            top_p: number("top_p")?,
+            min_p: number("min_p")?,
+            repetition_penalty: number("repetition_penalty")?,
+        };
+        let usual = SamplingParams::default();
+        let sampling = SamplingParams {
+            temperature: read.temperature.unwrap_or(usual.temperature),
+            top_p: read.top_p.unwrap_or(usual.top_p),
+            min_p: read.min_p.unwrap_or(usual.min_p),
+            repetition_penalty: read.repetition_penalty.unwrap_or(usual.repetition_penalty),
+            ..usual
+        };
+        sampling.validate().map_err(|source| FileError::Sampling {
+            path: config.path().to_owned(),
+            source,
+        })?;
+        Ok(read)
     }
 }
 
-/// The fields of both files that matter here. `config.json` of multimodal models keeps them in
-/// `text_config`.
-#[derive(Clone, Debug, Default, Deserialize)]
-struct Raw {
-    eos_token_id: Option<Ids>,
-    bos_token_id: Option<Ids>,
-    pad_token_id: Option<Ids>,
-    max_position_embeddings: Option<u32>,
-    vocab_size: Option<u32>,
-    #[serde(flatten)]
-    sampling: SamplingDefaults,
-    text_config: Option<Box<Raw>>,
+/// Reads one token id, or several.
+fn ids(config: &Object, name: &str) -> Result<Option<Vec<TokenId>>, FileError> {
+    let id = |value: &Value| Some(TokenId(value.as_u64()?.try_into().ok()?));
+    let allowed = "a token id or a list of token ids";
+    let ids = config.field(name, allowed, |value| match value {
+        Value::Array(many) => many.iter().map(id).collect(),
+        one => Some(vec![id(one)?]),
+    })?;
+    Ok(ids.filter(|ids| !ids.is_empty()))
 }
 
 impl GenerationConfig {
-    /// Reads `generation_config.json` of a model folder; fields it lacks come from `config.json`.
+    /// Reads `generation_config.json` of a model folder; fields it lacks come from `config.json`,
+    /// where multimodal models keep them in `text_config`.
     ///
     /// # Errors
     /// If one of the files is there and not valid. Neither has to be there.
     pub fn load(folder: &Path) -> Result<Self, FileError> {
-        let generation: Raw = read_json(folder, "generation_config.json")?.unwrap_or_default();
-        let mut config: Raw = read_json(folder, "config.json")?.unwrap_or_default();
-        let text = config
-            .text_config
-            .take()
-            .map(|raw| *raw)
-            .unwrap_or_default();
-        let first = |ids: [Option<Ids>; 3]| {
-            ids.into_iter()
-                .flatten()
-                .map(Ids::into_tokens)
-                .find(|ids| !ids.is_empty())
+        let generation = Object::read(folder, "generation_config.json")?;
+        let config = Object::read(folder, "config.json")?;
+        let text = config.object("text_config", "text_config.")?;
+        let first = |name| {
+            let own = [&generation, &config, &text].map(|object| ids(object, name));
+            let [own, whole, text] = own;
+            Ok(own?.or(whole?).or(text?))
         };
-        let one = |ids| first(ids).and_then(|ids| ids.first().copied());
+        let one = |name| first(name).map(|ids| ids.and_then(|ids| ids.first().copied()));
+        let number = |name| {
+            let read = |object: &Object| {
+                object.field(name, "a whole number", |value| {
+                    value.as_u64()?.try_into().ok()
+                })
+            };
+            Ok(read(&config)?.or(read(&text)?))
+        };
         Ok(Self {
-            eos: first([
-                generation.eos_token_id,
-                config.eos_token_id,
-                text.eos_token_id,
-            ])
-            .unwrap_or_default(),
-            bos: one([
-                generation.bos_token_id,
-                config.bos_token_id,
-                text.bos_token_id,
-            ]),
-            pad: one([
-                generation.pad_token_id,
-                config.pad_token_id,
-                text.pad_token_id,
-            ]),
-            sampling: generation.sampling,
-            max_positions: config
-                .max_position_embeddings
-                .or(text.max_position_embeddings),
-            vocab_size: config.vocab_size.or(text.vocab_size),
+            eos: first("eos_token_id")?.unwrap_or_default(),
+            bos: one("bos_token_id")?,
+            pad: one("pad_token_id")?,
+            sampling: SamplingDefaults::read(&generation)?,
+            max_positions: number("max_position_embeddings")?,
+            vocab_size: number("vocab_size")?,
         })
     }
 }
@@ -162,9 +167,67 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_file_is_named() {
-        let dir = folder(&[("generation_config.json", r#"{"eos_token_id": "x"}"#)]);
-        let error = GenerationConfig::load(dir.path()).unwrap_err().to_string();
-        assert!(error.contains("generation_config.json"), "{error}");
+    fn what_is_wrong_is_named_with_its_file_and_what_is_allowed() {
+        let own = "generation_config.json";
+        for (name, text, expected) in [
+            (own, "[]", "it is [], but has to be an object"),
+            (
+                own,
+                r#"{"eos_token_id": "x"}"#,
+                r#"eos_token_id is "x", but has to be a token id or a list of token ids"#,
+            ),
+            (
+                own,
+                r#"{"eos_token_id": [1, -1]}"#,
+                "eos_token_id is [1,-1], but",
+            ),
+            (
+                own,
+                r#"{"temperature": "hot"}"#,
+                r#"temperature is "hot", but has to be a number"#,
+            ),
+            (
+                own,
+                r#"{"temperature": -5}"#,
+                "temperature is -5, but has to be a number of at least 0",
+            ),
+            (own, r#"{"top_p": 9}"#, "top_p is 9, but has to be"),
+            (
+                own,
+                r#"{"repetition_penalty": 0}"#,
+                "repetition_penalty is 0, but has to be",
+            ),
+            (
+                own,
+                r#"{"top_k": 1.5}"#,
+                "top_k is 1.5, but has to be a whole number",
+            ),
+            (
+                "config.json",
+                r#"{"text_config": {"vocab_size": "many"}}"#,
+                r#"text_config.vocab_size is "many", but has to be a whole number"#,
+            ),
+            (
+                "config.json",
+                r#"{"text_config": 3}"#,
+                "text_config is 3, but has to be an object",
+            ),
+            (own, r#"{"eos_token_id": "#, "is not valid: EOF"),
+        ] {
+            let dir = folder(&[(name, text)]);
+            let error = GenerationConfig::load(dir.path()).unwrap_err().to_string();
+            let path = dir.path().join(name).display().to_string();
+            assert!(error.starts_with(&path), "{error}");
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn null_is_nothing_and_all_tokens_are_none_left_out() {
+        let text = r#"{"temperature": null, "eos_token_id": null, "top_k": -1, "min_p": 0.1}"#;
+        let config = GenerationConfig::load(folder(&[("generation_config.json", text)]).path());
+        let sampling = config.unwrap().sampling;
+        assert_eq!(sampling.top_k, Some(0));
+        assert_eq!((sampling.temperature, sampling.min_p), (None, Some(0.1)));
     }
 }

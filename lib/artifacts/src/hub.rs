@@ -12,7 +12,14 @@
 mod cache;
 mod download;
 
-use std::path::{Path, PathBuf};
+use std::{
+    env,
+    future::Future,
+    io,
+    path::{Path, PathBuf},
+    pin::pin,
+    time::Duration,
+};
 
 use futures::TryStreamExt;
 use hf_hub::{
@@ -26,8 +33,11 @@ use crate::{
     uri::{HubRepository, ModelUri},
 };
 
+/// Longest silence of a hub, as in the Python client.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// Where the hub and its cache are. Fields left empty come from the usual environment variables
-/// (`HF_ENDPOINT`, `HF_HUB_CACHE`, `HF_HOME`, `HF_TOKEN`) or their defaults.
+/// (`HF_ENDPOINT`, `HF_HUB_CACHE`, `HF_HOME`, `HF_TOKEN`, `HF_HUB_DOWNLOAD_TIMEOUT`) or their defaults.
 #[derive(Clone, Debug, Default)]
 pub struct HubOptions {
     /// Address of the hub or of a mirror.
@@ -38,6 +48,8 @@ pub struct HubOptions {
     pub token: Option<String>,
     /// Leaves weights where they are, for whoever computes nothing: the rest of a model is small.
     pub without_weights: bool,
+    /// How long the hub may say nothing before the connection is given up; another one goes on.
+    pub patience: Option<Duration>,
 }
 
 /// Why a model could not be had.
@@ -132,6 +144,7 @@ pub enum HubError {
 pub struct Hub {
     client: HFClient,
     without_weights: bool,
+    patience: Duration,
 }
 
 /// A file of a repository, as the hub lists it.
@@ -183,11 +196,25 @@ impl Hub {
         let client = builder.build().map_err(|source| HubError::Setup {
             source: Box::new(source),
         })?;
-        let without_weights = options.without_weights;
         Ok(Self {
             client,
-            without_weights,
+            without_weights: options.without_weights,
+            patience: options.patience.unwrap_or_else(usual_patience),
         })
+    }
+
+    /// What the hub answers, unless it says nothing for too long.
+    async fn heard<T>(
+        &self,
+        answer: impl Future<Output = Result<T, HFError>>,
+    ) -> Result<T, HFError> {
+        let silent = |_| {
+            let cause = format!("the hub has said nothing for {:?}", self.patience);
+            Err(io::Error::new(io::ErrorKind::TimedOut, cause).into())
+        };
+        tokio::time::timeout(self.patience, answer)
+            .await
+            .unwrap_or_else(silent)
     }
 
     /// Downloads what a server needs of `repository` (weights as safetensors, unless they are to be
@@ -254,25 +281,18 @@ impl Hub {
         repository: &HubRepository,
     ) -> Result<(String, Vec<RemoteFile>), HubError> {
         let failed = |source| self.error(repository, source);
-        let info = remote
-            .info()
-            .revision(&repository.revision)
-            .send()
-            .await
-            .map_err(failed)?;
+        let info = remote.info().revision(&repository.revision).send();
+        let info = self.heard(info).await.map_err(failed)?;
         // A mirror may not tell the commit; its revision then names the snapshot.
         let commit = info
             .sha
             .unwrap_or_else(|| repository.revision.replace('/', "--"));
-        let entries: Vec<RepoTreeEntry> = remote
-            .list_tree()
-            .revision(&commit)
-            .send()
-            .map_err(failed)?
-            .try_collect()
-            .await
-            .map_err(failed)?;
-        let mut files: Vec<RemoteFile> = entries.into_iter().filter_map(needed).collect();
+        let entries = remote.list_tree().revision(&commit).send();
+        let mut entries = pin!(entries.map_err(failed)?);
+        let mut files: Vec<RemoteFile> = Vec::new();
+        while let Some(entry) = self.heard(entries.try_next()).await.map_err(failed)? {
+            files.extend(needed(entry));
+        }
         for file in files
             .iter_mut()
             .filter(|file| file.large && file.sha256.is_none())
@@ -282,7 +302,7 @@ impl Hub {
                 .get_file_metadata()
                 .filepath(&file.path)
                 .revision(&commit);
-            if let Ok(meta) = meta.send().await
+            if let Ok(meta) = self.heard(meta.send()).await
                 && is_sha256(&meta.etag)
             {
                 file.id.clone_from(&meta.etag);
@@ -328,6 +348,15 @@ impl Hub {
             },
         }
     }
+}
+
+/// `HF_HUB_DOWNLOAD_TIMEOUT` in whole seconds, as the Python client reads it.
+fn usual_patience() -> Duration {
+    let seconds = env::var("HF_HUB_DOWNLOAD_TIMEOUT").ok();
+    let seconds = seconds.and_then(|seconds| seconds.parse().ok());
+    seconds
+        .filter(|&seconds| seconds > 0)
+        .map_or(PATIENCE, Duration::from_secs)
 }
 
 fn is_sha256(text: &str) -> bool {

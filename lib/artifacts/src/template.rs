@@ -18,7 +18,7 @@ use serde::Deserialize;
 use serde_json::Value as Json;
 
 use crate::{
-    file::{FileError, read_json, read_text},
+    file::{FileError, Object, read_json, read_text},
     tokenizer::SpecialToken,
 };
 
@@ -76,16 +76,6 @@ pub struct ChatTemplate {
     is_default: bool,
 }
 
-/// The fields of `tokenizer_config.json` that matter here.
-#[derive(Default, Deserialize)]
-struct Config {
-    chat_template: Option<Templates>,
-    bos_token: Option<SpecialToken>,
-    eos_token: Option<SpecialToken>,
-    pad_token: Option<SpecialToken>,
-    unk_token: Option<SpecialToken>,
-}
-
 /// One template, or several with names.
 #[derive(Deserialize)]
 #[serde(untagged)]
@@ -114,13 +104,14 @@ impl ChatTemplate {
     /// # Errors
     /// See [`TemplateError`].
     pub fn load(folder: &Path) -> Result<Self, TemplateError> {
-        let config: Config = read_json(folder, "tokenizer_config.json")?.unwrap_or_default();
+        let config = Object::read(folder, "tokenizer_config.json")?;
         let templates = if let Some(text) = read_text(folder, "chat_template.jinja")? {
             Some(Templates::One(text))
         } else if let Some(file) = read_json::<TemplateFile>(folder, "chat_template.json")? {
             Some(Templates::One(file.chat_template))
         } else {
-            config.chat_template
+            let allowed = "a template, or a list of objects with name and template";
+            config.parsed("chat_template", allowed)?
         };
         let mut sources = match templates {
             None => Vec::new(),
@@ -136,15 +127,12 @@ impl ChatTemplate {
         {
             sources.push(("default".to_owned(), text.clone()));
         }
-        let special_tokens = [
-            ("bos_token", config.bos_token),
-            ("eos_token", config.eos_token),
-            ("pad_token", config.pad_token),
-            ("unk_token", config.unk_token),
-        ]
-        .into_iter()
-        .filter_map(|(name, token)| Some((name, token?.text().to_owned())))
-        .collect();
+        let mut special_tokens = BTreeMap::new();
+        for name in ["bos_token", "eos_token", "pad_token", "unk_token"] {
+            if let Some(token) = SpecialToken::read(&config, name)? {
+                special_tokens.insert(name, token.text().to_owned());
+            }
+        }
         Self::build(sources, special_tokens, &folder.display().to_string())
     }
 

@@ -10,12 +10,13 @@ use std::{fs, path::Path, path::PathBuf};
 
 use foretoken_speculation::TokenId;
 use serde::Deserialize;
+use serde_json::Value;
 use tokenizers::tokenizer::Tokenizer as HfTokenizer;
 
 pub use self::incremental::IncrementalDecoder;
 use self::pieces::Pieces;
 use crate::{
-    file::{FileError, read_json},
+    file::{FileError, Object},
     generation::GenerationConfig,
 };
 
@@ -74,11 +75,21 @@ pub struct Tokenizer {
     digest: String,
 }
 
-/// The fields of `tokenizer_config.json` that matter here.
-#[derive(Default, Deserialize)]
+/// What matters here of `tokenizer_config.json`.
+#[derive(Default)]
 struct TokenizerConfig {
     add_bos_token: Option<bool>,
     bos_token: Option<SpecialToken>,
+}
+
+impl TokenizerConfig {
+    fn load(folder: &Path) -> Result<Self, FileError> {
+        let config = Object::read(folder, "tokenizer_config.json")?;
+        Ok(Self {
+            add_bos_token: config.field("add_bos_token", "true or false", Value::as_bool)?,
+            bos_token: SpecialToken::read(&config, "bos_token")?,
+        })
+    }
 }
 
 /// A special token: its text, or an object with its text.
@@ -90,6 +101,11 @@ pub(crate) enum SpecialToken {
 }
 
 impl SpecialToken {
+    /// Reads a field of `tokenizer_config.json`.
+    pub(crate) fn read(config: &Object, name: &str) -> Result<Option<Self>, FileError> {
+        config.parsed(name, "a token's text, or an object with its content")
+    }
+
     pub(crate) fn text(&self) -> &str {
         match self {
             Self::Text(text) | Self::Object { content: text } => text,
@@ -111,8 +127,7 @@ impl Tokenizer {
             path: path.clone(),
             source,
         })?;
-        let config: TokenizerConfig =
-            read_json(folder, "tokenizer_config.json")?.unwrap_or_default();
+        let config = TokenizerConfig::load(folder)?;
         let tokenizer = Self::build(&bytes, &config).map_err(|reason| TokenizerError::Invalid {
             path: path.clone(),
             reason,
@@ -151,7 +166,7 @@ impl Tokenizer {
         // Both are for training; a prompt must arrive whole.
         inner.with_truncation(None).map_err(|e| e.to_string())?;
         inner.with_padding(None);
-        let raw: serde_json::Value = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
+        let raw: Value = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
         let pieces = Pieces::new(&inner);
         let digest = pieces::digest(&inner, &raw);
         let bos = config

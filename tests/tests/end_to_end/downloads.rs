@@ -3,8 +3,9 @@
 use std::{
     ffi::OsStr,
     fs,
+    io::Write as _,
     path::Path,
-    process::{Command, Output, Stdio},
+    process::{Child, Command, Output, Stdio},
 };
 
 use serde_json::json;
@@ -29,12 +30,27 @@ fn prepared<'a>(
     home: &Path,
     target: &str,
 ) -> &'a mut Command {
+    with_hub(command, mirror, home)
+        .args(["generate", "--model", target, "--temperature", "0"])
+        .args(["--max-tokens", "12", "--threads", "1", PROMPT])
+}
+
+/// The same command with a hub, and a cache in `home`.
+fn with_hub<'a>(command: &'a mut Command, mirror: &Mirror, home: &Path) -> &'a mut Command {
     command
         .env_remove("HF_HUB_CACHE")
         .env("HF_ENDPOINT", &mirror.url)
         .env("HF_HOME", home)
-        .args(["generate", "--model", target, "--temperature", "0"])
-        .args(["--max-tokens", "12", "--threads", "1", PROMPT])
+}
+
+/// Runs it until the mirror stalls.
+fn run_to_stall(command: &mut Command, home: &Path) -> Child {
+    let quiet = command.stdout(Stdio::null()).stderr(Stdio::null());
+    let child = quiet.spawn().unwrap();
+    wait("the bytes before the stall", || {
+        (partial(home) == PART as u64).then_some(())
+    });
+    child
 }
 
 fn text(output: &Output) -> String {
@@ -101,14 +117,8 @@ fn a_download_that_was_killed_goes_on_where_it_stopped() {
     let mirror = Mirror::start(Some(PART));
     let home = tempfile::tempdir().unwrap();
     let mut command = Command::new(executable());
-    let mut killed = prepared(&mut command, &mirror, home.path(), "hf://owner/target")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    wait("the bytes before the stall", || {
-        (partial(home.path()) == PART as u64).then_some(())
-    });
+    let command = prepared(&mut command, &mirror, home.path(), "hf://owner/target");
+    let mut killed = run_to_stall(command, home.path());
     killed.kill().unwrap();
     killed.wait().unwrap();
     let have = partial(home.path());
@@ -127,6 +137,23 @@ fn a_download_that_was_killed_goes_on_where_it_stopped() {
         "{from} is not in {ranges:?}"
     );
     assert_eq!(partial(home.path()), 0, "parts are left");
+}
+
+#[test]
+fn a_service_that_is_told_to_stop_while_it_loads_ends_at_once() {
+    let mirror = Mirror::start(Some(PART));
+    let home = tempfile::tempdir().unwrap();
+    let mut command = Command::new(executable());
+    let command = with_hub(&mut command, &mirror, home.path())
+        // Until then it does not give up.
+        .env("HF_HUB_DOWNLOAD_TIMEOUT", "600")
+        .args(["target", "--child", "--model", "hf://owner/target"])
+        .stdin(Stdio::piped());
+    let mut child = run_to_stall(command, home.path());
+    let mut orders = child.stdin.take().unwrap();
+    orders.write_all(b"drain\n").unwrap();
+    let status = wait("its end", || child.try_wait().unwrap());
+    assert_eq!(status.code(), Some(0));
 }
 
 /// Bytes of all files that are not complete.

@@ -89,18 +89,19 @@ impl Download<'_> {
         cache: &RepositoryCache,
         progress: &dyn Progress,
     ) -> Result<(), HubError> {
-        let mut barren = 0;
+        let (mut barren, mut begun_anew) = (0, 0);
         loop {
             match self.attempt(out, cache, progress).await? {
                 Attempt::Complete => return Ok(()),
-                Attempt::NotTheRest if barren < BARREN_ATTEMPTS => {
-                    // The server knows no ranges, or the file is another one: begin again.
-                    barren += 1;
+                Attempt::NotTheRest if begun_anew < BARREN_ATTEMPTS => {
+                    // The server knows no ranges, or the file is another one.
+                    begun_anew += 1;
                     out.set_len(0)
                         .map_err(|source| self.write_error(cache, out, source))?;
                 }
                 Attempt::NotTheRest => {
-                    return Err(self.damaged("its size is not the announced one".to_owned()));
+                    let detail = format!("it has not the {} bytes announced", self.file.size);
+                    return Err(self.damaged(detail));
                 }
                 Attempt::Broken { received, source } => {
                     barren = if received > 0 { 0 } else { barren + 1 };
@@ -137,9 +138,13 @@ impl Download<'_> {
             .revision(self.commit)
             .maybe_range(range);
         let mut received = 0;
-        let mut stream = match request.send().await {
+        let mut stream = match self.hub.heard(request.send()).await {
             Ok((_, stream)) => stream,
-            Err(source @ (HFError::Request { .. } | HFError::Http { .. })) => {
+            // It ends before this.
+            Err(HFError::Http { context }) if context.status.as_u16() == 416 => {
+                return Ok(Attempt::NotTheRest);
+            }
+            Err(source @ (HFError::Request { .. } | HFError::Http { .. } | HFError::Io(_))) => {
                 return Ok(Attempt::Broken {
                     received,
                     source: Box::new(source),
@@ -148,7 +153,7 @@ impl Download<'_> {
             Err(source) => return Err(self.hub.error(self.repository, source)),
         };
         loop {
-            match stream.try_next().await {
+            match self.hub.heard(stream.try_next()).await {
                 Ok(Some(bytes)) => {
                     received += bytes.len() as u64;
                     if have + received > size {

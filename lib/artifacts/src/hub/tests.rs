@@ -1,171 +1,13 @@
+mod mirror;
+
 use std::{
     fs,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU32, AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
-use axum::{
-    Json, Router,
-    body::{Body, Bytes},
-    extract::{Path as UrlPath, State},
-    http::{HeaderMap, Method, StatusCode, header},
-    response::{IntoResponse, Response},
-    routing::get,
-};
-use futures::{StreamExt, stream};
-use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
-
+use self::mirror::{Break, COMMIT, Mirror, serve, sha256, tiny, weights};
 use super::*;
 use crate::progress::Silent;
-
-const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
-
-/// A hub on this machine, with the ways in which hubs fail.
-#[derive(Default)]
-struct Mirror {
-    files: Vec<(&'static str, Vec<u8>)>,
-    /// Connections that break after this many bytes of a large file, so many times.
-    break_after: usize,
-    breaks: AtomicU32,
-    /// Answers ranges with the whole file.
-    no_ranges: bool,
-    /// Sends other bytes than it announces.
-    lies: bool,
-    refuses: bool,
-    /// `Range` headers seen.
-    ranges: Mutex<Vec<String>>,
-    served: AtomicU64,
-}
-
-fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes)
-        .iter()
-        .fold(String::new(), |mut hex, byte| {
-            use std::fmt::Write;
-            write!(hex, "{byte:02x}").unwrap();
-            hex
-        })
-}
-
-async fn info(State(mirror): State<Arc<Mirror>>) -> Response {
-    if mirror.refuses {
-        return StatusCode::UNAUTHORIZED.into_response();
-    }
-    Json(json!({"id": "owner/tiny", "sha": COMMIT})).into_response()
-}
-
-async fn tree(State(mirror): State<Arc<Mirror>>) -> Json<Value> {
-    let entry = |(path, bytes): &(&str, Vec<u8>)| {
-        let oid = format!("{:040x}", bytes.len());
-        let mut entry = json!({"type": "file", "oid": oid, "size": bytes.len(), "path": path});
-        if path.ends_with("safetensors") {
-            entry["lfs"] = json!({"oid": sha256(bytes), "size": bytes.len(), "pointerSize": 130});
-        }
-        entry
-    };
-    let mut list: Vec<Value> = mirror.files.iter().map(entry).collect();
-    list.push(json!({"type": "directory", "oid": "00", "path": "onnx"}));
-    Json(Value::Array(list))
-}
-
-async fn file(
-    State(mirror): State<Arc<Mirror>>,
-    UrlPath((_revision, name)): UrlPath<(String, String)>,
-    method: Method,
-    headers: HeaderMap,
-) -> Response {
-    let Some((_, bytes)) = mirror.files.iter().find(|(path, _)| *path == name) else {
-        return StatusCode::NOT_FOUND.into_response();
-    };
-    let tag = format!("\"{}\"", sha256(bytes));
-    let head = [
-        (header::ETAG.as_str(), tag),
-        ("x-repo-commit", COMMIT.to_owned()),
-    ];
-    if method == Method::HEAD {
-        return (head, [(header::CONTENT_LENGTH, bytes.len().to_string())]).into_response();
-    }
-    let mut sent = bytes.clone();
-    if mirror.lies {
-        for byte in &mut sent {
-            *byte ^= 1;
-        }
-    }
-    let mut status = StatusCode::OK;
-    if let Some(range) = headers
-        .get(header::RANGE)
-        .and_then(|range| range.to_str().ok())
-    {
-        mirror.ranges.lock().unwrap().push(range.to_owned());
-        if !mirror.no_ranges {
-            let start = range
-                .trim_start_matches("bytes=")
-                .split('-')
-                .next()
-                .unwrap();
-            sent.drain(..start.parse::<usize>().unwrap());
-            status = StatusCode::PARTIAL_CONTENT;
-        }
-    }
-    mirror
-        .served
-        .fetch_add(sent.len() as u64, Ordering::Relaxed);
-    let breaks = name.ends_with("safetensors")
-        && mirror
-            .breaks
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1))
-            .is_ok();
-    let length = [(header::CONTENT_LENGTH, sent.len().to_string())];
-    if !breaks {
-        return (status, head, length, sent).into_response();
-    }
-    sent.truncate(mirror.break_after);
-    let part = stream::once(async { Ok(Bytes::from(sent)) });
-    let cut = stream::once(async {
-        // What was sent has to be on its way before the connection breaks.
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-        Err(std::io::Error::other("cable cut"))
-    });
-    (status, head, length, Body::from_stream(part.chain(cut))).into_response()
-}
-
-fn weights() -> Vec<u8> {
-    (0..300_000_u32).map(|i| (i % 251) as u8).collect()
-}
-
-fn tiny() -> Vec<(&'static str, Vec<u8>)> {
-    vec![
-        ("config.json", b"{}".to_vec()),
-        ("tokenizer.json", b"{\"version\": 1}".to_vec()),
-        ("model.safetensors", weights()),
-        ("README.md", b"not needed".to_vec()),
-        ("consolidated.safetensors", b"not needed either".to_vec()),
-    ]
-}
-
-/// Serves a mirror and returns options that point to it and to a cache of its own.
-async fn serve(mirror: Mirror) -> (Arc<Mirror>, HubOptions, tempfile::TempDir) {
-    let mirror = Arc::new(mirror);
-    let app = Router::new()
-        .route("/api/models/owner/tiny/revision/main", get(info))
-        .route("/api/models/owner/tiny/tree/{revision}", get(tree))
-        .route("/owner/tiny/resolve/{revision}/{name}", get(file))
-        .with_state(Arc::clone(&mirror));
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let endpoint = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(async move { axum::serve(listener, app).await });
-    let cache = tempfile::tempdir().unwrap();
-    let options = HubOptions {
-        endpoint: Some(endpoint),
-        cache: Some(cache.path().to_owned()),
-        token: None,
-        without_weights: false,
-    };
-    (mirror, options, cache)
-}
 
 fn uri() -> ModelUri {
     "hf://owner/tiny".parse().unwrap()
@@ -256,11 +98,18 @@ async fn weights_are_left_if_nobody_computes_and_come_when_somebody_does() {
 }
 
 #[tokio::test]
-async fn a_download_that_breaks_goes_on_where_it_stopped() {
+async fn a_download_that_breaks_or_stalls_goes_on_where_it_stopped() {
+    for break_by in [Break::Cut, Break::Silence] {
+        check_a_download_that_breaks(break_by).await;
+    }
+}
+
+async fn check_a_download_that_breaks(break_by: Break) {
     let mirror = Mirror {
         files: tiny(),
         break_after: 100_000,
         breaks: AtomicU32::new(2),
+        break_by,
         ..Mirror::default()
     };
     let (mirror, options, _cache) = serve(mirror).await;
@@ -339,6 +188,34 @@ async fn damaged_files_are_not_used_nor_kept() {
             .all(|entry| entry.file_name().len() == 40),
         "{left:?}"
     );
+}
+
+#[tokio::test]
+async fn a_hub_that_never_says_anything_is_given_up() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let options = HubOptions {
+        endpoint: Some(format!("http://{}", listener.local_addr().unwrap())),
+        cache: Some(tempfile::tempdir().unwrap().path().to_owned()),
+        patience: Some(Duration::from_millis(50)),
+        ..HubOptions::default()
+    };
+    let error = uri().resolve(&options, &Silent).await.unwrap_err();
+    assert!(matches!(&error, HubError::Unreachable { .. }), "{error:?}");
+    let error = error.to_string();
+    assert!(error.contains("has said nothing for 50ms"), "{error}");
+}
+
+#[tokio::test]
+async fn a_file_that_is_shorter_than_announced_says_so() {
+    let (_mirror, options, _cache) = serve(Mirror {
+        files: tiny(),
+        lacks: 10,
+        ..Mirror::default()
+    })
+    .await;
+    let error = uri().resolve(&options, &Silent).await.unwrap_err();
+    let expected = "it has not the 300000 bytes announced";
+    assert!(error.to_string().contains(expected), "{error}");
 }
 
 #[cfg(unix)]
