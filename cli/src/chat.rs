@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 
 use anyhow::{Context as _, bail};
 use reqwest::{
-    Client,
+    Client, StatusCode,
     header::{AUTHORIZATION, HeaderMap, HeaderValue},
 };
 use rustyline::{DefaultEditor, error::ReadlineError};
@@ -47,7 +47,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 256)]
     max_tokens: u32,
     /// Randomness: 0 takes the likeliest token [default: the model's]
-    #[arg(long, value_name = "T", allow_negative_numbers = true)]
+    #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = parse_temperature)]
     temperature: Option<f32>,
     /// Policy: Autoregressive, Speculative or SSD [default: the deployment's]
     #[arg(long)]
@@ -98,6 +98,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             Err(error) => return Err(error).context("cannot read the terminal"),
         }
     }
+}
+
+/// JSON has no numbers that are none: the server would take its default.
+fn parse_temperature(text: &str) -> Result<f32, String> {
+    let number = text.parse().ok();
+    number
+        .filter(|number| (0.0..=2.0).contains(number))
+        .ok_or_else(|| "must be a number from 0 to 2".to_owned())
 }
 
 /// What sends requests, with this key.
@@ -188,6 +196,9 @@ async fn choose_model(client: &Client, base: &str, wanted: Option<&str>) -> anyh
     let url = format!("{base}/v1/models");
     let hint = || format!("no server answers at {base}: start one with `foretoken up`");
     let answer = client.get(&url).send().await.with_context(hint)?;
+    if answer.status() == StatusCode::UNAUTHORIZED {
+        bail!("the server at {base} wants another key: --api-key, or FORETOKEN_API_KEY");
+    }
     let list: Value = answer
         .error_for_status()?
         .json()

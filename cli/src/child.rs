@@ -132,6 +132,7 @@ pub(crate) fn run<E>(
 where
     anyhow::Error: From<E>,
 {
+    stop::serving();
     runtime.block_on(async {
         let signals = tokio::spawn(stop::on_signals(stop.clone()));
         let result = service.await;

@@ -2,9 +2,14 @@
 //!
 //! SIGTERM or SIGINT: drain; a second one: stop at once. A service that `up` started is told on
 //! its standard input instead: the line `drain`, and the end of the input means that the parent is
-//! gone, so nobody would ever stop this process: it ends at once.
+//! gone, so nobody would ever stop this process: it ends at once. Before it serves there is nothing
+//! to drain, so the line ends it too, whatever it is loading.
 
-use std::{io, process, thread};
+use std::{
+    io, process,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
 
 use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -12,6 +17,14 @@ use tokio_util::sync::CancellationToken;
 
 /// The line that asks a child to drain.
 pub(crate) const DRAIN: &str = "drain";
+
+/// Whether this process serves.
+static SERVES: AtomicBool = AtomicBool::new(false);
+
+/// From now on a parent that asks this process to stop has it drain.
+pub(crate) fn serving() {
+    SERVES.store(true, Ordering::Relaxed);
+}
 
 /// Ends this process when the parent is gone, from now on, whatever it is doing, and cancels
 /// `stop` when the parent asks.
@@ -21,7 +34,12 @@ pub(crate) fn follow_parent(stop: CancellationToken) -> io::Result<()> {
         loop {
             line.clear();
             match io::stdin().read_line(&mut line) {
-                Ok(1..) if line.trim_end() == DRAIN => stop.cancel(),
+                Ok(1..) if line.trim_end() == DRAIN => {
+                    if !SERVES.load(Ordering::Relaxed) {
+                        process::exit(0);
+                    }
+                    stop.cancel();
+                }
                 Ok(1..) => {}
                 Ok(0) | Err(_) => process::exit(1),
             }

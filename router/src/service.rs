@@ -128,6 +128,11 @@ impl Router {
         });
         let tokenizers = tokenizers.collect();
         let places = config.max_requests.min(Semaphore::MAX_PERMITS);
+        let metrics = Metrics::new();
+        for model in &models {
+            // Shown from the beginning, so that an alert on nothing being counted has something to see.
+            metrics.of_model(&model.name);
+        }
         let shared = Shared {
             config,
             models,
@@ -135,7 +140,7 @@ impl Router {
             asked: Asked::default(),
             keys,
             targets: Targets::new(tokenizers, tls),
-            metrics: Metrics::new(),
+            metrics,
             tracer: Tracer::default(),
             created,
         };

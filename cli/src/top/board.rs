@@ -2,10 +2,13 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    time::{Duration, Instant},
+    time::{Duration, Instant, UNIX_EPOCH},
 };
 
-use foretoken_service::rounds::{Line, Round};
+use foretoken_service::{
+    metrics::START,
+    rounds::{Line, Round},
+};
 use serde::Serialize;
 
 use super::{figures::Figures, places::Place, scrape::Totals, watch::News};
@@ -32,8 +35,7 @@ struct Service {
     name: String,
     trouble: Option<String>,
     kind: Option<String>,
-    /// The first look, the one before the latest, and the latest.
-    first: Option<(Totals, Instant)>,
+    /// The look before the latest, and the latest.
     before: Option<(Totals, Instant)>,
     latest: Option<(Totals, Instant)>,
 }
@@ -244,16 +246,15 @@ impl Board {
         })
     }
 
-    /// What was counted since the services began; tokens a second since this program looked first.
+    /// What was counted since the services began.
     fn lifetime(&self) -> Figures {
-        let all = self.joined(|service| {
+        self.joined(|service| {
             let (now, _) = service.latest.as_ref()?;
-            Some((now.clone(), Duration::ZERO))
-        });
-        Figures {
-            tokens_per_second: self.figures(|s| s.first.as_ref()).tokens_per_second,
-            ..all
-        }
+            let began = now.has(START).then(|| now.sum(START));
+            let began = began.and_then(|began| Duration::try_from_secs_f64(began).ok());
+            let up = began.and_then(|began| UNIX_EPOCH.checked_add(began)?.elapsed().ok());
+            Some((now.clone(), up.unwrap_or_default()))
+        })
     }
 
     /// What `counted` says of each service, and in which time, joined.
@@ -323,7 +324,6 @@ impl Service {
     fn scraped(&mut self, totals: Totals, at: Instant) {
         self.trouble = None;
         self.before = self.latest.take();
-        self.first.get_or_insert_with(|| (totals.clone(), at));
         self.latest = Some((totals, at));
     }
 

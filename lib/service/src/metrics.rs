@@ -1,6 +1,10 @@
 //! Metrics, registered as they are made.
 
-use std::{borrow::Cow, sync::atomic::AtomicU64};
+use std::{
+    borrow::Cow,
+    sync::atomic::AtomicU64,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use prometheus_client::{
     metrics::{
@@ -30,6 +34,9 @@ pub type Numbered = Family<[(&'static str, u32); 1], Counter>;
 /// A label and its value.
 type Label = [(&'static str, &'static str); 1];
 
+/// When a service began, by the name that Prometheus' own libraries give it.
+pub const START: &str = "process_start_time_seconds";
+
 /// Ranks and places: the first ones one by one.
 const RANKS: [f64; 12] = [
     1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0, 32.0,
@@ -54,9 +61,14 @@ impl Meters {
             ("model", digest.as_str()),
         ];
         let owned = |(key, value): (_, &str)| (Cow::Borrowed(key), Cow::Owned(value.to_owned()));
-        Self {
+        let mut meters = Self {
             registry: Registry::with_labels(labels.into_iter().map(owned)),
-        }
+        };
+        let help = "When the service began, in seconds since 1970";
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let began: Fraction = meters.add(START, help, Gauge::default());
+        began.set(now.unwrap_or_default().as_secs_f64());
+        meters
     }
 
     /// What only rises.

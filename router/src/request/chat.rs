@@ -31,13 +31,7 @@ pub(crate) fn job(
         let allowed = "absent or 0 unless logprobs is true";
         return Err(ApiError::field("top_logprobs", &Value::from(top), allowed));
     }
-    if let Some(value) = fields
-        .get("continue_final_message")
-        .filter(|v| **v != Value::Bool(false))
-    {
-        let allowed = "absent or false: continuing a message is not supported";
-        return Err(ApiError::field("continue_final_message", value, allowed));
-    }
+    refuse_unsupported(fields)?;
     let given = Given {
         shape: Shape::Chat,
         prompts: vec![prompt(body, &model, Some(limits))?],
@@ -47,6 +41,26 @@ pub(crate) fn job(
         prompt_field: "messages",
     };
     sampling::job(fields, model, limits, given)
+}
+
+/// Fields of chats alone that would change the output in ways that are not supported.
+fn refuse_unsupported(fields: Fields<'_>) -> Result<(), ApiError> {
+    for (name, why) in [
+        ("continue_final_message", "continuing a message"),
+        ("echo", "giving back the last message"),
+    ] {
+        if fields.boolean(name)?.unwrap_or(false) {
+            let allowed = format!("absent or false: {why} is not supported");
+            return Err(ApiError::field(name, &Value::Bool(true), &allowed));
+        }
+    }
+    for name in ["chat_template", "documents"] {
+        if let Some(value) = fields.get(name) {
+            let allowed = "absent: prompts are made by the model's own template";
+            return Err(ApiError::field(name, value, allowed));
+        }
+    }
+    Ok(())
 }
 
 /// The prompt that the model's template makes of the messages; with `limits`, only if it can be

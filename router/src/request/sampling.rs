@@ -365,6 +365,10 @@ fn refuse_unsupported(fields: Fields<'_>) -> Result<(), ApiError> {
         "grammar",
         "json_schema",
         "logits_processors",
+        "allowed_token_ids",
+        "bad_words",
+        "prompt_logprobs",
+        "truncate_prompt_tokens",
         "audio",
         "web_search_options",
     ] {

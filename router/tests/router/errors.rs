@@ -296,6 +296,21 @@ async fn wrong_types_and_ranges_name_field_value_and_what_is_allowed() {
             ["audio", "only text"],
         ),
         (
+            chat("allowed_token_ids", json!([5, 7])),
+            "allowed_token_ids",
+            ["[5,7]", "not supported"],
+        ),
+        (
+            chat("chat_template", json!("{{ 1 }}")),
+            "chat_template",
+            ["{{ 1 }}", "the model's own template"],
+        ),
+        (
+            chat("echo", json!(true)),
+            "echo",
+            ["true", "absent or false"],
+        ),
+        (
             chat("max_completion_tokens", json!(0)),
             "max_completion_tokens",
             ["0", "from 1 to"],

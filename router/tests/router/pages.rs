@@ -60,6 +60,9 @@ async fn health_waits_for_the_first_target_only() {
 #[tokio::test]
 async fn metrics_have_the_names_that_vllms_users_know() {
     let setup = start(Script::says(" one two three")).await;
+    let before = setup.client().get("/metrics").await.text().to_owned();
+    let idle = "vllm:num_requests_running{model_name=\"tiny\"} 0";
+    assert!(before.contains(idle), "{idle} in\n{before}");
     setup
         .client()
         .post(

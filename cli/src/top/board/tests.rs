@@ -50,9 +50,11 @@ fn filled() -> Board {
     };
     board.note(News::Told(TARGET.into(), Line::Hello(hello)));
     let (then, now) = (Instant::now(), Instant::now() + Duration::from_secs(2));
+    let began = UNIX_EPOCH.elapsed().unwrap().as_secs_f64() - 100.0;
     let target = |tokens: u32, hits: u32, misses: u32| {
         format!(
-            "vllm:num_requests_running 2
+            "process_start_time_seconds {began}
+vllm:num_requests_running 2
 vllm:generation_tokens_total {tokens}
 foretoken_links_up 1
 foretoken_hits_total{{round=\"later\"}} {hits}
@@ -88,6 +90,8 @@ fn figures_are_those_of_the_interval_and_of_all_the_time() {
     assert!((rate - 250.0).abs() < 1.0, "{rate}");
     assert_eq!(snapshot.now.hit_rate, Some(0.9));
     assert_eq!(snapshot.all.hit_rate, Some(19.0 / 30.0));
+    let rate = snapshot.all.tokens_per_second;
+    assert!(rate > 10.0 && rate <= 15.0, "{rate}");
     assert_eq!(snapshot.requests.running, 2);
     assert!(snapshot.is_anything_up());
 }

@@ -73,7 +73,36 @@ pub(super) fn read(file: &Path, content: &[u8]) -> Result<BTreeMap<String, Entry
         let entry = check(file, &tensor, &entry, start, content.len() as u64)?;
         entries.insert(tensor, entry);
     }
+    check_layout(file, start as usize..content.len(), &entries)?;
     Ok(entries)
+}
+
+/// Tensors lie one after the other from the header to the file's end, as the format demands: where
+/// they overlap or leave something out, the header is not that of these bytes.
+fn check_layout(
+    file: &Path,
+    data: Range<usize>,
+    entries: &BTreeMap<String, Entry>,
+) -> Result<(), WeightsError> {
+    let mut placed: Vec<_> = entries.iter().collect();
+    placed.sort_unstable_by_key(|(_, entry)| (entry.bytes.start, entry.bytes.end));
+    let mut end = data.start;
+    for (tensor, Entry { bytes, .. }) in placed {
+        if bytes.start != end {
+            let (offset, expected) = (bytes.start - data.start, end - data.start);
+            let reason = format!("it begins at {offset} where the one before ends at {expected}");
+            return Err(entry_error(file, tensor, reason));
+        }
+        end = bytes.end;
+    }
+    if end != data.end {
+        let reason = format!("{} bytes follow the last tensor", data.end - end);
+        return Err(WeightsError::DamagedHeader {
+            file: file.to_owned(),
+            reason,
+        });
+    }
+    Ok(())
 }
 
 fn entry_error(file: &Path, tensor: &str, reason: String) -> WeightsError {

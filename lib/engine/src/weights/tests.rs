@@ -55,6 +55,42 @@ fn a_tensor_of_an_unknown_kind_may_lie_unused_but_not_outside_the_file() {
 }
 
 #[test]
+fn tensors_that_overlap_or_leave_something_out_are_not_those_of_the_file() {
+    let two = |places: [[u32; 2]; 2]| {
+        let entries = [("a", places[0]), ("b", places[1])].map(|(name, [from, to])| {
+            let values = to.saturating_sub(from) / 4;
+            format!(
+                r#""{name}": {{"dtype": "F32", "shape": [{values}], "data_offsets": [{from}, {to}]}}"#
+            )
+        });
+        read(&file(&format!("{{{}}}", entries.join(", "))))
+    };
+    assert_eq!(two([[4, 8], [0, 4]]).unwrap(), 2);
+    assert_eq!(two([[0, 8], [8, 8]]).unwrap(), 2);
+    for (places, named, expected) in [
+        (
+            [[0, 8], [4, 8]],
+            "b",
+            "begins at 4 where the one before ends at 8",
+        ),
+        (
+            [[0, 8], [0, 8]],
+            "",
+            "begins at 0 where the one before ends at 8",
+        ),
+        (
+            [[4, 8], [4, 4]],
+            "b",
+            "begins at 4 where the one before ends at 0",
+        ),
+        ([[0, 4], [4, 4]], "", "4 bytes follow the last tensor"),
+    ] {
+        let error = two(places).unwrap_err().to_string();
+        assert!(error.contains(expected) && error.contains(named), "{error}");
+    }
+}
+
+#[test]
 fn a_header_repeats_no_long_text_in_its_message() {
     let long = format!(
         r#"{{"a": {{"dtype": "{}", "shape": [2], "data_offsets": [0, 8]}}}}"#,
