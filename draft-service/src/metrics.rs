@@ -40,6 +40,8 @@ pub(crate) struct Metrics {
     branch_tokens: Counter,
     pushed_tokens: Counter,
     pub(crate) timely_tokens: Counter,
+    planned_tokens: Counter,
+    missing_tokens: Counter,
     pub(crate) late_tokens: Counter,
     windows_prepared: Counter,
     judged: Counter,
@@ -142,6 +144,11 @@ impl Metrics {
             pushed_tokens: to.counter("foretoken_entry_tokens", "Of these, sent ahead"),
             timely_tokens: to.counter("foretoken_entry_tokens_timely", "Of these, used in time"),
             late_tokens: to.counter("foretoken_entry_tokens_late", "Of these, wanted and late"),
+            planned_tokens: to.counter(
+                "foretoken_entry_tokens_planned",
+                "Tokens for outcomes that came about for which there seemed to be time",
+            ),
+            missing_tokens: to.counter("foretoken_entry_tokens_missing", "Of these, not there in time"),
             windows_prepared: to.counter(
                 "foretoken_windows_prepared",
                 "Windows begun before they were asked for",
@@ -211,6 +218,8 @@ impl Metrics {
         self.pushed_tokens.inc_by(stats.pushed.into());
         self.timely_tokens.inc_by(stats.timely.into());
         self.late_tokens.inc_by(stats.late.into());
+        self.planned_tokens.inc_by(stats.planned.into());
+        self.missing_tokens.inc_by(stats.missing.into());
         self.windows_prepared.inc_by(stats.prepared.into());
         self.judged.inc_by(stats.judged.into());
         let ranked: u32 = stats.ranks.iter().sum();

@@ -280,9 +280,8 @@ impl EngineThread {
             .spawn(move || {
                 let _end = end;
                 let mut engine = Engine::new(runner);
-                if config.warm_up {
-                    warmup::run(&mut engine, config.prefill_rows);
-                }
+                let warm_up = || warmup::measure(&mut engine, config.prefill_rows);
+                let steps = config.warm_up.then(warm_up).flatten();
                 // If nobody waits any more, there will be no listeners either.
                 let _ = is_warm.send(());
                 if let Ok(servers) = open.recv() {
@@ -293,8 +292,11 @@ impl EngineThread {
                         tracer,
                     } = shown;
                     let worker = Worker::new(engine, servers, &config, metrics);
-                    let worker = worker.telling(feed).showing(board);
-                    worker.traced_by(tracer).run(&inbox);
+                    let mut worker = worker.telling(feed).showing(board).traced_by(tracer);
+                    if let Some(steps) = steps {
+                        worker = worker.costing(steps);
+                    }
+                    worker.run(&inbox);
                 }
             })
             .map_err(RunError::Thread)?;

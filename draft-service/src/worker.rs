@@ -53,7 +53,8 @@ const NAP: Duration = Duration::from_millis(500);
 /// of a small model would be a tenth of its time.
 const LINK_PAUSE: Duration = Duration::from_micros(100);
 
-/// First guess of what steps take, by rows; the real times are learned within some tens of steps.
+/// What steps take by rows, where nobody measured it; the real times are learned within some hundreds
+/// of steps.
 const FIRST_COSTS: [(u32, Duration); 4] = [
     (1, Duration::from_micros(50)),
     (8, Duration::from_micros(100)),
@@ -199,6 +200,13 @@ impl<O: Outlet> Worker<O> {
             leaves_at: None,
             now: Instant::now(),
         }
+    }
+
+    /// The same that knows what steps take.
+    #[must_use]
+    pub(crate) fn costing(mut self, steps: StepCost) -> Self {
+        self.steps = steps;
+        self
     }
 
     /// The same with somebody to tell builds to.

@@ -179,6 +179,8 @@ impl Session {
     pub(super) fn drop_branches(&mut self, engine: &mut Engine) {
         self.draft.drop_branches();
         self.forks.close(engine);
+        // That nothing more of them is there says nothing about the time.
+        self.outlook.whole = false;
     }
 
     /// What was counted since the last time.
@@ -211,6 +213,8 @@ fn difference(now: DraftStats, before: DraftStats) -> DraftStats {
         pushed: now.pushed - before.pushed,
         timely: now.timely - before.timely,
         late: now.late - before.late,
+        planned: now.planned - before.planned,
+        missing: now.missing - before.missing,
         judged: now.judged - before.judged,
         ranks,
     }

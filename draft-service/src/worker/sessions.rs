@@ -132,9 +132,15 @@ impl<O: Outlet> Worker<O> {
         if planned && !session.outlook.whole {
             // What a verdict waited for was not there in time either: it would wait ever more often. What
             // was cut off of other continuations costs nothing.
-            let late = waited_for || after.late > before.late;
+            let planned = f64::from(after.planned - before.planned);
+            let missing = f64::from(after.missing - before.missing);
+            let share = if waited_for {
+                1.0
+            } else {
+                missing / planned.max(1.0)
+            };
             let learned = self.learned.entry(link).or_default();
-            learned.timing.observe_build(late);
+            learned.timing.observe_build(share);
         }
         if let ToDraft::Outcome(outcome) = &message {
             tell_build(&self.feed, self.began, session, outcome.round);

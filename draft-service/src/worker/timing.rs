@@ -2,7 +2,7 @@
 //!
 //! What is expected of a verification follows from the length of its window. Of that, only a part is
 //! to be counted on: some verifications are shorter, and what is sent when one ends comes too late.
-//! The part is learned from what came late, so it contains the way to the target without a clock
+//! The part is learned from what was missing, so it contains the way to the target without a clock
 //! being compared with another.
 
 use std::time::{Duration, Instant};
@@ -17,11 +17,11 @@ const LENGTHS: usize = 17;
 const FIRST_PART: f64 = 0.7;
 /// Bounds of that part.
 const PARTS: (f64, f64) = (0.3, 1.0);
-/// How much the part grows after a round in which nothing was late.
+/// How much the part grows after a round in which nothing was missing.
 const GROWS: f64 = 0.0025;
-/// How much it falls after one in which something was: nothing is late in three of four rounds then.
-/// What is late are the last tokens of continuations, which are worth no more than the first ones of
-/// the outcomes that there would not be time for otherwise.
+/// How much it falls after one in which all was: a fourth is missing on average then. What is missing
+/// are mostly the last tokens of continuations, which are worth no more than the first ones of the
+/// outcomes that there would not be time for otherwise.
 const FALLS: f64 = 3.0 * GROWS;
 /// Longest verification that is believed, in seconds.
 const LONGEST: f64 = 3600.0;
@@ -31,7 +31,8 @@ const LONGEST: f64 = 3600.0;
 pub(super) struct Timing {
     /// Seconds of a verification, by the length of its window.
     seconds: [Option<f64>; LENGTHS],
-    part: f64,
+    /// Part of a verification that is counted on.
+    pub(super) part: f64,
     /// Tokens that a session emits in a second.
     rate: Option<f64>,
     /// Seconds from verdict to verdict: if the window between was there, and if it was asked for.
@@ -58,9 +59,9 @@ impl Default for Timing {
 }
 
 impl Timing {
-    /// Takes in whether what was drafted for a verdict was there in time.
-    pub(super) fn observe_build(&mut self, late: bool) {
-        let change = if late { -FALLS } else { GROWS };
+    /// Takes in which share of what was planned for a verdict was not there in time.
+    pub(super) fn observe_build(&mut self, missing: f64) {
+        let change = GROWS - (GROWS + FALLS) * missing;
         self.part = (self.part + change).clamp(PARTS.0, PARTS.1);
     }
 
@@ -83,6 +84,12 @@ impl Timing {
             .filter(|&length| self.seconds[length].is_some())
             .min_by_key(|&length| length.abs_diff(own))?;
         Some(self.seconds[nearest]? * self.part)
+    }
+
+    /// As if verifications of such windows took so many seconds.
+    #[cfg(test)]
+    pub(super) fn expect(&mut self, window: usize, seconds: f64) {
+        self.seconds[window.min(LENGTHS - 1)] = Some(seconds);
     }
 
     fn observe(&mut self, window: usize, took: f64) {
@@ -163,7 +170,7 @@ mod tests {
             verification.begin(now, 4);
             now += 10 * MS;
             verification.end(now, &verdict(2, false), &mut timing);
-            timing.observe_build(round % late_every == 0);
+            timing.observe_build(if round % late_every == 0 { 1.0 } else { 0.0 });
         }
         timing
     }

@@ -18,6 +18,7 @@
 //! Not here: who runs and when ([`crate::schedule`]), sampling (`foretoken-speculation`).
 
 mod assemble;
+mod costs;
 mod fault;
 mod feed;
 mod sequence;

@@ -10,7 +10,7 @@
 //!
 //! `answer(0)` is 0, so K = 0 is plain decoding. Step and answer are those of sessions in
 //! lock-step; what rounds really take beyond that, or less where other sessions' steps hide the
-//! answers, is learned as `rest`. Acceptance alone never
+//! answers, is learned as `rest`, for each magnitude of load. Acceptance alone never
 //! decides: it stays flat while the right lookahead falls with load.
 //!
 //! Windows that are drafted ahead are not waited for, but some verdicts find none or only a part of
@@ -25,7 +25,8 @@
 //! plain decoding by as much, and none is begun with unless by twice that or more: what is known is
 //! not exact, and to speculate in vain costs more than not to. At K = 0 nothing is learned of windows,
 //! so every now and then a few rounds probe; at K > 0 nothing is learned of plain rounds, so every now
-//! and then a few are made, and whenever they seem better: a lookahead is left only after such a trial.
+//! and then a few are made under each magnitude of load, and whenever they seem better: a lookahead is
+//! left only after such a trial.
 
 mod acceptance;
 mod answer;
@@ -56,7 +57,7 @@ const MISSING_WEIGHT: f64 = 1.0 / 16.0;
 
 /// Rounds of a session by which a lookahead that no longer seems to pay is judged once more.
 const LATELY: usize = 32;
-/// Fewest of them.
+/// Fewest of them, under the load that it is judged for.
 const FEWEST: usize = 8;
 
 /// When windows are drafted.
@@ -140,6 +141,14 @@ impl Default for Load {
     }
 }
 
+impl Load {
+    /// What loads are told apart by: about how many share a step, to the power of two.
+    fn magnitude(self) -> u32 {
+        let rows = self.sessions.saturating_add(self.other_rows);
+        rows.max(1).ilog2()
+    }
+}
+
 /// A decision, and what kept it from being larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
@@ -208,7 +217,7 @@ impl Controller {
         let current = config.max;
         let (rest, missing) = (Rest::new(config.max), Table::new(config.max));
         let probe = Probe::new(&config);
-        let trial = Trial::new(&config);
+        let trial = Trial::new();
         Self {
             config,
             acceptance: Acceptance::default(),
@@ -271,8 +280,13 @@ impl Controller {
     pub fn observe_turn(&mut self, asked: u32, rows: u32, took: Duration) {
         let expected = self.steps.seconds(rows) + self.answer_seconds(asked);
         let part = self.part();
-        self.rest.observe(asked, expected, took, part);
-        let round = Round { asked, rows, took };
+        self.rest.observe(self.load, asked, expected, took, part);
+        let round = Round {
+            load: self.load,
+            asked,
+            rows,
+            took,
+        };
         if asked == 0 {
             self.trial.observe(round);
             // Without news of windows, what is missing of them is forgotten.
@@ -286,8 +300,8 @@ impl Controller {
     /// Chooses the lookahead for a session's next round under `load`.
     pub fn choose(&mut self, load: Load) -> Choice {
         self.load = load;
-        let is_tried = self.trial.is_over();
-        if is_tried {
+        let tried = self.trial.over();
+        if let Some(load) = tried {
             self.conclude_trial(load);
         }
         let best = self.best(0, load);
@@ -301,9 +315,10 @@ impl Controller {
         } else {
             (best, self.limit(best, load))
         };
-        if lookahead == 0 && current > 0 && !is_tried {
+        if lookahead == 0 && current > 0 && tried.is_none() {
             // Maybe it was held up for a moment, and to come back takes long.
-            self.trial.doubt(&self.config, self.goodput(0, load));
+            let plain = self.goodput(0, load);
+            self.trial.doubt(&self.config, load, plain);
             self.caution.decided(current, load);
             return Choice { lookahead, limit };
         }
@@ -359,7 +374,7 @@ impl Controller {
             self.probe.reset(&self.config);
             self.trial.reassure();
             let (plain, chosen) = (self.goodput(0, load), self.goodput(choice.lookahead, load));
-            if !self.trial.is_due(&self.config, plain, chosen) {
+            if !self.trial.is_due(&self.config, load, plain, chosen) {
                 return choice;
             }
             return Choice {
@@ -367,7 +382,7 @@ impl Controller {
                 limit: Limit::Probe,
             };
         }
-        self.trial.reset(&self.config);
+        self.trial.reset(load);
         if !self.probe.is_due(&self.config) {
             return choice;
         }
@@ -377,17 +392,16 @@ impl Controller {
         }
     }
 
-    /// Takes over what the trial that has just been made says of plain rounds, and the rounds before
-    /// it of the present lookahead.
+    /// Takes over what the trial that has just been made under `load` says of plain rounds, and the
+    /// rounds before it of the present lookahead.
     fn conclude_trial(&mut self, load: Load) {
         let expected =
             |round: Round| self.steps.seconds(round.rows) + self.answer_seconds(round.asked);
-        let plain = self.trial.rounds().beyond(expected);
-        let enough = self.lately.len() >= FEWEST;
-        let lately = self.lately.beyond(expected).filter(|_| enough);
+        let plain = self.trial.rounds().beyond(load, 1, expected);
+        let lately = self.lately.beyond(load, FEWEST, expected);
         for (lookahead, seconds) in [(0, plain), (self.current, lately)] {
             if let Some(seconds) = seconds {
-                self.rest.settle(lookahead, seconds);
+                self.rest.settle(load, lookahead, seconds);
             }
         }
         self.trial.end(&self.config, self.goodput(0, load));
@@ -407,7 +421,7 @@ impl Controller {
 
     fn seconds(&self, k: u32, load: Load) -> f64 {
         let step = self.step_seconds(k, load);
-        (step + self.answer_seconds(k) + self.rest.seconds(k)).max(step)
+        (step + self.answer_seconds(k) + self.rest.seconds(load, k)).max(step)
     }
 
     /// What a session is of those that it is in a step with. Without it, the more there are, the

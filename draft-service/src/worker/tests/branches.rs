@@ -247,6 +247,59 @@ fn outcomes_are_as_many_as_there_is_time_for() {
     }
 }
 
+/// What becomes of a build before its verdict.
+#[derive(Clone, Copy, PartialEq)]
+enum Fate {
+    /// It is drafted to the end.
+    Done,
+    /// Nothing of it is drafted.
+    Late,
+    /// The endpoint gives it up itself.
+    Dropped,
+}
+
+/// The part of verifications that is counted on after some with builds of such a fate, the verdict
+/// always being what is drafted for first.
+fn part_after(fate: Fate) -> f64 {
+    let mut rig = Rig::new(&DraftConfig::default(), language());
+    let mut tokens = prompt(12);
+    rig.tell(A, open_ahead(1, tokens.clone()));
+    let mut window: Vec<TokenId> = Vec::new();
+    for round in 0..20 {
+        let learned = rig.worker.learned.entry(A).or_default();
+        learned.timing.expect(window.len(), 3000.0);
+        while rig.worker.sessions[0].draft.build().is_none() {
+            assert!(rig.worker.step(), "a prompt, then glue passes");
+            rig.worker.prepare_branches();
+        }
+        let session = &mut rig.worker.sessions[0];
+        let key = session.draft.guesses()[0].key;
+        if fate == Fate::Dropped {
+            session.drop_branches(&mut rig.worker.engine);
+        }
+        let mut emitted = window[..key.accepted as usize].to_vec();
+        emitted.push(key.token);
+        window.clear();
+        if fate == Fate::Done {
+            let (_, sent) = rig.settle();
+            let drafted = entries(&sent).into_iter();
+            let drafted = drafted.filter(|(_, part)| part.round == Round(round));
+            window = drafted.map(|(_, part)| part.tokens[0]).collect();
+            assert_eq!(window.len(), K as usize);
+        }
+        rig.tell(A, verifying(1, round, tokens.len(), &emitted, &window));
+        tokens.extend(emitted);
+    }
+    rig.worker.learned[&A].timing.part
+}
+
+#[test]
+fn what_is_never_there_in_time_shortens_the_time_that_is_counted_on() {
+    let [done, late, dropped] = [Fate::Done, Fate::Late, Fate::Dropped].map(part_after);
+    assert!(late < dropped - 0.1, "{late} of {dropped}");
+    assert!(done > dropped, "{done} of {dropped}");
+}
+
 #[test]
 fn after_a_tree_entries_are_what_decoding_each_path_gives_and_leave_no_page() {
     let mut rig = Rig::new(&DraftConfig::default(), language());

@@ -43,8 +43,8 @@ impl Caution {
     /// Takes in a decision.
     pub(super) fn decided(&mut self, lookahead: u32, load: Load) {
         match (self.speculates, lookahead > 0) {
-            (false, true) => self.begin(magnitude(load)),
-            (true, false) => self.end(magnitude(load)),
+            (false, true) => self.begin(load.magnitude()),
+            (true, false) => self.end(load.magnitude()),
             _ => self.since = self.since.saturating_add(1),
         }
         self.first &= self.speculates && self.since < LASTING;
@@ -72,15 +72,10 @@ impl Caution {
         match (self.speculates, self.first) {
             (true, true) => 0,
             (true, false) => 1,
-            (false, _) if magnitude(load) == self.under => 2 << self.vain,
+            (false, _) if load.magnitude() == self.under => 2 << self.vain,
             (false, _) => 2,
         }
     }
-}
-
-/// What loads are told apart by.
-fn magnitude(load: Load) -> u32 {
-    load.sessions.saturating_add(load.other_rows).max(1).ilog2()
 }
 
 #[cfg(test)]

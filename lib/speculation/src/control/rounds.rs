@@ -3,6 +3,8 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::Load;
+
 /// Most rounds that are kept; there are more only where many sessions are in each step.
 const KEPT: usize = 256;
 
@@ -17,6 +19,8 @@ pub(super) struct Rounds {
 /// One round of a session.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
+    /// What it was decided under.
+    pub(super) load: Load,
     /// Tokens that were sought for it.
     pub(super) asked: u32,
     /// Rows of its step.
@@ -38,10 +42,6 @@ impl Rounds {
         self.next = 0;
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.rounds.len()
-    }
-
     /// Takes in a round, in place of the oldest one if there are `most`.
     pub(super) fn observe(&mut self, round: Round, most: usize) {
         let most = most.min(KEPT);
@@ -54,14 +54,22 @@ impl Rounds {
         }
     }
 
-    /// Seconds that one of them took beyond those `expected`. The median: there are too few for a
-    /// mean that those which were held up by something else do not spoil.
-    pub(super) fn beyond(&self, expected: impl Fn(Round) -> f64) -> Option<f64> {
+    /// Seconds that one of those under about this load took beyond those `expected`, unless there are
+    /// fewer than `fewest`. The median: there are too few for a mean that those which were held up by
+    /// something else do not spoil.
+    pub(super) fn beyond(
+        &self,
+        load: Load,
+        fewest: usize,
+        expected: impl Fn(Round) -> f64,
+    ) -> Option<f64> {
         let rounds = self.rounds.iter();
         let mut beyond: Vec<f64> = rounds
+            .filter(|round| round.load.magnitude() == load.magnitude())
             .map(|&round| round.took.as_secs_f64() - expected(round))
             .collect();
         beyond.sort_unstable_by(f64::total_cmp);
-        beyond.get(beyond.len() / 2).copied()
+        let median = beyond.get(beyond.len() / 2).copied();
+        median.filter(|_| beyond.len() >= fewest)
     }
 }

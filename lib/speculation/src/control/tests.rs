@@ -1,3 +1,5 @@
+mod loads;
+
 use std::{vec, vec::Vec};
 
 use super::*;
@@ -81,32 +83,6 @@ fn a_long_round_trip_ends_speculation_and_the_answer_is_named() {
             limit: Limit::Answer
         }
     );
-}
-
-#[test]
-fn load_ends_speculation_at_the_same_acceptance_and_its_end_brings_it_back() {
-    let mut controller = controller(100, 20);
-    teach(&mut controller, 7, 8);
-    let alone = controller.choose(load(1));
-    assert!(alone.lookahead >= 3, "{alone:?}");
-    let crowded = controller.choose(load(64));
-    assert!(crowded.lookahead <= 1, "{crowded:?}");
-    assert_eq!(crowded.limit, Limit::Step);
-    assert!(controller.choose(load(1)).lookahead + 1 >= alone.lookahead);
-}
-
-#[test]
-fn rows_of_prompts_count_as_load() {
-    let mut controller = controller(100, 20);
-    teach(&mut controller, 7, 8);
-    let alone = controller.choose(load(1)).lookahead;
-    let beside = controller
-        .choose(Load {
-            sessions: 1,
-            other_rows: 15,
-        })
-        .lookahead;
-    assert!(beside < alone, "{beside} beside a prompt, {alone} without");
 }
 
 #[test]

@@ -78,6 +78,11 @@ pub struct DraftStats {
     pub timely: u32,
     /// The same, not in time.
     pub late: u32,
+    /// Tokens of continuations for the outcomes that came about for which there was thought to be
+    /// time.
+    pub planned: u32,
+    /// Of these, those that were not there in time.
+    pub missing: u32,
     /// Verdicts that the candidates were held against.
     pub judged: u32,
     /// By rank of the decided token among the candidates of its row, 0 being the best: how often.

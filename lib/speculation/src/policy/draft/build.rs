@@ -77,6 +77,8 @@ pub(super) struct Build {
     guesses: Vec<Guess>,
     /// Of how many guesses, from the first on, each step draws a token; ever fewer.
     widths: Vec<u32>,
+    /// For how many of these steps there was thought to be time.
+    planned: usize,
     layout: Layout,
     second: Second,
     /// What the branches fed and drew, by guess: their outcomes' tokens, then a column a step.
@@ -100,6 +102,7 @@ impl Build {
             verdict: None,
             guesses: Vec::new(),
             widths: Vec::new(),
+            planned: 0,
             layout: Layout::default(),
             second: Second::new(),
             columns: Columns::new(),
@@ -192,6 +195,15 @@ impl Build {
         column.into_iter().flatten().skip(1).copied()
     }
 
+    /// Tokens of that continuation for which there was thought to be time.
+    pub(super) fn planned(&self, round: Round, key: OutcomeKey) -> usize {
+        let widths = self.widths.iter().take(self.planned);
+        let place = self.place_of(round, key);
+        place.map_or(0, |place| {
+            widths.take_while(|&&width| width as usize > place).count()
+        })
+    }
+
     /// What its tokens were drawn from.
     pub(super) fn find_laws(
         &self,
@@ -243,6 +255,7 @@ impl Build {
         }
         self.widths.clear();
         self.widths.resize(order.steps, self.guesses.len() as u32);
+        self.planned = order.steps;
         self.lay_out(order);
     }
 
@@ -253,6 +266,7 @@ impl Build {
         let Some(order) = self.order.filter(|_| waits) else {
             return;
         };
+        self.planned = widths.len().min(order.steps);
         let mut granted = widths.iter().copied();
         let mut most = u32::MAX;
         let narrowed = self.widths.iter().map(|&width| {

@@ -176,9 +176,7 @@ impl DraftSession {
                 drafted.extend(self.build.find(outcome.round, key).take(asked));
                 q.extend(self.build.find_laws(outcome.round, key).take(asked));
             }
-            let [timely, late] = self.pushed_for(outcome, key);
-            self.stats.timely += timely;
-            self.stats.late += late;
+            self.count_drafted(outcome, key);
             self.build.judge(outcome.round, key);
         }
         if self.build.end() {
@@ -211,17 +209,30 @@ impl DraftSession {
         binding.is_some_and(|binding| binding.verification != Verification::Coupled)
     }
 
-    /// Tokens that were pushed for this verdict: those that the target had in time, and those that it
-    /// cannot have had.
-    fn pushed_for(&self, outcome: &Outcome, key: OutcomeKey) -> [u32; 2] {
-        let branching = self.binding.as_ref().and_then(|binding| binding.branching);
-        if branching.is_none_or(|branching| branching.delivery != Delivery::Push) {
-            return [0; 2];
-        }
+    /// Counts what was drafted for this verdict, by whether the target had it in time.
+    fn count_drafted(&mut self, outcome: &Outcome, key: OutcomeKey) {
+        let binding = self.binding.as_ref();
+        let Some(branching) = binding.and_then(|binding| binding.branching) else {
+            return;
+        };
         let wanted = outcome.lookahead as usize;
-        let drafted = self.build.find(outcome.round, key).take(wanted).count();
-        let used = outcome.verifying.as_ref().map_or(0, Proposals::height);
-        [drafted.min(used), drafted.saturating_sub(used)].map(|tokens| tokens as u32)
+        let planned = self.build.planned(outcome.round, key).min(wanted);
+        let mut drafted = self.build.find(outcome.round, key).take(wanted);
+        let first = drafted.next();
+        let drafted = usize::from(first.is_some()) + drafted.count();
+        let there = if branching.delivery == Delivery::Push {
+            // What is verified instead has other tokens.
+            let verified = outcome.verifying.as_ref();
+            let used = verified.filter(|window| window.tokens().first() == first.as_ref());
+            let used = drafted.min(used.map_or(0, Proposals::height));
+            self.stats.timely += used as u32;
+            self.stats.late += (drafted - used) as u32;
+            used
+        } else {
+            drafted
+        };
+        self.stats.planned += planned as u32;
+        self.stats.missing += planned.saturating_sub(there) as u32;
     }
 
     fn knows(&self, tokens: &[TokenId]) -> bool {

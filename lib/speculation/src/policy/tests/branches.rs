@@ -134,13 +134,58 @@ fn what_a_target_did_not_have_of_its_verdicts_continuation_was_late() {
         bench.settle();
         let window = &[5, 6, 7][..window];
         bench.draft.handle(&verifying(0, 2, &[4], window, wanted));
-        assert_eq!(bench.draft.stats().late, late);
+        let stats = bench.draft.stats();
+        assert_eq!(
+            (stats.late, stats.missing, stats.planned),
+            (late, late, wanted)
+        );
     }
-    let mut bench = Bench::new(64);
-    bench.draft.handle(&open_with(1, &[1, 2], branching(3, 4)));
-    bench.settle();
-    bench.draft.handle(&verifying(0, 2, &[19], &[], 3));
-    assert_eq!(bench.draft.stats().late, 0, "nothing was drafted for it");
+    let after = |token, window: &[u32]| {
+        let mut bench = Bench::new(64);
+        bench.draft.handle(&open_with(1, &[1, 2], branching(3, 4)));
+        bench.settle();
+        bench.draft.handle(&verifying(0, 2, &[token], window, 3));
+        let stats = bench.draft.stats();
+        (stats.timely, stats.late, stats.missing)
+    };
+    assert_eq!(after(19, &[]), (0, 0, 0), "nothing was drafted for it");
+    assert_eq!(after(4, &[9, 9]), (0, 3, 3), "something else is verified");
+}
+
+#[test]
+fn what_was_planned_for_a_verdict_and_never_drafted_is_missing() {
+    for delivery in [Delivery::Push, Delivery::Pull] {
+        // Outcomes 3 to 6 have so many tokens each that there is time for; then the verdict comes.
+        for (widths, token, planned) in [
+            (&[4, 4, 4][..], 4, 3),
+            (&[4, 2], 4, 2),
+            (&[4, 2], 6, 1),
+            (&[1], 6, 0),
+        ] {
+            for steps in 0..=3 {
+                let mut bench = Bench::new(64);
+                let branching = Branching {
+                    delivery,
+                    ..branching(3, 4)
+                };
+                bench.draft.handle(&open_with(1, &[1, 2], branching));
+                bench.steps(1);
+                bench.draft.plan(&mut bench.planners);
+                bench.draft.grant(widths);
+                bench.steps(steps);
+                let drafted = planned.min(steps as u32);
+                let window: Vec<u32> = (0..drafted).map(|i| (token + 1 + i) % VOCAB).collect();
+                bench.draft.handle(&verifying(0, 2, &[token], &window, 3));
+                let stats = bench.draft.stats();
+                let seen = (stats.planned, stats.missing);
+                assert_eq!(
+                    seen,
+                    (planned, planned - drafted),
+                    "{widths:?} {token} {steps}"
+                );
+            }
+        }
+    }
 }
 
 #[test]
