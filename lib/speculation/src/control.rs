@@ -47,7 +47,7 @@ pub use self::{acceptance::Acceptance, answer::AnswerTime, cost::StepCost, pace:
 use caution::Caution;
 use probe::Probe;
 use rest::Rest;
-use rounds::{Round, Rounds};
+use rounds::{Round, Rounds, most};
 use table::Table;
 use trial::Trial;
 use turns::Turns;
@@ -57,8 +57,8 @@ const MISSING_WEIGHT: f64 = 1.0 / 16.0;
 
 /// Rounds of a session by which a lookahead that no longer seems to pay is judged once more.
 const LATELY: usize = 32;
-/// Fewest of them, under the load that it is judged for.
-const FEWEST: usize = 8;
+/// Fewest of them, and of plain rounds to judge these by: those of one step are all alike.
+const FEWEST: u32 = 8;
 
 /// When windows are drafted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ pub struct ControlConfig {
     /// Decisions for K > 0 before plain rounds are tried. The pause doubles, up to
     /// `probe_at_most`, after a trial that found them no better than thought.
     pub plain_after: u32,
-    /// Decisions that such a trial has.
+    /// Rounds that such a trial has, of each session.
     pub plain_rounds: u32,
 }
 
@@ -142,10 +142,14 @@ impl Default for Load {
 }
 
 impl Load {
-    /// What loads are told apart by: about how many share a step, to the power of two.
+    /// What loads are told apart by: how many share a step, to about the nearest power of two.
     fn magnitude(self) -> u32 {
-        let rows = self.sessions.saturating_add(self.other_rows);
-        rows.max(1).ilog2()
+        let rows = self.sessions.saturating_add(self.other_rows).max(1);
+        rows.saturating_add(rows / 2).ilog2()
+    }
+
+    fn is_like(self, other: Self) -> bool {
+        self.magnitude() == other.magnitude()
     }
 }
 
@@ -217,7 +221,7 @@ impl Controller {
         let current = config.max;
         let (rest, missing) = (Rest::new(config.max), Table::new(config.max));
         let probe = Probe::new(&config);
-        let trial = Trial::new();
+        let trial = Trial::default();
         Self {
             config,
             acceptance: Acceptance::default(),
@@ -300,10 +304,8 @@ impl Controller {
     /// Chooses the lookahead for a session's next round under `load`.
     pub fn choose(&mut self, load: Load) -> Choice {
         self.load = load;
-        let tried = self.trial.over();
-        if let Some(load) = tried {
-            self.conclude_trial(load);
-        }
+        let tried = self.conclude_trial();
+        let is_tried = tried.is_some_and(|under| under.is_like(load));
         let best = self.best(0, load);
         let gain = |over| self.goodput(best, load) / self.goodput(over, load);
         let (current, margin) = (self.current, self.config.margin);
@@ -315,7 +317,7 @@ impl Controller {
         } else {
             (best, self.limit(best, load))
         };
-        if lookahead == 0 && current > 0 && tried.is_none() {
+        if lookahead == 0 && current > 0 && !is_tried {
             // Maybe it was held up for a moment, and to come back takes long.
             let plain = self.goodput(0, load);
             self.trial.doubt(&self.config, load, plain);
@@ -372,7 +374,7 @@ impl Controller {
         }
         if choice.lookahead > 0 {
             self.probe.reset(&self.config);
-            self.trial.reassure();
+            self.trial.reassure(load);
             let (plain, chosen) = (self.goodput(0, load), self.goodput(choice.lookahead, load));
             if !self.trial.is_due(&self.config, load, plain, chosen) {
                 return choice;
@@ -392,19 +394,22 @@ impl Controller {
         }
     }
 
-    /// Takes over what the trial that has just been made under `load` says of plain rounds, and the
-    /// rounds before it of the present lookahead.
-    fn conclude_trial(&mut self, load: Load) {
+    /// If a trial has just been made, takes over what it says of plain rounds, and the rounds before
+    /// it of the present lookahead. The load that it was made under.
+    fn conclude_trial(&mut self) -> Option<Load> {
+        let (load, rounds) = self.trial.over()?;
         let expected =
             |round: Round| self.steps.seconds(round.rows) + self.answer_seconds(round.asked);
-        let plain = self.trial.rounds().beyond(load, 1, expected);
-        let lately = self.lately.beyond(load, FEWEST, expected);
+        let fewest = most(FEWEST.saturating_mul(load.sessions));
+        let plain = rounds.beyond(load, fewest, expected);
+        let lately = self.lately.beyond(load, fewest, expected);
         for (lookahead, seconds) in [(0, plain), (self.current, lately)] {
             if let Some(seconds) = seconds {
                 self.rest.settle(load, lookahead, seconds);
             }
         }
         self.trial.end(&self.config, self.goodput(0, load));
+        Some(load)
     }
 
     /// The lookahead of at least `least` with the highest goodput.

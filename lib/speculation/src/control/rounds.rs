@@ -8,6 +8,11 @@ use super::Load;
 /// Most rounds that are kept; there are more only where many sessions are in each step.
 const KEPT: usize = 256;
 
+/// So many rounds, or all that are kept.
+pub(super) fn most(rounds: u32) -> usize {
+    (rounds as usize).min(KEPT)
+}
+
 /// The latest rounds.
 #[derive(Clone, Debug)]
 pub(super) struct Rounds {
@@ -37,11 +42,6 @@ impl Rounds {
         }
     }
 
-    pub(super) fn clear(&mut self) {
-        self.rounds.clear();
-        self.next = 0;
-    }
-
     /// Takes in a round, in place of the oldest one if there are `most`.
     pub(super) fn observe(&mut self, round: Round, most: usize) {
         let most = most.min(KEPT);
@@ -65,7 +65,7 @@ impl Rounds {
     ) -> Option<f64> {
         let rounds = self.rounds.iter();
         let mut beyond: Vec<f64> = rounds
-            .filter(|round| round.load.magnitude() == load.magnitude())
+            .filter(|round| round.load.is_like(load))
             .map(|&round| round.took.as_secs_f64() - expected(round))
             .collect();
         beyond.sort_unstable_by(f64::total_cmp);

@@ -10,21 +10,16 @@ use super::{
 /// Plain rounds that seem slower by more than this factor are tried as seldom as can be: no error
 /// in what is known of them is that large.
 const IN_SIGHT: f64 = 1.5;
+/// Decisions, as a multiple of its rounds, after which a trial ends that has too few. While prompts
+/// are read, decisions have no rounds that tell anything.
+const PATIENCE: u32 = 8;
 
 /// Trials, further and further apart as long as they find plain rounds no better than thought. What
 /// is found under one load says little about another, so each magnitude has its own pauses.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Trial {
     pauses: BTreeMap<u32, Pause>,
-    /// Decisions left of the one under way.
-    left: u32,
-    /// Under which load it was begun, and the goodput of plain rounds before it; none: none is
-    /// under way.
-    before: Option<(Load, f64)>,
-    /// Whether that is one that was not due.
-    in_doubt: bool,
-    /// Its rounds.
-    rounds: Rounds,
+    open: Option<Open>,
 }
 
 /// The time between trials under loads of one magnitude.
@@ -36,66 +31,53 @@ struct Pause {
     decisions: u32,
 }
 
-impl Trial {
-    pub(super) fn new() -> Self {
-        Self {
-            pauses: BTreeMap::new(),
-            left: 0,
-            before: None,
-            in_doubt: false,
-            rounds: Rounds::new(),
-        }
-    }
+/// The trial under way.
+#[derive(Clone, Debug)]
+struct Open {
+    /// What it was begun under.
+    load: Load,
+    /// Goodput of plain rounds before it.
+    before: f64,
+    /// Whether it was not due.
+    in_doubt: bool,
+    rounds: Rounds,
+    /// Rounds that it has yet to have.
+    missing: u32,
+    /// Decisions after which it ends without them.
+    left: u32,
+}
 
+impl Trial {
     /// Plain rounds are made anyway under this load. When a lookahead is taken up again the first
     /// trial is soon: plain rounds may have looked bad because something held up those of the last
     /// moments.
     pub(super) fn reset(&mut self, load: Load) {
-        self.stop();
+        self.open.take_if(|open| open.load.is_like(load));
         self.pauses.remove(&load.magnitude());
-    }
-
-    fn stop(&mut self) {
-        (self.left, self.before) = (0, None);
-        self.in_doubt = false;
-        self.rounds.clear();
-    }
-
-    fn pause(&mut self, config: &ControlConfig, load: Load) -> &mut Pause {
-        let first = Pause {
-            since: 0,
-            decisions: config.plain_after.max(1),
-        };
-        self.pauses.entry(load.magnitude()).or_insert(first)
     }
 
     /// Takes in a plain round.
     pub(super) fn observe(&mut self, round: Round) {
-        if self.before.is_some() {
-            self.rounds.observe(round, usize::MAX);
+        if let Some(open) = self.under_way(round.load) {
+            open.rounds.observe(round, usize::MAX);
+            open.missing = open.missing.saturating_sub(1);
         }
     }
 
     /// Makes one more decision for K > 0 a plain round, because plain rounds seem better: a trial
     /// begins at once, unless one is under way. `plain` is their goodput.
     pub(super) fn doubt(&mut self, config: &ControlConfig, load: Load, plain: f64) {
-        if self.before.is_none() {
-            self.begin(config, load, plain);
-            self.in_doubt = true;
-        }
-        self.left = self.left.saturating_sub(1);
-    }
-
-    /// Ends the one under way if there is no doubt any more.
-    pub(super) fn reassure(&mut self) {
-        if self.in_doubt {
-            self.stop();
+        if let Some(open) = self.under_way(load) {
+            open.left = open.left.saturating_sub(1);
+        } else {
+            self.begin(config, load, plain, true);
         }
     }
 
-    fn begin(&mut self, config: &ControlConfig, load: Load, plain: f64) {
-        self.pause(config, load).since = 0;
-        (self.left, self.before) = (config.plain_rounds.max(1), Some((load, plain)));
+    /// Ends the one under way if there is no doubt any more under its load.
+    pub(super) fn reassure(&mut self, load: Load) {
+        self.open
+            .take_if(|open| open.in_doubt && open.load.is_like(load));
     }
 
     /// Whether one more decision for K > 0 is to be a plain round instead, with the goodput of both.
@@ -106,43 +88,68 @@ impl Trial {
         plain: f64,
         chosen: f64,
     ) -> bool {
-        if self.before.is_none() {
-            let in_sight = chosen < IN_SIGHT * plain;
-            let pause = self.pause(config, load);
-            let most = config.probe_at_most.max(1);
-            let decisions = if in_sight { pause.decisions } else { most };
-            pause.since += 1;
-            if pause.since < decisions {
-                return false;
-            }
-            self.begin(config, load, plain);
+        if let Some(open) = self.under_way(load) {
+            open.left = open.left.saturating_sub(1);
+            return true;
         }
-        self.left = self.left.saturating_sub(1);
-        true
+        let in_sight = chosen < IN_SIGHT * plain;
+        let pause = self.pause(config, load);
+        let longest = config.probe_at_most.max(1);
+        let decisions = if in_sight { pause.decisions } else { longest };
+        pause.since += 1;
+        let is_due = pause.since >= decisions;
+        if is_due {
+            self.begin(config, load, plain, false);
+        }
+        is_due
     }
 
-    /// The load under which one was begun all of whose rounds have been made.
-    pub(super) fn over(&self) -> Option<Load> {
-        let (load, _) = self.before.filter(|_| self.left == 0)?;
-        Some(load)
-    }
-
-    /// The plain rounds of the one under way.
-    pub(super) fn rounds(&self) -> &Rounds {
-        &self.rounds
+    /// The one that has had its rounds, or its decisions: the load that it was begun under, and
+    /// its rounds.
+    pub(super) fn over(&self) -> Option<(Load, &Rounds)> {
+        let is_over = |open: &&Open| open.missing == 0 || open.left == 0;
+        let open = self.open.as_ref().filter(is_over)?;
+        Some((open.load, &open.rounds))
     }
 
     /// Ends it, now that plain rounds are known to have this goodput under its load.
     pub(super) fn end(&mut self, config: &ControlConfig, plain: f64) {
-        if let Some((load, before)) = self.before {
-            let most = config.probe_at_most.max(1);
-            let pause = self.pause(config, load);
-            pause.decisions = if plain > before * (1.0 + config.margin) {
-                config.plain_after.max(1)
-            } else {
-                pause.decisions.saturating_mul(2).min(most)
-            };
-        }
-        self.stop();
+        let Some(open) = self.open.take() else {
+            return;
+        };
+        let pause = self.pause(config, open.load);
+        pause.decisions = if plain > open.before * (1.0 + config.margin) {
+            config.plain_after.max(1)
+        } else {
+            let longest = config.probe_at_most.max(1);
+            pause.decisions.saturating_mul(2).min(longest)
+        };
+    }
+
+    /// Begins one with this decision. One under another load ends without a result.
+    fn begin(&mut self, config: &ControlConfig, load: Load, before: f64, in_doubt: bool) {
+        self.pause(config, load).since = 0;
+        let rounds = config.plain_rounds.max(1);
+        self.open = Some(Open {
+            load,
+            before,
+            in_doubt,
+            rounds: Rounds::new(),
+            missing: rounds.saturating_mul(load.sessions.max(1)),
+            left: rounds.saturating_mul(PATIENCE) - 1,
+        });
+    }
+
+    /// The one under way, if it is for about this load.
+    fn under_way(&mut self, load: Load) -> Option<&mut Open> {
+        self.open.as_mut().filter(|open| open.load.is_like(load))
+    }
+
+    fn pause(&mut self, config: &ControlConfig, load: Load) -> &mut Pause {
+        let first = Pause {
+            since: 0,
+            decisions: config.plain_after.max(1),
+        };
+        self.pauses.entry(load.magnitude()).or_insert(first)
     }
 }

@@ -33,7 +33,7 @@ fn rows_of_prompts_count_as_load() {
 fn trials(controller: &mut Controller, decisions: u32, loads: &[u32]) -> usize {
     let loads = loads.iter().cycle().take(decisions as usize);
     let tried = loads.filter(|&&sessions| {
-        let choice = controller.choose(load(sessions));
+        let choice = decide(controller, load(sessions));
         assert!(choice.lookahead > 0 || choice.limit == Limit::Probe);
         choice.lookahead == 0
     });
@@ -46,7 +46,7 @@ fn plain_rounds_are_tried_soon_under_a_load_that_is_new() {
     let mut controller = controller(50, 10);
     teach(&mut controller, 3, 8);
     trials(&mut controller, 20_000, &[1]);
-    while controller.choose(load(1)).limit != Limit::Probe {}
+    while decide(&mut controller, load(1)).limit != Limit::Probe {}
     trials(&mut controller, config.plain_rounds - 1, &[1]);
     assert_eq!(trials(&mut controller, 500, &[1]), 0, "the next is far off");
     let soon = config.plain_after + config.plain_rounds;
@@ -97,4 +97,33 @@ fn what_one_load_hid_from_plain_rounds_is_found_under_another() {
     assert!(plain > 200, "{plain} of 300 rounds in a crowd are plain");
     let plain = play(&mut controller, 1, 300);
     assert!(plain < 100, "{plain} of 300 rounds alone are plain");
+}
+
+#[test]
+fn a_trial_waits_for_rounds_that_tell_something() {
+    let config = ControlConfig::default();
+    let crowd = load(8);
+    let mut controller = controller(50, 10);
+    teach(&mut controller, 3, 8);
+    let before = controller.goodput(0, crowd);
+    let unchanged = |controller: &Controller| {
+        let now = controller.goodput(0, crowd);
+        assert!((now / before - 1.0).abs() < 0.02, "{now} after {before}");
+    };
+    while decide(&mut controller, crowd).limit != Limit::Probe {}
+    // Prompts are read: one step takes long, and then decisions have no rounds.
+    (0..8).for_each(|_| controller.observe_turn(0, 8, 9000 * US));
+    for _ in 0..3 * config.plain_rounds {
+        assert_eq!(controller.choose(crowd).limit, Limit::Probe);
+    }
+    while decide(&mut controller, crowd).limit == Limit::Probe {}
+    unchanged(&controller);
+    // One that never has any ends all the same.
+    while controller.choose(crowd).limit != Limit::Probe {}
+    let decisions = 1
+        + (0..10_000)
+            .take_while(|_| controller.choose(crowd).limit == Limit::Probe)
+            .count();
+    assert!(decisions < 10 * config.plain_rounds as usize, "{decisions}");
+    unchanged(&controller);
 }
