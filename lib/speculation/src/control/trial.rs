@@ -11,8 +11,8 @@ use super::{
 /// in what is known of them is that large.
 const IN_SIGHT: f64 = 1.5;
 /// Decisions, as a multiple of its rounds, after which a trial ends that has too few. While prompts
-/// are read, decisions have no rounds that tell anything.
-const PATIENCE: u32 = 8;
+/// are read, or others speculate in the same steps, decisions have no rounds that tell anything.
+const PATIENCE: u32 = 3;
 
 /// Trials, further and further apart as long as they find plain rounds no better than thought. What
 /// is found under one load says little about another, so each magnitude has its own pauses.

@@ -113,7 +113,7 @@ fn a_trial_waits_for_rounds_that_tell_something() {
     while decide(&mut controller, crowd).limit != Limit::Probe {}
     // Prompts are read: one step takes long, and then decisions have no rounds.
     (0..8).for_each(|_| controller.observe_turn(0, 8, 9000 * US));
-    for _ in 0..3 * config.plain_rounds {
+    for _ in 0..2 * config.plain_rounds {
         assert_eq!(controller.choose(crowd).limit, Limit::Probe);
     }
     while decide(&mut controller, crowd).limit == Limit::Probe {}
@@ -124,6 +124,6 @@ fn a_trial_waits_for_rounds_that_tell_something() {
         + (0..10_000)
             .take_while(|_| controller.choose(crowd).limit == Limit::Probe)
             .count();
-    assert!(decisions < 10 * config.plain_rounds as usize, "{decisions}");
+    assert!(decisions < 4 * config.plain_rounds as usize, "{decisions}");
     unchanged(&controller);
 }
