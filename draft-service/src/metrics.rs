@@ -14,6 +14,41 @@ use prometheus_client::{
     registry::Registry,
 };
 
+/// Tokens of continuations drafted ahead.
+pub(crate) struct EntryTokens {
+    pushed: Counter,
+    pub(crate) timely: Counter,
+    pub(crate) late: Counter,
+    planned: Counter,
+    missing: Counter,
+}
+
+impl EntryTokens {
+    fn new(to: &mut Meters) -> Self {
+        Self {
+            pushed: to.counter("foretoken_entry_tokens", "Tokens for outcomes, sent ahead"),
+            timely: to.counter("foretoken_entry_tokens_timely", "Of these, used in time"),
+            late: to.counter("foretoken_entry_tokens_late", "Of these, wanted and late"),
+            planned: to.counter(
+                "foretoken_entry_tokens_planned",
+                "Tokens for outcomes that came about, for which there seemed to be time",
+            ),
+            missing: to.counter(
+                "foretoken_entry_tokens_missing",
+                "Of these, not there in time",
+            ),
+        }
+    }
+
+    fn note(&self, stats: &DraftStats) {
+        self.pushed.inc_by(stats.pushed.into());
+        self.timely.inc_by(stats.timely.into());
+        self.late.inc_by(stats.late.into());
+        self.planned.inc_by(stats.planned.into());
+        self.missing.inc_by(stats.missing.into());
+    }
+}
+
 /// Handles of all metrics; cheap to use from the engine thread.
 pub(crate) struct Metrics {
     pub(crate) kv_usage: Fraction,
@@ -38,11 +73,7 @@ pub(crate) struct Metrics {
     builds: Counter,
     builds_ended: Labelled,
     branch_tokens: Counter,
-    pushed_tokens: Counter,
-    pub(crate) timely_tokens: Counter,
-    planned_tokens: Counter,
-    missing_tokens: Counter,
-    pub(crate) late_tokens: Counter,
+    pub(crate) entry_tokens: EntryTokens,
     windows_prepared: Counter,
     judged: Counter,
     ranks: Histogram,
@@ -141,14 +172,7 @@ impl Metrics {
                 "Of these, ended early: cut by the verdict, or dropped here",
             ),
             branch_tokens: to.counter("foretoken_branch_tokens", "Tokens drafted for outcomes"),
-            pushed_tokens: to.counter("foretoken_entry_tokens", "Of these, sent ahead"),
-            timely_tokens: to.counter("foretoken_entry_tokens_timely", "Of these, used in time"),
-            late_tokens: to.counter("foretoken_entry_tokens_late", "Of these, wanted and late"),
-            planned_tokens: to.counter(
-                "foretoken_entry_tokens_planned",
-                "Tokens for outcomes that came about for which there seemed to be time",
-            ),
-            missing_tokens: to.counter("foretoken_entry_tokens_missing", "Of these, not there in time"),
+            entry_tokens: EntryTokens::new(&mut to),
             windows_prepared: to.counter(
                 "foretoken_windows_prepared",
                 "Windows begun before they were asked for",
@@ -215,11 +239,7 @@ impl Metrics {
             counter.inc_by(count.into());
         }
         self.branch_tokens.inc_by(stats.built.into());
-        self.pushed_tokens.inc_by(stats.pushed.into());
-        self.timely_tokens.inc_by(stats.timely.into());
-        self.late_tokens.inc_by(stats.late.into());
-        self.planned_tokens.inc_by(stats.planned.into());
-        self.missing_tokens.inc_by(stats.missing.into());
+        self.entry_tokens.note(stats);
         self.windows_prepared.inc_by(stats.prepared.into());
         self.judged.inc_by(stats.judged.into());
         let ranked: u32 = stats.ranks.iter().sum();

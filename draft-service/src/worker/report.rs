@@ -26,8 +26,8 @@ impl<O: Outlet> Worker<O> {
             slots_in_use: self.sessions.len() as u32,
             up_seconds: self.began.elapsed().as_secs_f64(),
             busy_seconds: self.busy.as_secs_f64(),
-            timely_tokens: self.metrics.timely_tokens.get(),
-            late_tokens: self.metrics.late_tokens.get(),
+            timely_tokens: self.metrics.entry_tokens.timely.get(),
+            late_tokens: self.metrics.entry_tokens.late.get(),
             consumers: self.tenants.told(&sessions),
             refused,
         });
