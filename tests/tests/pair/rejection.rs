@@ -219,7 +219,7 @@ async fn c_is_lowered_where_that_pays_and_samples_follow_the_law_meanwhile() {
     let drawn = figures.count("foretoken_windows_drawn_total");
     let verified = figures.count("vllm:spec_decode_num_drafts_total");
     assert!(drawn > 1000 && drawn <= verified, "{drawn} of {verified}");
-    assert!(tally.hits > 100, "{}", tally.hits);
+    assert!(tally.hits > 50, "{}", tally.hits);
     target.end().await;
     endpoint.end().await;
 }
