@@ -40,9 +40,12 @@ pub struct BatchArgs {
     /// Rounds; each measures both arms once per number of streams.
     #[arg(long, default_value_t = 5)]
     pub rounds: usize,
-    /// Prompts per measurement.
+    /// Prompts.
     #[arg(long, default_value_t = 32)]
     pub prompts: usize,
+    /// Requests of each stream in a measurement, at least: prompts are asked again, with other seeds.
+    #[arg(long, default_value_t = 8)]
+    pub requests: usize,
 }
 
 /// Who has which cores.
@@ -64,14 +67,23 @@ impl Layout {
         }
     }
 
-    /// Policies to measure. SSD drafts all the time: sharing the target's cores it is no use.
+    /// Policies to measure, each at the place that its constant says. SSD drafts all the time:
+    /// sharing the target's cores it is no use.
     fn policies(self) -> &'static [&'static str] {
+        const ARMS: [&str; 4] = [PLAIN.policy, PLAIN.policy, SPECULATIVE, SSD];
         match self {
-            Self::Shared => &[PLAIN.policy, SPECULATIVE],
-            Self::Apart => &[PLAIN.policy, SPECULATIVE, SSD],
+            Self::Shared => &ARMS[..=SPECULATIVE_ARM],
+            Self::Apart => &ARMS[..=SSD_ARM],
         }
     }
 }
+
+/// Places of the arms. Plain decoding is measured twice: what its two arms differ by is what the
+/// machine does, and no policy.
+const PLAIN_ARM: usize = 0;
+const AGAIN_ARM: usize = 1;
+const SPECULATIVE_ARM: usize = 2;
+const SSD_ARM: usize = 3;
 
 /// A load in `batch.json`: what came of all arms.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -84,6 +96,8 @@ pub(crate) struct Line {
     pub(crate) plain_tok_s: Summary,
     pub(crate) speculative_tok_s: Option<Summary>,
     pub(crate) ssd_tok_s: Option<Summary>,
+    /// What two arms that do the same differ by; early results have none.
+    pub(crate) plain_over_plain: Option<Summary>,
     #[serde(alias = "ratio")]
     pub(crate) speculative_over_plain: Option<Summary>,
     pub(crate) ssd_over_plain: Option<Summary>,
@@ -113,12 +127,14 @@ pub async fn run(
     let mut report = Report::new(
         "batch",
         format!(
-            "Shipped pair, the target in {}, the draft in int8, its default; {} prompts x {TOKENS} tokens over HTTP by so many streams at once. Shared: {} cores for \
+            "Shipped pair, the target in {}, the draft in int8, its default; {} prompts x {TOKENS} tokens over HTTP by so many streams at once, {} requests of each at least. Shared: {} cores for \
              everything; apart: one for target and router, one for the draft. All tokens over wall time, median of {} \
              interleaved rounds after one warm-up; lookaheads are the policies' own. Ratios are medians (lowest to \
-             highest) of the rounds' own; every arm's tokens are checked to equal plain decoding's.",
+             highest) of the rounds' own; plain decoding is measured twice a round, and its ratio to itself is \
+             what the machine does. Every arm's tokens are checked to equal plain decoding's.",
             args.dtype,
             prompts.len(),
+            args.requests,
             args.threads,
             args.rounds
         ),
@@ -129,6 +145,7 @@ pub async fn run(
             "plain tok/s",
             "Speculative tok/s",
             "SSD tok/s",
+            "plain/plain",
             "Speculative/plain",
             "SSD/plain",
             "SSD/Speculative",
@@ -149,7 +166,9 @@ pub async fn run(
         for &streams in &args.streams {
             for temperature in [0.0, 1.0] {
                 let mut cell = Cell::new(layout, streams, temperature);
-                cell.measure(&client, &prompts, args.rounds).await?;
+                let requests = prompts.len().max(args.requests * streams as usize);
+                let all: Vec<_> = prompts.iter().cycle().take(requests).collect();
+                cell.measure(&client, &all, args.rounds).await?;
                 data.extend(cell.publish(&mut report));
             }
         }
@@ -183,7 +202,7 @@ impl Cell {
     async fn measure(
         &mut self,
         client: &Client,
-        prompts: &[Vec<u32>],
+        prompts: &[&Vec<u32>],
         rounds: usize,
     ) -> anyhow::Result<()> {
         let policies = self.layout.policies();
@@ -210,51 +229,63 @@ impl Cell {
         Summary::ratio(self.rates.get(of)?, self.rates.get(to)?)
     }
 
+    fn rate(&self, arm: usize) -> Option<Summary> {
+        Summary::of(self.rates.get(arm)?)
+    }
+
+    fn drafted(&self, arm: usize) -> Option<f64> {
+        Summary::of(self.drafted.get(arm)?).map(|drafted| drafted.median)
+    }
+
     fn publish(&self, report: &mut Report) -> Option<Line> {
-        let rate = |arm: usize| {
-            self.rates
-                .get(arm)
-                .and_then(|rates: &Vec<f64>| Summary::of(rates))
+        let line = Line {
+            layout: self.layout,
+            streams: self.streams,
+            temperature: self.temperature,
+            plain_tok_s: self.rate(PLAIN_ARM)?,
+            speculative_tok_s: self.rate(SPECULATIVE_ARM),
+            ssd_tok_s: self.rate(SSD_ARM),
+            plain_over_plain: self.ratio(AGAIN_ARM, PLAIN_ARM),
+            speculative_over_plain: self.ratio(SPECULATIVE_ARM, PLAIN_ARM),
+            ssd_over_plain: self.ratio(SSD_ARM, PLAIN_ARM),
+            ssd_over_speculative: self.ratio(SSD_ARM, SPECULATIVE_ARM),
+            drafted_a_token: Drafted {
+                speculative: self.drafted(SPECULATIVE_ARM),
+                ssd: self.drafted(SSD_ARM),
+            },
         };
-        let drafted =
-            |arm: usize| Summary::of(self.drafted.get(arm)?).map(|drafted| drafted.median);
-        let ratios = [self.ratio(1, 0), self.ratio(2, 0), self.ratio(2, 1)];
+        report.row(line.cells());
+        Some(line)
+    }
+}
+
+impl Line {
+    /// As a row of the table.
+    fn cells(&self) -> Vec<String> {
+        let cell = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        let rates = [
+            Some(self.plain_tok_s),
+            self.speculative_tok_s,
+            self.ssd_tok_s,
+        ];
+        let ratios = [
+            self.plain_over_plain,
+            self.speculative_over_plain,
+            self.ssd_over_plain,
+            self.ssd_over_speculative,
+        ];
+        let drafted = [self.drafted_a_token.speculative, self.drafted_a_token.ssd];
         let mut cells = vec![
             self.layout.name().to_owned(),
             self.streams.to_string(),
             format!("{:.0}", self.temperature),
         ];
-        let none = || "-".to_owned();
-        for arm in 0..3 {
-            cells.push(rate(arm).map_or_else(none, |rate| format!("{:.0}", rate.median)));
-        }
-        for ratio in ratios {
-            cells.push(ratio.map_or_else(none, |ratio| ratio.span()));
-        }
-        let of = |arm| drafted(arm).map(|drafted| format!("{drafted:.2}"));
-        cells.push(
-            [of(1), of(2)]
-                .into_iter()
-                .flatten()
-                .collect::<Vec<_>>()
-                .join(", "),
-        );
-        report.row(cells);
-        Some(Line {
-            layout: self.layout,
-            streams: self.streams,
-            temperature: self.temperature,
-            plain_tok_s: rate(0)?,
-            speculative_tok_s: rate(1),
-            ssd_tok_s: rate(2),
-            speculative_over_plain: ratios[0],
-            ssd_over_plain: ratios[1],
-            ssd_over_speculative: ratios[2],
-            drafted_a_token: Drafted {
-                speculative: drafted(1),
-                ssd: drafted(2),
-            },
-        })
+        cells.extend(rates.map(|rate| cell(rate.map(|rate| format!("{:.0}", rate.median)))));
+        cells.extend(ratios.map(|ratio| cell(ratio.map(|ratio| ratio.span()))));
+        let drafted = drafted.into_iter().flatten();
+        let drafted: Vec<String> = drafted.map(|drafted| format!("{drafted:.2}")).collect();
+        cells.push(drafted.join(", "));
+        cells
     }
 }
 
@@ -270,14 +301,14 @@ struct Run {
 
 async fn measure(
     client: &Client,
-    prompts: &[Vec<u32>],
+    prompts: &[&Vec<u32>],
     streams: u32,
     temperature: f32,
     policy: &str,
 ) -> anyhow::Result<Run> {
     let start = Instant::now();
     let answers = futures::stream::iter(prompts.iter().enumerate())
-        .map(|(i, ids)| {
+        .map(|(i, &ids)| {
             let policy = Some((policy, None));
             let ask = Ask {
                 ids,
@@ -320,10 +351,16 @@ mod tests {
         fs::read_to_string(folder.path().join("batch.svg")).ok()
     }
 
-    /// Two rounds of a load: plain decoding, twice and three times as fast, and as fast as that.
+    /// Two rounds of a load: plain decoding, a tenth slower, twice and three times as fast, and as
+    /// fast as that.
     fn measured(layout: Layout, temperature: f32) -> Line {
         let mut cell = Cell::new(layout, 4, temperature);
-        let rates = [vec![100.0, 100.0], vec![200.0, 300.0], vec![200.0, 300.0]];
+        let rates = [
+            vec![100.0, 100.0],
+            vec![90.0, 90.0],
+            vec![200.0, 300.0],
+            vec![200.0, 300.0],
+        ];
         let arms = cell.rates.len();
         cell.rates = rates.into_iter().take(arms).collect();
         cell.drafted = vec![vec![1.0, 1.5]; arms];
@@ -340,6 +377,7 @@ mod tests {
         let read: Line = serde_json::from_value(json!(lines[1])).expect("a load");
         let ratio = |of: Option<Summary>| of.map(|ratio| ratio.median);
         assert_eq!(read.layout, Layout::Apart);
+        assert_eq!(ratio(read.plain_over_plain), Some(0.9));
         assert_eq!(ratio(read.speculative_over_plain), Some(2.5));
         assert_eq!(ratio(read.ssd_over_speculative), Some(1.0));
     }

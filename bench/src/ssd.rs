@@ -11,6 +11,7 @@ pub mod theory;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use self::{paper::Paper, theory::Theory};
@@ -126,7 +127,7 @@ fn report(args: &SsdArgs) -> Report {
              after a warm-up request. Tokens/s after the first token, medians; ratios are medians of the rounds' own. \
              Every arm's tokens but the paper's are checked to equal plain decoding's. \"Bound\" is what Corollary 9 allows with the \
              times measured for Speculative with SSD's lookahead: every verdict a hit with a whole window behind it; \
-             \"windows\" is the part of a whole window that SSD verified. \"The paper's arm\" is the hit rate (without first) of SSD with verification by \
+             \"windows\" is the part of a whole window that SSD verified. \"By lookahead\" are the hit rates of the sweep. \"The paper's arm\" is the hit rate (without first) of SSD with verification by \
              rejection and geometric fan-out, with the same lookahead and budget; the paper's own are .69 to .83. \"Hit round\" is over a bare verification of \
              the same rows (the step, and what plain decoding needs besides), without what it waits for more of a \
              continuation, which is beside it in the same unit; \"Theorem 7\" is the predicted over the \
@@ -144,6 +145,7 @@ fn report(args: &SsdArgs) -> Report {
             "share of it",
             "SSD/plain, both cores",
             "hit rate (without first)",
+            "by lookahead",
             "the paper's arm",
             "windows",
             "hit round",
@@ -161,7 +163,7 @@ struct Compared {
     /// By arm, by round.
     rates: Vec<Vec<f64>>,
     tallies: Vec<Tally>,
-    sweep: Vec<Value>,
+    sweep: Vec<Swept>,
     paper: Paper,
 }
 
@@ -221,7 +223,7 @@ async fn sweep(
     stack: &Stack,
     work: &Work<'_>,
     reference: &mut Reference,
-) -> anyhow::Result<([Arm; 2], Vec<Value>)> {
+) -> anyhow::Result<([Arm; 2], Vec<Swept>)> {
     let work = Work {
         prompts: &work.prompts[..work.prompts.len().div_ceil(3)],
         ..*work
@@ -230,10 +232,12 @@ async fn sweep(
     let of = |policy| lookaheads.iter().map(move |&k| Arm::of(policy, k));
     let arms: Vec<Arm> = POLICIES.into_iter().flat_map(of).collect();
     let mut rates = vec![Vec::new(); arms.len()];
+    let mut tallies = vec![Tally::default(); arms.len()];
     for round in 0..args.sweep.max(1) {
         for arm in arm_order(arms.len(), round) {
             let tally = run::measure(stack, &arms[arm], &work, reference).await?;
             rates[arm].push(tally.rate());
+            tallies[arm].add(&tally);
         }
     }
     let medians = rates
@@ -246,10 +250,28 @@ async fn sweep(
         best.map(|(arm, _)| (*arm).clone())
             .context("no lookahead to choose from")
     };
-    let json = swept
-        .iter()
-        .map(|(arm, rate)| json!({"arm": arm.name(), "tok_s": rate}));
-    Ok(([best(POLICIES[0])?, best(POLICIES[1])?], json.collect()))
+    let best = [best(POLICIES[0])?, best(POLICIES[1])?];
+    let swept = swept
+        .into_iter()
+        .zip(&tallies)
+        .map(|((arm, rate), tally)| Swept {
+            arm: arm.name(),
+            lookahead: arm.lookahead,
+            tok_s: rate,
+            hit_rate: (arm.policy == run::SSD).then(|| tally.hit_rate(false)),
+        });
+    Ok((best, swept.collect()))
+}
+
+/// An arm of the sweep.
+#[derive(Clone, Debug, Serialize)]
+struct Swept {
+    arm: String,
+    #[serde(skip)]
+    lookahead: Option<u32>,
+    tok_s: f64,
+    /// Of those that draft ahead.
+    hit_rate: Option<f64>,
 }
 
 impl Compared {
@@ -268,6 +290,13 @@ impl Compared {
         let lookahead = self.arms[SSD].1.lookahead.unwrap_or(0);
         let (plain, ssd) = (&self.tallies[ONE], &self.tallies[SSD]);
         Theory::of(plain, [speculative, same], ssd, lookahead)
+    }
+
+    /// Hit rates in the sweep, by lookahead.
+    fn hit_rates(&self) -> String {
+        let rate = |swept: &Swept| Some(format!("{}: {:.2}", swept.lookahead?, swept.hit_rate?));
+        let rates: Vec<String> = self.sweep.iter().filter_map(rate).collect();
+        rates.join(", ")
     }
 
     fn rows(&self, class: Class, temperature: f32, report: &mut Report) {
@@ -296,6 +325,7 @@ impl Compared {
             format!("{:.0} %", 100.0 * outright.median / theory.bound),
             fair.span(),
             format!("{:.3} ({:.3})", ssd.hit_rate(false), ssd.hit_rate(true)),
+            self.hit_rates(),
             self.paper.cell(),
             format!("{:.0} %", 100.0 * theory.whole),
             format!("{:+.1} %", 100.0 * (theory.hit_round - 1.0)),
