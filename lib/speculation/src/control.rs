@@ -31,6 +31,7 @@
 mod acceptance;
 mod answer;
 mod caution;
+mod choice;
 mod cost;
 mod pace;
 mod probe;
@@ -43,7 +44,13 @@ mod turns;
 
 use core::time::Duration;
 
-pub use self::{acceptance::Acceptance, answer::AnswerTime, cost::StepCost, pace::Pace};
+pub use self::{
+    acceptance::Acceptance,
+    answer::AnswerTime,
+    choice::{Choice, Limit, Load},
+    cost::StepCost,
+    pace::Pace,
+};
 use caution::Caution;
 use probe::Probe;
 use rest::Rest;
@@ -59,6 +66,11 @@ const MISSING_WEIGHT: f64 = 1.0 / 16.0;
 const LATELY: usize = 32;
 /// Fewest of them, and of plain rounds to judge these by: those of one step are all alike.
 const FEWEST: u32 = 8;
+
+/// Decisions in a row that have to want a lookahead for one to be begun with. Between one request of
+/// a client and its next, the others are fewer for a step or two; to begin for them costs their
+/// endpoint the reading of whole sequences, and does not last.
+const PERSISTENT: u32 = 8;
 
 /// When windows are drafted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,76 +135,6 @@ impl ControlConfig {
     }
 }
 
-/// What the next step has to carry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Load {
-    /// Sessions that verify in it, this one included: each has its lookahead plus one row.
-    pub sessions: u32,
-    /// Rows that are in it anyway, prompt chunks for example.
-    pub other_rows: u32,
-}
-
-impl Default for Load {
-    fn default() -> Self {
-        Self {
-            sessions: 1,
-            other_rows: 0,
-        }
-    }
-}
-
-impl Load {
-    /// What loads are told apart by: how many share a step, to about the nearest power of two.
-    fn magnitude(self) -> u32 {
-        let rows = self.sessions.saturating_add(self.other_rows).max(1);
-        rows.saturating_add(rows / 2).ilog2()
-    }
-
-    fn is_like(self, other: Self) -> bool {
-        self.magnitude() == other.magnitude()
-    }
-}
-
-/// A decision, and what kept it from being larger.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Choice {
-    /// Tokens to speculate on.
-    pub lookahead: u32,
-    /// The binding limit.
-    pub limit: Limit,
-}
-
-/// Why a lookahead is not larger.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
-    /// It is the largest allowed.
-    Maximum,
-    /// One more token would too seldom be accepted.
-    Acceptance,
-    /// One more token would take the draft too long, or the first one the round trip.
-    Answer,
-    /// One more row a session would make steps too slow.
-    Step,
-    /// A better one is not better by enough, than the present one or than none.
-    Margin,
-    /// Not the best known: to find out whether things have changed.
-    Probe,
-}
-
-impl Limit {
-    /// The name used as a metric label.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Maximum => "maximum",
-            Self::Acceptance => "acceptance",
-            Self::Answer => "answer",
-            Self::Step => "step",
-            Self::Margin => "margin",
-            Self::Probe => "probe",
-        }
-    }
-}
-
 /// Chooses the lookahead of sessions that share a target and an endpoint.
 #[derive(Clone, Debug)]
 pub struct Controller {
@@ -209,6 +151,8 @@ pub struct Controller {
     /// The latest rounds that sought something.
     lately: Rounds,
     caution: Caution,
+    /// Decisions in a row that would have begun with a lookahead.
+    wishes: u32,
     turns: Turns,
     /// Load at the last decision.
     load: Load,
@@ -234,13 +178,14 @@ impl Controller {
             trial,
             lately: Rounds::new(),
             caution: Caution::new(),
+            wishes: 0,
             turns: Turns::default(),
             load: Load::default(),
         }
     }
 
     /// Takes in a verified window: how many tokens it had and how many were accepted. An empty one
-    /// teaches nothing. A probe that would have paid is soon followed by the next one.
+    /// teaches nothing. A probe that brought what a beginning asks for is soon followed by the next.
     pub fn observe_round(&mut self, drafted: u32, accepted: u32) {
         self.acceptance.observe(drafted, accepted);
         if drafted > 0 {
@@ -252,7 +197,7 @@ impl Controller {
         }
         if self.current == 0 && drafted > 0 {
             let seconds = self.seconds(drafted, self.load);
-            let enough = (1.0 + self.config.margin) * self.goodput(0, self.load);
+            let enough = self.enough(self.load) * self.goodput(0, self.load);
             self.probe.brought(accepted + 1, seconds, enough);
         }
     }
@@ -309,8 +254,7 @@ impl Controller {
         let best = self.best(0, load);
         let gain = |over| self.goodput(best, load) / self.goodput(over, load);
         let (current, margin) = (self.current, self.config.margin);
-        let enough = 1.0 + f64::from(self.caution.margins(load)) * margin;
-        let (lookahead, limit) = if best > 0 && gain(0) < enough {
+        let (lookahead, limit) = if best > 0 && gain(0) < self.enough(load) {
             (0, Limit::Margin)
         } else if best > 0 && best != current && gain(current) < 1.0 + margin {
             (current, Limit::Margin)
@@ -323,6 +267,12 @@ impl Controller {
             self.trial.doubt(&self.config, load, plain);
             self.caution.decided(current, load);
             return Choice { lookahead, limit };
+        }
+        let begins = lookahead > 0 && current == 0;
+        self.wishes = if begins { self.wishes + 1 } else { 0 };
+        if begins && self.wishes < PERSISTENT {
+            let (lookahead, limit) = (0, Limit::Margin);
+            return self.decide(Choice { lookahead, limit }, load);
         }
         self.decide(Choice { lookahead, limit }, load)
     }
@@ -427,6 +377,11 @@ impl Controller {
     fn seconds(&self, k: u32, load: Load) -> f64 {
         let step = self.step_seconds(k, load);
         (step + self.answer_seconds(k) + self.rest.seconds(load, k)).max(step)
+    }
+
+    /// How many times as good as none a lookahead has to be.
+    fn enough(&self, load: Load) -> f64 {
+        1.0 + f64::from(self.caution.margins(load)) * self.config.margin
     }
 
     /// What a session is of those that it is in a step with. Without it, the more there are, the

@@ -15,6 +15,23 @@ fn load_ends_speculation_at_the_same_acceptance_and_its_end_brings_it_back() {
 }
 
 #[test]
+fn what_pays_for_a_moment_only_is_not_begun_with() {
+    let mut controller = controller(100, 20);
+    teach(&mut controller, 7, 8);
+    settle(&mut controller, load(64));
+    let mut plain = |sessions| {
+        let choice = decide(&mut controller, load(sessions));
+        choice.lookahead == 0 || choice.limit == Limit::Probe
+    };
+    // Requests end, and a step or two later the next ones of the same clients are there.
+    for _ in 0..200 {
+        assert!((0..20).all(|_| plain(64)) && (1..PERSISTENT).all(|_| plain(1)));
+    }
+    assert!((0..20).all(|_| plain(64)));
+    assert!(begins(&mut controller, load(1)), "they are fewer for good");
+}
+
+#[test]
 fn rows_of_prompts_count_as_load() {
     let mut controller = controller(100, 20);
     teach(&mut controller, 7, 8);
