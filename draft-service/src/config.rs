@@ -59,8 +59,8 @@ pub struct DraftConfig {
     /// a core of its own. Default 0.
     #[serde(rename = "spin_seconds", with = "seconds")]
     pub spin: Duration,
-    /// Take a few steps before serving (a moment), so that the first session is not slower. Default
-    /// true.
+    /// Take a few steps before serving (half a second, more if steps are slow), so that the first
+    /// session is not slower and it is known what steps cost. Default true.
     pub warm_up: bool,
 }
 

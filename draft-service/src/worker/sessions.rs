@@ -134,13 +134,12 @@ impl<O: Outlet> Worker<O> {
             // was cut off of other continuations costs nothing.
             let planned = f64::from(after.planned - before.planned);
             let missing = f64::from(after.missing - before.missing);
-            let share = if waited_for {
-                1.0
-            } else {
-                missing / planned.max(1.0)
-            };
-            let learned = self.learned.entry(link).or_default();
-            learned.timing.observe_build(share);
+            let share = if waited_for { 1.0 } else { missing / planned };
+            // A verdict that nothing was planned for says nothing about the time.
+            if waited_for || planned > 0.0 {
+                let learned = self.learned.entry(link).or_default();
+                learned.timing.observe_build(share);
+            }
         }
         if let ToDraft::Outcome(outcome) = &message {
             tell_build(&self.feed, self.began, session, outcome.round);

@@ -249,8 +249,7 @@ impl Controller {
     /// Chooses the lookahead for a session's next round under `load`.
     pub fn choose(&mut self, load: Load) -> Choice {
         self.load = load;
-        let tried = self.conclude_trial();
-        let is_tried = tried.is_some_and(|under| under.is_like(load));
+        let is_tried = self.conclude_trial(load);
         let best = self.best(0, load);
         let gain = |over| self.goodput(best, load) / self.goodput(over, load);
         let (current, margin) = (self.current, self.config.margin);
@@ -344,22 +343,29 @@ impl Controller {
         }
     }
 
-    /// If a trial has just been made, takes over what it says of plain rounds, and the rounds before
-    /// it of the present lookahead. The load that it was made under.
-    fn conclude_trial(&mut self) -> Option<Load> {
-        let (load, rounds) = self.trial.over()?;
+    /// If a trial under about this load has just been made, takes over what it says of plain rounds,
+    /// and the rounds before it of the present lookahead. Whether it was made, or there were too many
+    /// that told nothing.
+    fn conclude_trial(&mut self, load: Load) -> bool {
+        self.trial.pass(load);
+        let Some((under, rounds)) = self.trial.over(load) else {
+            return false;
+        };
         let expected =
             |round: Round| self.steps.seconds(round.rows) + self.answer_seconds(round.asked);
-        let fewest = most(FEWEST.saturating_mul(load.sessions));
-        let plain = rounds.beyond(load, fewest, expected);
-        let lately = self.lately.beyond(load, fewest, expected);
-        for (lookahead, seconds) in [(0, plain), (self.current, lately)] {
+        let fewest = most(FEWEST.saturating_mul(under.sessions));
+        let Some(plain) = rounds.beyond(under, fewest, expected) else {
+            return self.trial.fail(&self.config, load);
+        };
+        let lately = self.lately.beyond(under, fewest, expected);
+        for (lookahead, seconds) in [(0, Some(plain)), (self.current, lately)] {
             if let Some(seconds) = seconds {
-                self.rest.settle(load, lookahead, seconds);
+                self.rest.settle(under, lookahead, seconds);
             }
         }
-        self.trial.end(&self.config, self.goodput(0, load));
-        Some(load)
+        let plain = self.goodput(0, under);
+        self.trial.end(&self.config, load, plain);
+        true
     }
 
     /// The lookahead of at least `least` with the highest goodput.

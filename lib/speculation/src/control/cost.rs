@@ -15,10 +15,16 @@ pub struct StepCost {
 
 impl StepCost {
     /// The curve through these measurements; of several for the same number of rows the fastest
-    /// counts (others were disturbed). Without any, all steps cost the same.
+    /// counts (others were disturbed), and none takes longer than one of more rows. Without any, all
+    /// steps cost the same.
     pub fn new(mut measured: Vec<(u32, Duration)>) -> Self {
         measured.sort_unstable();
         measured.dedup_by_key(|point| point.0);
+        let mut fastest = Duration::MAX;
+        for (_, took) in measured.iter_mut().rev() {
+            fastest = fastest.min(*took);
+            *took = fastest;
+        }
         let point = |(rows, took): (u32, Duration)| (f64::from(rows), took.as_secs_f64());
         Self {
             points: measured.into_iter().map(point).collect(),

@@ -144,3 +144,30 @@ fn a_trial_waits_for_rounds_that_tell_something() {
     assert!(decisions < 4 * config.plain_rounds as usize, "{decisions}");
     unchanged(&controller);
 }
+
+#[test]
+fn a_lookahead_in_doubt_is_left_without_rounds_only_after_several_trials() {
+    let mut controller = controller(50, 300);
+    teach(&mut controller, 1, 8);
+    let decisions = (1..10_000).find(|_| {
+        assert_eq!(controller.choose(load(1)).lookahead, 0);
+        controller.rests()
+    });
+    let one = 3 * ControlConfig::default().plain_rounds;
+    let decisions = decisions.expect("it is left");
+    assert!(
+        decisions > 2 * one && decisions <= 3 * one + 3,
+        "{decisions}"
+    );
+}
+
+#[test]
+fn loads_that_take_turns_do_not_keep_a_lookahead_in_doubt() {
+    let mut controller = controller(50, 300);
+    teach(&mut controller, 1, 8);
+    let mut loads = [5, 5, 6].into_iter().cycle().take(300);
+    assert!(loads.any(|sessions| {
+        decide(&mut controller, load(sessions));
+        controller.rests()
+    }));
+}
