@@ -254,7 +254,7 @@ fn requests_are_not_bound_while_no_lookahead_pays_and_are_again_once_one_does() 
 #[test]
 fn a_request_for_which_no_lookahead_pays_is_let_go_by_its_endpoint() {
     let mut rig = unprofitable();
-    let mut output = rig.ask(request(0, 0.0, 200));
+    let mut output = rig.ask(request(0, 0.0, 400));
     let mut sessions = Vec::new();
     while !output.collect() {
         rig.turn();
