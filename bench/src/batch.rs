@@ -37,7 +37,7 @@ pub struct BatchArgs {
     /// How weights are kept.
     #[arg(long, default_value = "bf16")]
     pub dtype: String,
-    /// Rounds; each measures both arms once per number of streams.
+    /// Rounds; each measures all arms once per number of streams.
     #[arg(long, default_value_t = 5)]
     pub rounds: usize,
     /// Prompts.

@@ -269,10 +269,11 @@ impl Controller {
         }
         let begins = lookahead > 0 && current == 0;
         self.wishes = if begins { self.wishes + 1 } else { 0 };
-        if begins && self.wishes < PERSISTENT {
-            let (lookahead, limit) = (0, Limit::Margin);
-            return self.decide(Choice { lookahead, limit }, load);
-        }
+        let (lookahead, limit) = if begins && self.wishes < PERSISTENT {
+            (0, Limit::Margin)
+        } else {
+            (lookahead, limit)
+        };
         self.decide(Choice { lookahead, limit }, load)
     }
 
