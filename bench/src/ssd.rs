@@ -120,7 +120,7 @@ fn report(args: &SsdArgs) -> Report {
     Report::new(
         &args.name,
         format!(
-            "Shipped pair, the target in {}, the draft in int8, its default; processes on a core each, gRPC over a Unix socket between them, asked \
+            "Shipped pair, the target in {}, the draft in int8, its default; processes on a core each, a Unix socket between them, asked \
              without a router; \"plain, both cores\" has a target with two threads on both. {} prompts of each class x \
              {TOKENS} tokens, one at a time, end of sequence ignored. SSD drafts for up to {} outcomes. Lookaheads are \
              the best of {:?} in a sweep of {} rounds on a third of the prompts; then {} interleaved rounds, each arm \

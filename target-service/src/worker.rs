@@ -214,8 +214,8 @@ impl Worker {
             let until = match self.turn(Some(inbox)) {
                 Turn::Stepped => {
                     if self.feeding.looked {
-                        inbox.send();
-                        pause = LINK_PAUSE;
+                        // The links were, after the step, and will be after the next one.
+                        pause = Duration::MAX;
                     }
                     continue;
                 }

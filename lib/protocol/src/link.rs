@@ -1,7 +1,8 @@
 //! The link between a target and a speculation endpoint.
 //!
-//! The target dials; one long-lived bidirectional gRPC stream carries all sessions, and a frame
-//! carries everything that one engine step has to say. [`Transport`] is the thread that moves
+//! The target dials; one long-lived connection carries all sessions, and a frame carries everything
+//! that one engine step has to say. Over TCP it is a bidirectional gRPC stream; over a Unix socket
+//! frames follow each other without HTTP/2 around them. [`Transport`] is the thread that moves
 //! bytes: engines hand it messages without blocking and get events through a callback on that
 //! thread, which should do no more than pass them on (for example into `std::sync::mpsc`).
 //!
@@ -13,6 +14,7 @@
 //! decodes alone, the endpoint frees their slots, and after a reconnect the target opens them
 //! anew. Messages of one session arrive in the order they were sent or not at all.
 
+mod carrier;
 mod codec;
 mod departures;
 mod dial;
@@ -22,6 +24,7 @@ mod frame;
 mod grants;
 mod mailbox;
 mod message;
+mod plain;
 mod pump;
 mod queue;
 mod serve;

@@ -97,7 +97,7 @@ impl Worker {
         {
             return Turn::Ended;
         }
-        self.conclude(decisions);
+        self.conclude(decisions, inbox);
         Turn::Stepped
     }
 

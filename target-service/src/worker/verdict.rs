@@ -9,7 +9,7 @@ use foretoken_engine::{
     batch::{SeqId, StepLogits},
     schedule::RequestId,
 };
-use foretoken_protocol::generate::FinishReason;
+use foretoken_protocol::{generate::FinishReason, link::Mailbox};
 use foretoken_speculation::{
     Proposals, TokenId,
     policy::target::{Input, Lookup, Verified},
@@ -25,6 +25,7 @@ use super::{
     stopgap::Step,
 };
 use crate::{
+    inbox::Message,
     metrics::Pass as Counted,
     request::{Decided, Passed, Request, Turnaround},
 };
@@ -98,7 +99,7 @@ impl Worker {
     }
 
     /// Draws the consequences of what was decided.
-    pub(super) fn conclude(&mut self, decisions: Vec<Decision>) {
+    pub(super) fn conclude(&mut self, decisions: Vec<Decision>, inbox: Option<&Mailbox<Message>>) {
         let mut verdicts = Vec::with_capacity(decisions.len());
         let suggestions = self.suggest();
         let trees = self.trees(suggestions.decoding);
@@ -168,7 +169,13 @@ impl Worker {
                 round,
             });
         }
-        self.endpoints.flush();
+        // Before tokens do: drafts have nothing to do until they know, and whoever is told of a token
+        // may take this core to pass it on.
+        if self.endpoints.flush()
+            && let Some(inbox) = inbox
+        {
+            inbox.send();
+        }
         if self.feed.is_heard() {
             self.tell_rounds(&mut verdicts);
         }

@@ -5,6 +5,7 @@
 //! more). The seed is `FORETOKEN_FUZZ_SEED` (1 if unset, so a plain run repeats itself) and a
 //! failure prints the input.
 
+mod links;
 mod mutate;
 
 use std::{fs, path::PathBuf, time::Duration};
@@ -46,8 +47,8 @@ fn tree(n: u32) -> Proposals {
     Proposals::with_parents(tokens(n), &parents).expect("siblings differ")
 }
 
-#[test]
-fn any_bytes_are_a_target_frame_or_an_error() {
+/// A frame with everything that a target says.
+fn target_frame() -> TargetFrame {
     let session = SessionId(7);
     let messages = vec![
         ToDraft::Open(Open {
@@ -90,7 +91,7 @@ fn any_bytes_are_a_target_frame_or_an_error() {
             epoch: Epoch(1),
         },
     ];
-    let frame = TargetFrame {
+    TargetFrame {
         messages,
         hello: Some((
             1,
@@ -102,7 +103,12 @@ fn any_bytes_are_a_target_frame_or_an_error() {
         beat: Some(3),
         credit: 12,
         ..TargetFrame::default()
-    };
+    }
+}
+
+#[test]
+fn any_bytes_are_a_target_frame_or_an_error() {
+    let frame = target_frame();
     let mut sample = Vec::new();
     encode_target_frame(&frame, &mut sample);
     assert_eq!(decode_target_frame(sample.clone().into()), Ok(frame));

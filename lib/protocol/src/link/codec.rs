@@ -2,42 +2,13 @@
 
 use std::marker::PhantomData;
 
-use bytes::{Buf, Bytes};
+use bytes::Buf;
 use tonic::{
     Status,
     codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
 };
 
-use super::frame::{
-    DraftFrame, FrameError, TargetFrame, decode_draft_frame, decode_target_frame,
-    encode_draft_frame, encode_target_frame,
-};
-
-/// A frame of either direction.
-pub(crate) trait Frame: Sized + Send + 'static {
-    fn write(&self, out: &mut EncodeBuf<'_>);
-    fn read(bytes: Bytes) -> Result<Self, FrameError>;
-}
-
-impl Frame for TargetFrame {
-    fn write(&self, out: &mut EncodeBuf<'_>) {
-        encode_target_frame(self, out);
-    }
-
-    fn read(bytes: Bytes) -> Result<Self, FrameError> {
-        decode_target_frame(bytes)
-    }
-}
-
-impl Frame for DraftFrame {
-    fn write(&self, out: &mut EncodeBuf<'_>) {
-        encode_draft_frame(self, out);
-    }
-
-    fn read(bytes: Bytes) -> Result<Self, FrameError> {
-        decode_draft_frame(bytes)
-    }
-}
+use super::frame::Frame;
 
 /// Sends `E` and receives `D`.
 #[derive(Debug)]

@@ -6,13 +6,15 @@ use foretoken_speculation::message::ToDraft;
 use hyper_util::rt::TokioIo;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use tonic::{Code, Status, Streaming, transport::Endpoint};
+use tonic::{Streaming, transport::Endpoint};
 use tower::service_fn;
 
 use super::{
-    Hello, LinkEvent, LinkOptions, SendError, Welcome,
+    Hello, LinkEvent, LinkOptions, SendError,
+    carrier::{Failure, Frames},
     event::{Identity, mismatch},
     frame::{DraftFrame, TargetFrame, VERSION},
+    plain::Wire,
     pump::{Backoff, Ended, Heard, pump},
     queue::Queue,
     transport::{Driver, WINDOW},
@@ -100,13 +102,6 @@ struct Dialer {
     on_event: OnEvent,
 }
 
-/// Why an attempt, or the link that came of it, ended.
-enum Attempt {
-    Stopped,
-    Incompatible(String),
-    Lost(String),
-}
-
 impl Drop for Dialer {
     fn drop(&mut self) {
         // However this task ends, senders are told so.
@@ -124,20 +119,20 @@ impl Dialer {
             let mut up = false;
             let attempt = tokio::select! {
                 attempt = self.attempt(&mut up) => attempt,
-                () = stop.cancelled() => Attempt::Stopped,
+                () = stop.cancelled() => Ok(Ended::Stopped),
             };
             self.queue.close();
             if up && begun.elapsed() > self.options.backoff_max {
                 backoff.reset();
             }
             let wait = match attempt {
-                Attempt::Stopped => return,
-                Attempt::Incompatible(reason) => {
+                Ok(Ended::Stopped) => return,
+                Err(Failure::Refused(reason)) => {
                     silent = true;
                     (self.on_event)(LinkEvent::Incompatible(reason));
                     backoff.longest()
                 }
-                Attempt::Lost(reason) => {
+                Ok(Ended::Lost(reason)) | Err(Failure::Lost(reason)) => {
                     // Once is enough: nothing has changed since the last time.
                     if up || !silent {
                         silent = true;
@@ -153,15 +148,49 @@ impl Dialer {
         }
     }
 
-    async fn attempt(&mut self, up: &mut bool) -> Attempt {
-        let (frames, welcome) = match self.connect().await {
-            Ok(connected) => connected,
-            Err(failed) => return failed,
+    /// Connects, and keeps the link until it ends; `up` once both ends know each other.
+    async fn attempt(&mut self, up: &mut bool) -> Result<Ended, Failure> {
+        match &self.address {
+            Address::Tcp { .. } => {
+                let frames = self.call().await?;
+                self.keep(frames, up).await
+            }
+            Address::Unix(path) => {
+                let wire = Wire::dial(path, self.options.max_frame).await;
+                let wire = wire.map_err(|error| self.unreachable(&error))?;
+                let outgoing = self.queue.connect(self.hello.clone());
+                self.keep(wire.carry(outgoing), up).await
+            }
+        }
+    }
+
+    /// The link over a connection that nothing was said on yet.
+    async fn keep(
+        &mut self,
+        mut frames: impl Frames<DraftFrame>,
+        up: &mut bool,
+    ) -> Result<Ended, Failure> {
+        let first = self.in_time(frames.next()).await??;
+        let Some(DraftFrame {
+            welcome: Some((version, welcome)),
+            load,
+            ..
+        }) = first
+        else {
+            let problem = "the endpoint did not introduce itself";
+            return Err(Failure::Lost(problem.into()));
         };
+        let ours = Identity::of_target(VERSION, &self.hello);
+        if let Some(reason) = mismatch(&ours, &Identity::of_endpoint(version, &welcome)) {
+            return Err(Failure::Refused(reason));
+        }
         *up = true;
         self.queue
             .open((welcome.limits.max_frame as usize).min(self.options.max_frame));
         (self.on_event)(LinkEvent::Up(welcome));
+        if let Some(load) = load {
+            (self.on_event)(LinkEvent::Load(load));
+        }
         let Self {
             queue,
             options,
@@ -169,21 +198,15 @@ impl Dialer {
             on_event,
             ..
         } = self;
-        let ended = pump(frames, queue, options, stop, |heard| match heard {
+        let ended = pump(&mut frames, queue, options, stop, |heard| match heard {
             Heard::Suspect(suspect) => on_event(LinkEvent::Suspect(suspect)),
             Heard::Frame(frame) => deliver(frame, on_event),
-        })
-        .await;
-        match ended {
-            Ended::Stopped => Attempt::Stopped,
-            Ended::Lost(reason) => Attempt::Lost(reason),
-        }
+        });
+        Ok(ended.await)
     }
 
-    async fn connect(&mut self) -> Result<(Streaming<DraftFrame>, Welcome), Attempt> {
-        let lost = |reason: String| Attempt::Lost(reason);
-        let late = |_| lost(format!("{} did not answer in time", self.address));
-        let patience = self.options.dead_after;
+    /// The stream of frames that gRPC brings.
+    async fn call(&mut self) -> Result<Streaming<DraftFrame>, Failure> {
         let (address, tls) = (self.address.clone(), self.tls.clone());
         let connector = service_fn(move |_| {
             let (address, tls) = (address.clone(), tls.clone());
@@ -192,53 +215,30 @@ impl Dialer {
                 Ok::<_, io::Error>(TokioIo::new(socket))
             }
         });
-        let channel = timeout(
-            patience,
-            // The name only fills a header: the connector knows where to go.
-            Endpoint::from_static("http://endpoint")
-                .initial_stream_window_size(WINDOW)
-                .initial_connection_window_size(WINDOW)
-                .connect_with_connector(connector),
-        )
-        .await
-        .map_err(late)?
-        .map_err(|error| lost(format!("cannot reach {}: {}", self.address, chain(&error))))?;
-
+        // The name only fills a header: the connector knows where to go.
+        let endpoint = Endpoint::from_static("http://endpoint")
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW);
+        let channel = endpoint.connect_with_connector(connector);
+        let channel = self.in_time(channel).await?;
+        let channel = channel.map_err(|error| self.unreachable(&error))?;
         let mut client =
             SpeculationClient::new(channel).max_decoding_message_size(self.options.max_frame);
         let outgoing = self.queue.connect(self.hello.clone());
-        let mut frames = match timeout(patience, client.link(outgoing))
-            .await
-            .map_err(late)?
-        {
-            Ok(response) => response.into_inner(),
-            Err(status) => return Err(failed(&status)),
-        };
-        let first = timeout(patience, frames.message()).await.map_err(late)?;
-        let introduction = match first {
-            Ok(frame) => frame.and_then(|frame| frame.welcome),
-            Err(status) => return Err(failed(&status)),
-        };
-        let Some((version, welcome)) = introduction else {
-            return Err(lost("the endpoint did not introduce itself".into()));
-        };
-        let ours = Identity::of_target(VERSION, &self.hello);
-        if let Some(reason) = mismatch(&ours, &Identity::of_endpoint(version, &welcome)) {
-            return Err(Attempt::Incompatible(reason));
-        }
-        Ok((frames, welcome))
+        let response = self.in_time(client.link(outgoing)).await?;
+        Ok(response
+            .map_err(|status| Failure::from(&status))?
+            .into_inner())
     }
-}
 
-/// What became of an attempt that ended with `status`.
-fn failed(status: &Status) -> Attempt {
-    match status.code() {
-        Code::FailedPrecondition | Code::PermissionDenied => {
-            Attempt::Incompatible(status.message().into())
-        }
-        // What was wrong with the connection is among the causes.
-        _ if std::error::Error::source(status).is_some() => Attempt::Lost(chain(status)),
-        _ => Attempt::Lost(status.message().into()),
+    /// What comes of `step`, unless the endpoint takes too long.
+    async fn in_time<T>(&mut self, step: impl Future<Output = T>) -> Result<T, Failure> {
+        let done = timeout(self.options.dead_after, step).await;
+        done.map_err(|_| Failure::Lost(format!("{} did not answer in time", self.address)))
+    }
+
+    fn unreachable(&self, error: &dyn std::error::Error) -> Failure {
+        Failure::Lost(format!("cannot reach {}: {}", self.address, chain(error)))
     }
 }
 

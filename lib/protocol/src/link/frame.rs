@@ -1,4 +1,4 @@
-//! Frames: everything one step has to say, as one gRPC message.
+//! Frames: everything one step has to say.
 //!
 //! A frame is a sequence of length-delimited protobuf fields, read one by one. A field of the
 //! frame itself that cannot be read ends the link, since nothing after it can be trusted; a
@@ -197,6 +197,32 @@ pub fn encode_draft_frame(frame: &DraftFrame, out: &mut impl BufMut) {
     }
     for message in &frame.messages {
         write(out, MESSAGES, &message.to_proto());
+    }
+}
+
+/// A frame of either direction, as carriers see it.
+pub(crate) trait Frame: Sized + Send + 'static {
+    fn write(&self, out: &mut impl BufMut);
+    fn read(bytes: Bytes) -> Result<Self, FrameError>;
+}
+
+impl Frame for TargetFrame {
+    fn write(&self, out: &mut impl BufMut) {
+        encode_target_frame(self, out);
+    }
+
+    fn read(bytes: Bytes) -> Result<Self, FrameError> {
+        decode_target_frame(bytes)
+    }
+}
+
+impl Frame for DraftFrame {
+    fn write(&self, out: &mut impl BufMut) {
+        encode_draft_frame(self, out);
+    }
+
+    fn read(bytes: Bytes) -> Result<Self, FrameError> {
+        decode_draft_frame(bytes)
     }
 }
 

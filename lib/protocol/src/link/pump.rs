@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
-use tonic::Streaming;
 
 use super::{
     DraftFrame, LinkOptions, TargetFrame,
+    carrier::Frames,
     queue::{CREDIT_WINDOW, OutgoingFrame, Queue},
 };
 
@@ -56,7 +56,7 @@ pub(super) enum Ended {
 
 /// Runs an established link until it ends.
 pub(super) async fn pump<I: IncomingFrame, O: OutgoingFrame>(
-    mut frames: Streaming<I>,
+    frames: &mut impl Frames<I>,
     queue: &Queue<O>,
     options: &LinkOptions,
     stop: &CancellationToken,
@@ -73,11 +73,11 @@ pub(super) async fn pump<I: IncomingFrame, O: OutgoingFrame>(
     let mut suspected = false;
     loop {
         tokio::select! {
-            frame = frames.message() => {
+            frame = frames.next() => {
                 let frame = match frame {
                     Ok(Some(frame)) => frame,
                     Ok(None) => return Ended::Lost("the peer ended the link".into()),
-                    Err(status) => return Ended::Lost(status.message().into()),
+                    Err(failure) => return Ended::Lost(failure.to_string()),
                 };
                 heard = Instant::now();
                 if std::mem::take(&mut suspected) {

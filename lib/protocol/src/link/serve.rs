@@ -1,45 +1,36 @@
 //! The endpoint's end of its links.
 
+mod grpc;
+mod plain;
+
 use std::{
     collections::HashMap,
     fmt, io,
-    pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use foretoken_speculation::message::ToTarget;
-use futures::{Stream, StreamExt, stream};
-use tokio::{
-    sync::watch,
-    time::{sleep, timeout},
-};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Response, Status, Streaming, transport::Server};
+use tonic::Status;
 
 use super::{
-    Consumer, Grants, Hello, LinkId, LinkOptions, LoadReport, SendError, ServerEvent, Terms,
-    Welcome,
+    Grants, Hello, LinkId, LinkOptions, LoadReport, SendError, ServerEvent, Terms, Welcome,
+    carrier::Frames,
     departures::Departures,
     event::{Identity, mismatch},
     frame::{DraftFrame, TargetFrame, VERSION},
     pump::{Ended, Heard, pump},
     queue::{Outgoing, Queue},
-    transport::{Driver, FAREWELL, WINDOW},
+    transport::Driver,
 };
 use crate::{
     Address, Listener,
-    address::Incoming,
-    tls::{Peer, Role, ServiceName, Tls},
-    wire::proto::speculation::v1::speculation_server::{Speculation, SpeculationServer},
+    tls::{ServiceName, Tls},
 };
-
-/// Most streams of one connection: a target needs one, and one more while it dials again.
-const MAX_STREAMS: u32 = 8;
 
 /// Identifies links over all servers of the process.
 static NEXT_LINK: AtomicU64 = AtomicU64::new(1);
@@ -80,6 +71,10 @@ struct Links {
     load: Option<LoadReport>,
 }
 
+/// Why a connection ends that never became a link.
+const LATE: &str = "the target did not introduce itself in time";
+const NAMELESS: &str = "the target did not introduce itself";
+
 impl LinkServer {
     pub(super) fn spawn(
         driver: &Driver,
@@ -109,7 +104,10 @@ impl LinkServer {
             departures: driver.departures(),
             on_event: Mutex::new(on_event),
         });
-        driver.spawn(&stop, accept(incoming, Arc::clone(&shared)));
+        match &address {
+            Address::Tcp { .. } => driver.spawn(&stop, grpc::serve(incoming, Arc::clone(&shared))),
+            Address::Unix(_) => driver.spawn(&stop, plain::serve(incoming, Arc::clone(&shared))),
+        }
         Ok(Self {
             address,
             shared,
@@ -145,100 +143,6 @@ impl Drop for LinkServer {
     }
 }
 
-async fn accept(incoming: Incoming, shared: Arc<Shared>) {
-    let stop = shared.stop.clone();
-    let service = SpeculationServer::new(Acceptor {
-        shared: Arc::clone(&shared),
-    })
-    .max_decoding_message_size(shared.options.max_frame);
-    let sockets = stream::unfold(incoming, |mut incoming| async {
-        let socket = incoming.accept().await;
-        Some((Ok::<_, io::Error>(socket), incoming))
-    });
-    let serving = Server::builder()
-        .initial_stream_window_size(WINDOW)
-        .initial_connection_window_size(WINDOW)
-        // Beats watch established links; this ends connections that never became one.
-        .http2_keepalive_interval(Some(Duration::from_secs(1)))
-        .http2_keepalive_timeout(Some(shared.options.dead_after))
-        .max_concurrent_streams(Some(MAX_STREAMS))
-        .add_service(service)
-        .serve_with_incoming_shutdown(sockets.boxed(), stop.cancelled());
-    tokio::select! {
-        served = serving => if let Err(error) = served {
-            tracing::error!(%error, "links are no longer accepted");
-        },
-        () = async { stop.cancelled().await; sleep(FAREWELL).await } => {}
-    }
-}
-
-struct Acceptor {
-    shared: Arc<Shared>,
-}
-
-#[tonic::async_trait]
-impl Speculation for Acceptor {
-    type LinkStream = Replies;
-
-    async fn link(
-        &self,
-        request: Request<Streaming<TargetFrame>>,
-    ) -> Result<Response<Replies>, Status> {
-        let shared = &self.shared;
-        let target = shared.who(&request)?;
-        let mut frames = request.into_inner();
-        let first = timeout(shared.options.dead_after, frames.message())
-            .await
-            .map_err(|_| {
-                Status::deadline_exceeded("the target did not introduce itself in time")
-            })?;
-        let Some((version, mut hello)) = first?.and_then(|frame| frame.hello) else {
-            return Err(Status::invalid_argument(
-                "the target did not introduce itself",
-            ));
-        };
-        let ours = Identity::of_endpoint(VERSION, &shared.welcome);
-        if let Some(reason) = mismatch(&Identity::of_target(version, &hello), &ours) {
-            shared.tell(ServerEvent::Refused {
-                instance: hello.instance,
-                reason: reason.clone(),
-            });
-            return Err(Status::failed_precondition(reason));
-        }
-        if let Some(ServiceName {
-            namespace, name, ..
-        }) = target
-        {
-            // Whatever it says of itself.
-            hello.consumer = Consumer {
-                namespace,
-                deployment: name,
-            };
-        }
-        if let Some(reason) = shared.grants.borrow().refusal(&hello.consumer.namespace) {
-            return Err(shared.refuse(hello.instance, reason));
-        }
-        let link = LinkId(NEXT_LINK.fetch_add(1, Ordering::Relaxed));
-        let queue = Arc::new(Queue::new(
-            shared.options.queue,
-            Arc::clone(&shared.departures),
-        ));
-        let revoked = Arc::<OnceLock<String>>::default();
-        let replies = Replies {
-            frames: queue.connect(shared.welcome.clone()),
-            farewell: Some(Arc::clone(&revoked)),
-        };
-        let accepted = Accepted {
-            link,
-            hello,
-            queue,
-            revoked,
-        };
-        tokio::spawn(accepted.run(Arc::clone(shared), frames));
-        Ok(Response::new(replies))
-    }
-}
-
 /// An accepted link.
 struct Accepted {
     link: LinkId,
@@ -250,7 +154,7 @@ struct Accepted {
 
 impl Accepted {
     /// From its registration to its end.
-    async fn run(self, shared: Arc<Shared>, frames: Streaming<TargetFrame>) {
+    async fn run(self, shared: &Shared, frames: &mut impl Frames<TargetFrame>) {
         let Self {
             link,
             hello,
@@ -300,21 +204,33 @@ impl Accepted {
 }
 
 impl Shared {
-    /// Who dials: a target with a certificate, or none where nobody has to show one.
-    fn who<T>(&self, request: &Request<T>) -> Result<Option<ServiceName>, Status> {
-        let Some(us) = &self.name else {
-            return Ok(None);
-        };
-        let peer = request.extensions().get::<Peer>();
-        let Some(Peer(Some(peer))) = peer.cloned() else {
-            let message = format!("{us} serves targets with a certificate only");
-            return Err(Status::unauthenticated(message));
-        };
-        if peer.role != Role::Target {
-            let reason = format!("{us} serves targets only, and this is {peer}");
-            return Err(self.refuse(peer.to_string(), reason));
+    /// Lets a target in that says `hello`, or says why not.
+    fn admit(
+        &self,
+        version: u32,
+        hello: Hello,
+    ) -> Result<(Accepted, Outgoing<DraftFrame>), Status> {
+        let ours = Identity::of_endpoint(VERSION, &self.welcome);
+        if let Some(reason) = mismatch(&Identity::of_target(version, &hello), &ours) {
+            self.tell(ServerEvent::Refused {
+                instance: hello.instance,
+                reason: reason.clone(),
+            });
+            return Err(Status::failed_precondition(reason));
         }
-        Ok(Some(peer))
+        if let Some(reason) = self.grants.borrow().refusal(&hello.consumer.namespace) {
+            return Err(self.refuse(hello.instance, reason));
+        }
+        let departures = Arc::clone(&self.departures);
+        let queue = Arc::new(Queue::new(self.options.queue, departures));
+        let outgoing = queue.connect(self.welcome.clone());
+        let accepted = Accepted {
+            link: LinkId(NEXT_LINK.fetch_add(1, Ordering::Relaxed)),
+            hello,
+            queue,
+            revoked: Arc::default(),
+        };
+        Ok((accepted, outgoing))
     }
 
     /// Tells the endpoint that a target was sent away, and the target why.
@@ -345,27 +261,5 @@ impl Shared {
     fn tell(&self, event: ServerEvent) {
         // Only the transport's thread calls this: the lock is never contended.
         (self.on_event.lock().unwrap_or_else(PoisonError::into_inner))(event);
-    }
-}
-
-/// What an endpoint sends over one link.
-struct Replies {
-    frames: Outgoing<DraftFrame>,
-    /// Why its target may not use the endpoint any more, to be said once.
-    farewell: Option<Arc<OnceLock<String>>>,
-}
-
-impl Stream for Replies {
-    type Item = Result<DraftFrame, Status>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let next = ready!(Pin::new(&mut self.frames).poll_next(cx));
-        Poll::Ready(match next {
-            Some(frame) => Some(Ok(frame)),
-            None => self.farewell.take().and_then(|revoked| {
-                let reason = revoked.get()?;
-                Some(Err(Status::permission_denied(reason)))
-            }),
-        })
     }
 }

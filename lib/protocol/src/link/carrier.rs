@@ -1,0 +1,43 @@
+//! What carries a link's frames: gRPC between hosts, a plain stream on one host.
+
+use std::error::Error;
+
+use tonic::{Code, Status, Streaming};
+
+use crate::wire::chain;
+
+/// The frames that come in over a connection.
+pub(super) trait Frames<F>: Send {
+    /// The next one; none: the peer has ended the link. To give up waiting loses nothing.
+    fn next(&mut self) -> impl Future<Output = Result<Option<F>, Failure>> + Send;
+}
+
+/// Why no more frames come.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Failure {
+    /// The peer does not want this side, and says why.
+    #[error("{0}")]
+    Refused(String),
+    /// The connection broke, or the peer broke the rules.
+    #[error("{0}")]
+    Lost(String),
+}
+
+impl From<&Status> for Failure {
+    fn from(status: &Status) -> Self {
+        match status.code() {
+            Code::FailedPrecondition | Code::PermissionDenied => {
+                Self::Refused(status.message().into())
+            }
+            // What was wrong with the connection is among the causes.
+            _ if status.source().is_some() => Self::Lost(chain(status)),
+            _ => Self::Lost(status.message().into()),
+        }
+    }
+}
+
+impl<F: Send> Frames<F> for Streaming<F> {
+    async fn next(&mut self) -> Result<Option<F>, Failure> {
+        self.message().await.map_err(|status| (&status).into())
+    }
+}

@@ -1,0 +1,78 @@
+//! Links over Unix sockets.
+
+use std::{io, sync::Arc};
+
+use tokio::{net::UnixStream, time::timeout};
+use tokio_util::task::TaskTracker;
+use tonic::Status;
+
+use super::{LATE, NAMELESS, Shared};
+use crate::{
+    address::{Incoming, Socket},
+    link::{Hello, TargetFrame, carrier::Failure, plain::Wire, transport::FAREWELL},
+};
+
+/// Serves targets that come.
+pub(super) async fn serve(mut incoming: Incoming, shared: Arc<Shared>) {
+    let links = TaskTracker::new();
+    while let Some(socket) = shared.stop.run_until_cancelled(incoming.accept()).await {
+        if let Socket::Unix(stream) = socket {
+            let shared = Arc::clone(&shared);
+            links.spawn(async move {
+                if let Err(failure) = take_in(stream, &shared).await {
+                    tracing::warn!(%failure, "a connection over a Unix socket makes no sense");
+                }
+            });
+        }
+    }
+    links.close();
+    links.wait().await;
+}
+
+/// The link with whoever has connected, from what is said first to its end.
+async fn take_in(stream: UnixStream, shared: &Arc<Shared>) -> Result<(), Failure> {
+    let introduction = introduce(stream, shared.options.max_frame);
+    let introduction = timeout(shared.options.dead_after, introduction);
+    let Some(introduced) = shared.stop.run_until_cancelled(introduction).await else {
+        return Ok(());
+    };
+    let introduced = introduced.map_err(|_| Failure::Lost(LATE.into()))?;
+    let Some((mut wire, hello)) = introduced? else {
+        return Ok(());
+    };
+    let admitted = match hello {
+        Some((version, hello)) => shared.admit(version, hello),
+        None => Err(Status::invalid_argument(NAMELESS)),
+    };
+    let (accepted, outgoing) = match admitted {
+        Ok(admitted) => admitted,
+        Err(status) => {
+            farewell(wire.refuse(status.message())).await;
+            return Ok(());
+        }
+    };
+    let revoked = Arc::clone(&accepted.revoked);
+    let mut frames = wire.carry(outgoing);
+    accepted.run(shared, &mut frames).await;
+    if let Some(reason) = revoked.get() {
+        farewell(frames.refuse(reason)).await;
+    }
+    Ok(())
+}
+
+/// What a target says of itself, if it is one; none: somebody only looked whether anyone listens.
+async fn introduce(
+    stream: UnixStream,
+    max_frame: usize,
+) -> Result<Option<(Wire, Option<(u32, Hello)>)>, Failure> {
+    let Some(mut wire) = Wire::accept(stream, max_frame).await? else {
+        return Ok(None);
+    };
+    let first: Option<TargetFrame> = wire.next().await?;
+    Ok(Some((wire, first.and_then(|frame| frame.hello))))
+}
+
+/// Lets the last words leave, if the peer still takes them.
+async fn farewell(words: impl Future<Output = io::Result<()>>) {
+    let _ = timeout(FAREWELL, words).await;
+}
