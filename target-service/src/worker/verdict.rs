@@ -169,19 +169,23 @@ impl Worker {
                 round,
             });
         }
-        // Before tokens do: drafts have nothing to do until they know, and whoever is told of a token
-        // may take this core to pass it on.
-        if self.endpoints.flush()
-            && let Some(inbox) = inbox
-        {
-            inbox.send();
-        }
+        self.send_outcomes(inbox);
         if self.feed.is_heard() {
             self.tell_rounds(&mut verdicts);
         }
         self.note_pace(&verdicts);
         for verdict in verdicts {
             self.follow_up(&verdict);
+        }
+    }
+
+    /// Before tokens leave: drafts have nothing to do until they know, and whoever is told of a token
+    /// may take this core to pass it on.
+    fn send_outcomes(&mut self, inbox: Option<&Mailbox<Message>>) {
+        if self.endpoints.flush()
+            && let Some(inbox) = inbox
+        {
+            inbox.send();
         }
     }
 
