@@ -214,8 +214,8 @@ impl Worker {
             let until = match self.turn(Some(inbox)) {
                 Turn::Stepped => {
                     if self.feeding.looked {
-                        // The links were, after the step, and will be after the next one.
-                        pause = Duration::MAX;
+                        inbox.send();
+                        pause = LINK_PAUSE;
                     }
                     continue;
                 }

@@ -97,7 +97,7 @@ impl Worker {
         {
             return Turn::Ended;
         }
-        self.conclude(decisions, inbox);
+        self.conclude(decisions);
         Turn::Stepped
     }
 

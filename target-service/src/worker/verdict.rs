@@ -9,7 +9,7 @@ use foretoken_engine::{
     batch::{SeqId, StepLogits},
     schedule::RequestId,
 };
-use foretoken_protocol::{generate::FinishReason, link::Mailbox};
+use foretoken_protocol::generate::FinishReason;
 use foretoken_speculation::{
     Proposals, TokenId,
     policy::target::{Input, Lookup, Verified},
@@ -25,7 +25,6 @@ use super::{
     stopgap::Step,
 };
 use crate::{
-    inbox::Message,
     metrics::Pass as Counted,
     request::{Decided, Passed, Request, Turnaround},
 };
@@ -99,7 +98,7 @@ impl Worker {
     }
 
     /// Draws the consequences of what was decided.
-    pub(super) fn conclude(&mut self, decisions: Vec<Decision>, inbox: Option<&Mailbox<Message>>) {
+    pub(super) fn conclude(&mut self, decisions: Vec<Decision>) {
         let mut verdicts = Vec::with_capacity(decisions.len());
         let suggestions = self.suggest();
         let trees = self.trees(suggestions.decoding);
@@ -169,23 +168,13 @@ impl Worker {
                 round,
             });
         }
-        self.send_outcomes(inbox);
+        self.endpoints.flush();
         if self.feed.is_heard() {
             self.tell_rounds(&mut verdicts);
         }
         self.note_pace(&verdicts);
         for verdict in verdicts {
             self.follow_up(&verdict);
-        }
-    }
-
-    /// Before tokens leave: drafts have nothing to do until they know, and whoever is told of a token
-    /// may take this core to pass it on.
-    fn send_outcomes(&mut self, inbox: Option<&Mailbox<Message>>) {
-        if self.endpoints.flush()
-            && let Some(inbox) = inbox
-        {
-            inbox.send();
         }
     }
 
