@@ -13,7 +13,7 @@ pub(super) trait Frames<F>: Send {
 }
 
 /// Why no more frames come.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
     /// The peer does not want this side, and says why.
     #[error("{0}")]

@@ -106,7 +106,8 @@ impl Wire {
         let first = bytes.split_to(PREFACE.len());
         if *first != PREFACE {
             return Err(Failure::Lost(format!(
-                "it began with \"{}\" and not as targets of this release do",
+                "it began with \"{}\" and not as targets of this release do: run the same release on \
+                 both",
                 first.escape_ascii()
             )));
         }
@@ -199,7 +200,8 @@ impl Inbound {
             REFUSAL => Piece::Refusal,
             _ => {
                 return Err(Failure::Lost(format!(
-                    "the peer sent something of kind {kind}, which links of this release have not"
+                    "the peer sent something of kind {kind}, which links of this release have not: \
+                     run the same release on both, or correct the address"
                 )));
             }
         };

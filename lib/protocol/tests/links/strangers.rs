@@ -56,11 +56,14 @@ fn with_endpoint(test: impl Fn(&Path, &Endpoint)) {
 
 #[test]
 fn whoever_is_no_target_is_sent_away_without_an_answer() {
+    // All that is wrong with it is how it begins.
+    let later = [b"foretoken link 2", introduction().as_slice()].concat();
     with_endpoint(|path, endpoint| {
         for said in [
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".as_slice(),
             b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
             b"foretoken link 2 and more",
+            &later,
         ] {
             assert_eq!(answer(path, said), b"", "{}", said.escape_ascii());
         }
