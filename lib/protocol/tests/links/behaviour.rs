@@ -18,7 +18,7 @@ use crate::{
     proxy::Proxy,
 };
 
-fn outcome(session: u64, round: u32) -> ToDraft {
+pub(crate) fn outcome(session: u64, round: u32) -> ToDraft {
     ToDraft::Outcome(Outcome {
         session: SessionId(session),
         epoch: Epoch(1),
@@ -30,7 +30,7 @@ fn outcome(session: u64, round: u32) -> ToDraft {
     })
 }
 
-fn open(session: u64, len: usize) -> ToDraft {
+pub(crate) fn open(session: u64, len: usize) -> ToDraft {
     ToDraft::Open(Open {
         session: SessionId(session),
         epoch: Epoch(1),
@@ -63,7 +63,7 @@ fn wait_link(endpoint: &Endpoint) -> LinkId {
     })
 }
 
-fn received(endpoint: &Endpoint, count: usize) -> Vec<ToDraft> {
+pub(crate) fn received(endpoint: &Endpoint, count: usize) -> Vec<ToDraft> {
     let mut all = Vec::new();
     while all.len() < count {
         wait(&endpoint.events, |event| match event {

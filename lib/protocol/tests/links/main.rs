@@ -5,5 +5,6 @@ mod carrier;
 mod conformance;
 mod engines;
 mod faults;
+mod large;
 mod proxy;
 mod strangers;
