@@ -19,8 +19,8 @@ pub(crate) struct EntryTokens {
     pushed: Counter,
     pub(crate) timely: Counter,
     pub(crate) late: Counter,
-    planned: Counter,
-    missing: Counter,
+    pub(crate) planned: Counter,
+    pub(crate) missing: Counter,
 }
 
 impl EntryTokens {
@@ -44,8 +44,12 @@ impl EntryTokens {
         self.pushed.inc_by(stats.pushed.into());
         self.timely.inc_by(stats.timely.into());
         self.late.inc_by(stats.late.into());
-        self.planned.inc_by(stats.planned.into());
-        self.missing.inc_by(stats.missing.into());
+    }
+
+    /// Counts what a verdict found of what there seemed to be time for.
+    pub(crate) fn judge(&self, planned: u32, missing: u32) {
+        self.planned.inc_by(planned.into());
+        self.missing.inc_by(missing.into());
     }
 }
 

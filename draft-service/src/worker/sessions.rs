@@ -132,11 +132,16 @@ impl<O: Outlet> Worker<O> {
         if planned && !session.outlook.whole {
             // What a verdict waited for was not there in time either: it would wait ever more often. What
             // was cut off of other continuations costs nothing.
-            let planned = f64::from(after.planned - before.planned);
-            let missing = f64::from(after.missing - before.missing);
-            let share = if waited_for { 1.0 } else { missing / planned };
+            let planned = after.planned - before.planned;
+            let missing = after.missing - before.missing;
+            self.metrics.entry_tokens.judge(planned, missing);
+            let share = if waited_for {
+                1.0
+            } else {
+                f64::from(missing) / f64::from(planned)
+            };
             // A verdict that nothing was planned for says nothing about the time.
-            if waited_for || planned > 0.0 {
+            if waited_for || planned > 0 {
                 let learned = self.learned.entry(link).or_default();
                 learned.timing.observe_build(share);
             }

@@ -256,18 +256,23 @@ enum Fate {
     Late,
     /// The endpoint gives it up itself.
     Dropped,
+    /// There seemed to be no time for it, and there was none.
+    Hopeless,
 }
 
 /// The part of verifications that is counted on after some with builds of such a fate, the verdict
-/// always being what is drafted for first.
-fn part_after(fate: Fate) -> f64 {
+/// always being what is drafted for first, and the tokens that were planned and that were missing.
+fn part_after(fate: Fate) -> (f64, [u64; 2]) {
     let mut rig = Rig::new(&DraftConfig::default(), language());
     let mut tokens = prompt(12);
     rig.tell(A, open_ahead(1, tokens.clone()));
+    let verified = &mut rig.worker.sessions[0].verification;
+    verified.begin(Instant::now(), 0);
     let mut window: Vec<TokenId> = Vec::new();
     for round in 0..20 {
         let learned = rig.worker.learned.entry(A).or_default();
-        learned.timing.expect(window.len(), 3000.0);
+        let seconds = if fate == Fate::Hopeless { 0.0 } else { 3000.0 };
+        learned.timing.expect(window.len(), seconds);
         while rig.worker.sessions[0].draft.build().is_none() {
             assert!(rig.worker.step(), "a prompt, then glue passes");
             rig.worker.prepare_branches();
@@ -290,14 +295,33 @@ fn part_after(fate: Fate) -> f64 {
         rig.tell(A, verifying(1, round, tokens.len(), &emitted, &window));
         tokens.extend(emitted);
     }
-    rig.worker.learned[&A].timing.part
+    let counted = &rig.worker.metrics.entry_tokens;
+    let counted = [counted.planned.get(), counted.missing.get()];
+    (rig.worker.learned[&A].timing.part, counted)
 }
 
 #[test]
 fn what_is_never_there_in_time_shortens_the_time_that_is_counted_on() {
-    let [done, late, dropped] = [Fate::Done, Fate::Late, Fate::Dropped].map(part_after);
+    let parts = [Fate::Done, Fate::Late, Fate::Dropped, Fate::Hopeless];
+    let [done, late, dropped, hopeless] = parts.map(|fate| part_after(fate).0);
     assert!(late < dropped - 0.1, "{late} of {dropped}");
     assert!(done > dropped, "{done} of {dropped}");
+    assert!(
+        (hopeless - dropped).abs() < 1e-12,
+        "{hopeless} of {dropped}"
+    );
+}
+
+#[test]
+fn only_what_there_seemed_to_be_time_for_is_counted_as_planned() {
+    let counted = |fate| part_after(fate).1;
+    let [planned, missing] = counted(Fate::Done);
+    assert!(planned > 0 && missing == 0, "{missing} of {planned}");
+    let [planned, missing] = counted(Fate::Late);
+    assert!(planned > 0 && missing == planned, "{missing} of {planned}");
+    for fate in [Fate::Dropped, Fate::Hopeless] {
+        assert_eq!(counted(fate), [0, 0]);
+    }
 }
 
 #[test]

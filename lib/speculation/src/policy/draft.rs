@@ -78,8 +78,7 @@ pub struct DraftStats {
     pub timely: u32,
     /// The same, not in time.
     pub late: u32,
-    /// Tokens of continuations for the outcomes that came about for which there was thought to be
-    /// time.
+    /// Tokens of continuations for the outcomes that came about that were granted.
     pub planned: u32,
     /// Of these, those that were not there in time.
     pub missing: u32,
