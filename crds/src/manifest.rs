@@ -99,7 +99,8 @@ impl Manifest {
         }
         let version = node.text("apiVersion").unwrap_or_default();
         let kind = node.text("kind").unwrap_or_default();
-        let is_ours = version.starts_with("foretoken.io/") || version.is_empty();
+        let is_whole = !version.is_empty() && !kind.is_empty();
+        let is_ours = version.starts_with("foretoken.io/") || !is_whole;
         if (version, kind) == ("v1", "Namespace")
             && let Some(name) = node.at("metadata.name").and_then(Node::as_text)
         {

@@ -358,6 +358,13 @@ fn documents_of_other_apis_are_left_out_with_a_word() {
 }
 
 #[test]
+fn a_document_that_does_not_say_what_it_is_is_refused() {
+    let found = problems("apiVersion: v1\nmetadata: {name: chat}\n");
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[1].starts_with("line 1: kind: is required: one of SpecDecodeDeployment"));
+}
+
+#[test]
 fn two_objects_of_one_name_are_refused() {
     let found = problems(&format!("{GOOD}---\n{GOOD}"));
     assert_eq!(found.len(), 2, "{found:?}");
