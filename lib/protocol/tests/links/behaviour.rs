@@ -13,9 +13,8 @@ use foretoken_speculation::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    carrier::{Endpoint, LONG, dial, eager, hello, over_sockets, serve, wait, wait_up, welcome},
-    proxy::Proxy,
+use crate::carrier::{
+    Endpoint, LONG, dial, eager, hello, over_sockets, serve, through_proxy, wait, wait_up, welcome,
 };
 
 pub(crate) fn outcome(session: u64, round: u32) -> ToDraft {
@@ -239,9 +238,7 @@ fn the_leases_of_a_lost_target_expire() {
 #[test]
 fn a_peer_killed_in_the_middle_of_a_message_leaves_no_half_of_it() {
     over_sockets(|address| {
-        let endpoint = serve(address, welcome(), eager());
-        let proxy = Proxy::start(endpoint.server.address());
-        let target = dial(&proxy.address, hello(), eager());
+        let (endpoint, proxy, target) = through_proxy(address, eager());
         for corrupts in [false, true] {
             wait_up(&target);
             target.link.send(vec![outcome(1, 0)]).expect("is up");
@@ -271,9 +268,7 @@ fn a_silent_peer_is_suspected_then_dropped() {
         ..eager()
     };
     over_sockets(|address| {
-        let endpoint = serve(address, welcome(), impatient);
-        let proxy = Proxy::start(endpoint.server.address());
-        let target = dial(&proxy.address, hello(), impatient);
+        let (endpoint, proxy, target) = through_proxy(address, impatient);
         wait_up(&target);
         proxy.orders.frozen.store(true, Ordering::SeqCst);
         let suspected = wait(&target.events, |event| match event {
@@ -302,9 +297,7 @@ fn a_peer_that_does_not_keep_up_costs_superseded_rounds_and_never_the_newest() {
         ..eager()
     };
     over_sockets(|address| {
-        let endpoint = serve(address, welcome(), small);
-        let proxy = Proxy::start(endpoint.server.address());
-        let target = dial(&proxy.address, hello(), small);
+        let (endpoint, proxy, target) = through_proxy(address, small);
         wait_up(&target);
         proxy.orders.frozen.store(true, Ordering::SeqCst);
         let mut last = 0;

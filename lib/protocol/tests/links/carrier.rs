@@ -15,6 +15,8 @@ use foretoken_protocol::{
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
+use crate::proxy::Proxy;
+
 /// Far longer than anything takes: what has not happened by then does not happen.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
 
@@ -92,6 +94,14 @@ pub(crate) fn serve(address: &Address, welcome: Welcome, options: LinkOptions) -
         events,
         transport,
     }
+}
+
+/// A link through a proxy, which is not yet up.
+pub(crate) fn through_proxy(address: &Address, options: LinkOptions) -> (Endpoint, Proxy, Target) {
+    let endpoint = serve(address, welcome(), options);
+    let proxy = Proxy::start(endpoint.server.address());
+    let target = dial(&proxy.address, hello(), options);
+    (endpoint, proxy, target)
 }
 
 /// Runs `test` with an address of each kind.

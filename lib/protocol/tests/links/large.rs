@@ -6,17 +6,14 @@ use foretoken_protocol::link::LinkOptions;
 
 use crate::{
     behaviour::{open, outcome, received},
-    carrier::{dial, eager, hello, over_sockets, serve, wait_up, welcome},
-    proxy::Proxy,
+    carrier::{eager, over_sockets, through_proxy, wait_up},
 };
 
 /// Sends the largest frame there may be while the peer does not read, and one more when it does.
 fn is_carried(beat: Duration) {
     let options = LinkOptions { beat, ..eager() };
     over_sockets(|address| {
-        let endpoint = serve(address, welcome(), options);
-        let proxy = Proxy::start(endpoint.server.address());
-        let target = dial(&proxy.address, hello(), options);
+        let (endpoint, proxy, target) = through_proxy(address, options);
         wait_up(&target);
         proxy.orders.frozen.store(true, Ordering::SeqCst);
         // Nearly 4 MB; a Unix socket holds 0.2.
