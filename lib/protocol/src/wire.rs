@@ -1,11 +1,14 @@
 //! The generated protobuf code, and the packed arrays in it.
 
+use std::error::Error;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use foretoken_speculation::{
     TokenId,
     sampling::{InvalidSampling, SamplingParams},
     tree::TreeError,
 };
+use tonic::Status;
 
 #[expect(
     clippy::pedantic,
@@ -30,15 +33,28 @@ pub(crate) mod proto {
     }
 }
 
-/// An error and its causes, which tonic and hyper keep to themselves otherwise.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+/// An error and its causes, which tonic and hyper keep to themselves otherwise. Some of them say no
+/// more than their own cause does.
+pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        text = format!("{text}: {error}");
+        let more = error.to_string();
+        if !text.ends_with(&more) {
+            text = format!("{text}: {more}");
+        }
         cause = error.source();
     }
     text
+}
+
+/// What ended a call: what was wrong with the connection, if that was it, or else what the peer said.
+pub(crate) fn end_of_call(status: &Status) -> String {
+    match status.source() {
+        Some(cause) => chain(cause),
+        None if status.message().is_empty() => status.code().description().to_owned(),
+        None => status.message().to_owned(),
+    }
 }
 
 /// A domain type and its form on the wire.

@@ -313,6 +313,18 @@ async fn a_killed_target_is_lost_at_once_and_found_again_when_it_is_back() {
 }
 
 #[tokio::test]
+async fn why_a_target_cannot_be_reached_is_said_once() {
+    let folder = TempDir::new().expect("a folder");
+    let nobody = Address::Unix(folder.path().join("target"));
+    let client = GenerateClient::new("target-0", nobody);
+    let error = client.info().await.expect_err("nobody is there");
+    assert_eq!(
+        error.to_string(),
+        "lost target target-0: transport error: No such file or directory (os error 2)"
+    );
+}
+
+#[tokio::test]
 async fn a_frozen_target_is_lost_too() {
     // Accepts connections and never says a word.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0")

@@ -10,7 +10,7 @@ use super::{
     GenerationStats, Round, TargetInfo, TargetLoad, TokenLogprobs,
 };
 use crate::wire::{
-    ValueError, Wire, chain, check_text, pack_tokens, pack_words,
+    ValueError, Wire, check_text, end_of_call, pack_tokens, pack_words,
     proto::generation::v1::{self as proto, finished, generate_event},
     unpack_pairs, unpack_tokens,
 };
@@ -363,7 +363,7 @@ impl GenerateError {
             // The target may be newer or older than this router: another may understand.
             _ => Self::Lost {
                 instance,
-                cause: chain(status),
+                cause: end_of_call(status),
             },
         }
     }

@@ -1,10 +1,8 @@
 //! What carries a link's frames: gRPC between hosts, a plain stream on one host.
 
-use std::error::Error;
-
 use tonic::{Code, Status, Streaming};
 
-use crate::wire::chain;
+use crate::wire::end_of_call;
 
 /// The frames that come in over a connection.
 pub(super) trait Frames<F>: Send {
@@ -29,9 +27,7 @@ impl From<&Status> for Failure {
             Code::FailedPrecondition | Code::PermissionDenied => {
                 Self::Refused(status.message().into())
             }
-            // What was wrong with the connection is among the causes.
-            _ if status.source().is_some() => Self::Lost(chain(status)),
-            _ => Self::Lost(status.message().into()),
+            _ => Self::Lost(end_of_call(status)),
         }
     }
 }
