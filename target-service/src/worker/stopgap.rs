@@ -14,7 +14,7 @@ use foretoken_speculation::{
     fallback::{Fallback, OnMiss},
     local::{Origin, Tenants},
     message::Delivery,
-    policy::{Policy, SsdOptions},
+    policy::{Policy, SsdOptions, target::Verified},
     saguaro::Saguaro,
     verify::Verification,
 };
@@ -77,22 +77,24 @@ impl Stopgap {
         self.pace.per_second()
     }
 
-    /// What is on offer after `emitted`, which follows the sequence of `request`.
+    /// What is on offer after the tokens that were `verified`, which follow the sequence of `request`.
     pub(super) fn offer(
         &mut self,
         request: &mut Request,
-        emitted: &[TokenId],
-        suggested: u32,
+        verified: &Verified<'_>,
         step: Step,
         endpoints: &mut Endpoints,
     ) -> Offer {
         let mut offer = Offer::default();
         let mut accepted = 0.0;
-        if self.stands_in(request, endpoints) {
+        // What an endpoint has drafted comes first; the proposer catches up when it is needed.
+        let drafted = request.session.drafted(verified);
+        let is_served = drafted.is_some_and(|drafted| drafted.tokens > 0);
+        if !is_served && self.stands_in(request, endpoints) {
             let tenant = self.tenants.of(request.salt);
             let most = request.policy.lookahead(u32::MAX);
             let said = request.session.tokens();
-            request.proposer.follow(said, emitted, most, tenant);
+            request.proposer.follow(said, verified.tokens, most, tenant);
             // A row more makes the step longer for all who are in it.
             let alone = endpoints.steps().seconds(step.rows);
             // What plain decoding would come to is never too much to ask.
@@ -110,7 +112,7 @@ impl Stopgap {
             let miss = Miss {
                 rows: step.rows,
                 sessions: step.sessions,
-                lookahead: options.lookahead.of(suggested),
+                lookahead: options.lookahead.of(verified.suggested),
                 caught_up: request.session.is_caught_up(),
                 local: offer.tokens.len() as u32,
                 local_accepted: accepted,

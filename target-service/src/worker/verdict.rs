@@ -124,20 +124,24 @@ impl Worker {
                 rows: rows - drafted as u32,
                 sessions,
             };
-            let offer = self
-                .stopgap
-                .offer(request, &emitted, suggested, step, &mut self.endpoints);
             let accepted = decided.accepted as u32;
             let verified = Verified {
                 tokens: &emitted,
                 accepted,
                 suggested,
+                lingered: self.feeding.lingered,
+                last: decided.ended.is_some(),
+                ..Verified::default()
+            };
+            let offer = self
+                .stopgap
+                .offer(request, &verified, step, &mut self.endpoints);
+            let verified = Verified {
                 local: &offer.tokens,
                 fallback: offer.fallback,
                 tree: self.endpoints.tree_budget(request, trees, suggested),
                 saguaro: offer.saguaro,
-                lingered: self.feeding.lingered,
-                last: decided.ended.is_some(),
+                ..verified
             };
             let effects = request.session.handle(now, Input::Verified(verified));
             let round = request.meter.verdict(&effects, self.now);
