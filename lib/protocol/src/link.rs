@@ -25,6 +25,7 @@ mod grants;
 mod mailbox;
 mod message;
 mod plain;
+mod polled;
 mod pump;
 mod queue;
 mod serve;

@@ -34,6 +34,13 @@ impl Departures {
         }
     }
 
+    /// Whether any stream waits; from now on none does. For somebody who polls all of them without
+    /// the runtime.
+    pub(super) fn take(&self) -> bool {
+        let waiting = std::mem::take(&mut *self.lock());
+        !waiting.is_empty()
+    }
+
     /// Somebody has stopped running the runtime.
     pub(super) fn end(&self) {
         self.running.fetch_sub(1, Ordering::AcqRel);

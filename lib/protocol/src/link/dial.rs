@@ -15,6 +15,7 @@ use super::{
     event::{Identity, mismatch},
     frame::{DraftFrame, TargetFrame, VERSION},
     plain::Wire,
+    polled::Visit,
     pump::{Backoff, Ended, Heard, pump},
     queue::Queue,
     transport::{Driver, WINDOW},
@@ -59,8 +60,9 @@ impl Link {
             queue: Arc::clone(&queue),
             stop: stop.clone(),
         };
-        let dialer = Dialer {
+        let mut dialer = Dialer {
             address,
+            visit: Visit::default(),
             tls,
             hello,
             options,
@@ -68,7 +70,23 @@ impl Link {
             queue,
             on_event,
         };
-        driver.spawn(&link.stop, dialer.run());
+        let polled = driver.polled();
+        match &link.address {
+            Address::Unix(_) => {
+                let run = move |visit| {
+                    dialer.visit = visit;
+                    dialer.run()
+                };
+                driver.spawn(&link.stop, polled.share(run));
+            }
+            Address::Tcp { .. } => {
+                let other = polled.other();
+                driver.spawn(&link.stop, async move {
+                    dialer.run().await;
+                    drop(other);
+                });
+            }
+        }
         link
     }
 
@@ -94,6 +112,7 @@ impl Drop for Link {
 /// Keeps the link up.
 struct Dialer {
     address: Address,
+    visit: Visit,
     tls: Option<Tls>,
     hello: Hello,
     options: LinkOptions,
@@ -156,7 +175,7 @@ impl Dialer {
                 self.keep(frames, up).await
             }
             Address::Unix(path) => {
-                let wire = Wire::dial(path, self.options.max_frame).await;
+                let wire = Wire::dial(path, self.options.max_frame, self.visit.clone()).await;
                 let wire = wire.map_err(|error| self.unreachable(&error))?;
                 let outgoing = self.queue.connect(self.hello.clone());
                 self.keep(wire.carry(outgoing), up).await

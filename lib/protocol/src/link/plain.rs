@@ -7,26 +7,27 @@
 //! kind (1 byte) | length (4 bytes, little-endian) | as many bytes
 //! ```
 //!
+//! With the preface the target offers memory. An endpoint that takes it in use says so with a piece
+//! of kind [`MEMORY`], its last over the socket; the target does likewise when it hears that. All
+//! further bytes go through memory (`bytes`). Who cannot offer memory, or open it, or is joined to
+//! its peer by something that passes bytes alone, never says so, and stays with the socket.
+//!
 //! Not here: what is in a frame (`frame`), which ones are sent when (`queue`, `pump`).
 
-use std::{
-    convert::Infallible,
-    future::pending,
-    io::{self, Write},
-    os::unix::net::UnixStream,
-    path::Path,
-};
+mod bytes;
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use std::{convert::Infallible, future::pending, io, path::Path, sync::Arc};
+
+use ::bytes::{Buf, BufMut, Bytes, BytesMut};
+use foretoken_pipe::Pipes;
 use futures::StreamExt;
-use tokio::{
-    io::AsyncReadExt,
-    net::{self, unix::pipe},
-};
+use tokio::{io::Interest, net::UnixStream};
 
+use self::bytes::{Sink, Source};
 use super::{
     carrier::{Failure, Frames},
     frame::Frame,
+    polled::Visit,
     queue::{Outgoing, OutgoingFrame},
 };
 
@@ -39,8 +40,8 @@ const FRAME: u8 = 0;
 /// The bytes are the reason, in UTF-8, for which the link ends here.
 const REFUSAL: u8 = 1;
 
-/// Bytes to make room for before a read. What a step of a few dozen sessions says fits.
-const READ: usize = 16 << 10;
+/// No bytes follow: whatever the peer sends after this comes through memory.
+const MEMORY: u8 = 2;
 
 /// A connection whose ends say one frame at a time, while they get to know each other.
 ///
@@ -57,7 +58,7 @@ pub(super) struct Wire {
 /// The direction to this side.
 #[derive(Debug)]
 struct Inbound {
-    socket: pipe::Receiver,
+    source: Source,
     /// What has come and was not taken yet.
     bytes: BytesMut,
     max_frame: usize,
@@ -66,7 +67,7 @@ struct Inbound {
 /// The direction to the peer.
 #[derive(Debug)]
 struct Outbound {
-    socket: UnixStream,
+    sink: Sink,
     /// What is to leave.
     bytes: BytesMut,
 }
@@ -75,6 +76,14 @@ struct Outbound {
 enum Piece {
     Frame(Bytes),
     Refusal(Bytes),
+    Memory,
+}
+
+/// What an end has said.
+enum Said<F> {
+    Frame(F),
+    /// That it says everything else through memory.
+    Memory,
 }
 
 /// A connection that sends by itself, whenever it is asked for what has come.
@@ -85,44 +94,81 @@ pub(super) struct Carried<O: OutgoingFrame> {
 
 impl Wire {
     /// Connects to the endpoint at `path`.
-    pub(super) async fn dial(path: &Path, max_frame: usize) -> io::Result<Self> {
-        let mut wire = Self::new(net::UnixStream::connect(path).await?, max_frame)?;
-        wire.outbound.bytes.put_slice(&PREFACE);
-        Ok(wire)
+    pub(super) async fn dial(path: &Path, max_frame: usize, visit: Visit) -> io::Result<Self> {
+        let stream = UnixStream::connect(path).await?;
+        match foretoken_pipe::offer() {
+            Ok((pipes, file)) => {
+                stream.writable().await?;
+                // Whoever does not take it is about to end the link, and may have said why: that is
+                // read.
+                let offer = || foretoken_pipe::send(&stream, &PREFACE, &file);
+                let _ = stream.try_io(Interest::WRITABLE, offer);
+                Self::new(stream, max_frame, visit, Some(pipes))
+            }
+            Err(error) => {
+                tracing::debug!(%error, "no memory can be shared with endpoints");
+                let mut wire = Self::new(stream, max_frame, visit, None)?;
+                wire.outbound.bytes.put_slice(&PREFACE);
+                Ok(wire)
+            }
+        }
     }
 
     /// Takes in whoever has connected, if it is a target; none: it went without a word.
     pub(super) async fn accept(
-        stream: net::UnixStream,
+        stream: UnixStream,
         max_frame: usize,
+        visit: Visit,
     ) -> Result<Option<Self>, Failure> {
-        let mut wire = Self::new(stream, max_frame).map_err(lost)?;
-        let Inbound { socket, bytes, .. } = &mut wire.inbound;
-        while bytes.len() < PREFACE.len() {
-            if socket.read_buf(bytes).await.map_err(lost)? == 0 {
-                return Ok(None);
+        let mut first = [0; PREFACE.len()];
+        let (mut length, mut file) = (0, None);
+        while length < first.len() {
+            let mut receive = || foretoken_pipe::receive(&stream, &mut first[length..]);
+            stream.readable().await.map_err(lost)?;
+            match stream.try_io(Interest::READABLE, &mut receive) {
+                Ok((0, _)) => return Ok(None),
+                Ok((more, with)) => {
+                    length += more;
+                    file = file.or(with);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(lost(error)),
             }
         }
-        let first = bytes.split_to(PREFACE.len());
-        if *first != PREFACE {
+        if first != PREFACE {
             return Err(Failure::Lost(format!(
                 "it began with \"{}\" and not as targets of this release do: run the same release on \
                  both",
                 first.escape_ascii()
             )));
         }
+        let opened = file.map(|file| foretoken_pipe::open(&file)).transpose();
+        let pipes = opened.unwrap_or_else(|error| {
+            tracing::debug!(%error, "the memory that a target offers is not taken");
+            None
+        });
+        let mut wire = Self::new(stream, max_frame, visit, pipes).map_err(lost)?;
+        wire.outbound.switch();
         Ok(Some(wire))
     }
 
-    fn new(stream: net::UnixStream, max_frame: usize) -> io::Result<Self> {
-        let socket = stream.into_std()?;
+    fn new(
+        stream: UnixStream,
+        max_frame: usize,
+        visit: Visit,
+        pipes: Option<Pipes>,
+    ) -> io::Result<Self> {
+        let socket = Arc::new(stream.into_std()?);
+        let (reader, writer) = pipes
+            .map(|Pipes { reader, writer }| (reader, writer))
+            .unzip();
         let inbound = Inbound {
-            socket: pipe::Receiver::from_owned_fd_unchecked(socket.try_clone()?.into())?,
+            source: Source::new(Arc::clone(&socket), visit, reader)?,
             bytes: BytesMut::new(),
             max_frame,
         };
         let outbound = Outbound {
-            socket,
+            sink: Sink::new(socket, writer),
             bytes: BytesMut::new(),
         };
         Ok(Self { inbound, outbound })
@@ -130,7 +176,13 @@ impl Wire {
 
     /// The next frame; none: the peer has ended the link.
     pub(super) async fn next<F: Frame>(&mut self) -> Result<Option<F>, Failure> {
-        self.inbound.next().await
+        loop {
+            match self.inbound.next().await? {
+                Some(Said::Frame(frame)) => return Ok(Some(frame)),
+                Some(Said::Memory) => self.outbound.switch(),
+                None => return Ok(None),
+            }
+        }
     }
 
     /// Sends what is under way, and then the reason for which the link ends.
@@ -158,28 +210,44 @@ impl<O: OutgoingFrame> Carried<O> {
 
 impl<I: Frame, O: Frame + OutgoingFrame> Frames<I> for Carried<O> {
     async fn next(&mut self) -> Result<Option<I>, Failure> {
-        let Wire { inbound, outbound } = &mut self.wire;
-        tokio::select! {
-            frame = inbound.next() => frame,
-            never = outbound.send_all(&mut self.outgoing) => match never {},
+        loop {
+            let Wire { inbound, outbound } = &mut self.wire;
+            let said = tokio::select! {
+                said = inbound.next() => said?,
+                never = outbound.send_all(&mut self.outgoing) => match never {},
+            };
+            match said {
+                Some(Said::Frame(frame)) => return Ok(Some(frame)),
+                Some(Said::Memory) => outbound.switch(),
+                None => return Ok(None),
+            }
         }
     }
 }
 
 impl Inbound {
     /// Loses nothing if it is given up.
-    async fn next<F: Frame>(&mut self) -> Result<Option<F>, Failure> {
+    async fn next<F: Frame>(&mut self) -> Result<Option<Said<F>>, Failure> {
         loop {
             match self.take()? {
-                Some(Piece::Frame(bytes)) => return F::read(bytes).map(Some).map_err(lost),
+                Some(Piece::Frame(bytes)) => {
+                    return F::read(bytes).map(Said::Frame).map(Some).map_err(lost);
+                }
                 Some(Piece::Refusal(reason)) => {
                     let reason = String::from_utf8_lossy(&reason).into_owned();
                     return Err(Failure::Refused(reason));
                 }
+                Some(Piece::Memory) => {
+                    if !self.bytes.is_empty() || !self.source.switch() {
+                        return Err(Failure::Lost(
+                            "the peer speaks of memory that it does not share".into(),
+                        ));
+                    }
+                    return Ok(Some(Said::Memory));
+                }
                 None => {}
             }
-            self.bytes.reserve(READ);
-            if self.socket.read_buf(&mut self.bytes).await.map_err(lost)? == 0 {
+            if self.source.read(&mut self.bytes).await.map_err(lost)? == 0 {
                 if self.bytes.is_empty() {
                     return Ok(None);
                 }
@@ -198,6 +266,7 @@ impl Inbound {
         let piece = match kind {
             FRAME => Piece::Frame,
             REFUSAL => Piece::Refusal,
+            MEMORY => |_| Piece::Memory,
             _ => {
                 return Err(Failure::Lost(format!(
                     "the peer sent something of kind {kind}, which links of this release have not: \
@@ -237,25 +306,17 @@ impl Outbound {
         pending().await
     }
 
-    /// Sends what is to leave; what has left is not sent again if it is given up.
+    /// Sends what is to leave.
     async fn flush(&mut self) -> io::Result<()> {
-        while !self.bytes.is_empty() {
-            match self.socket.write(&self.bytes) {
-                Ok(written) => self.bytes.advance(written),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.room().await?,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
+        self.sink.send(&mut self.bytes).await
     }
 
-    /// Waits until the peer has taken something.
-    async fn room(&self) -> io::Result<()> {
-        let socket = self.socket.try_clone()?.into();
-        pipe::Sender::from_owned_fd_unchecked(socket)?
-            .writable()
-            .await
+    /// Sends what comes after this through memory, if that can be and is not done yet.
+    fn switch(&mut self) {
+        if self.sink.can_switch() {
+            self.put(MEMORY, |_| ());
+            self.sink.switch_after(self.bytes.len());
+        }
     }
 
     fn put(&mut self, kind: u8, write: impl FnOnce(&mut BytesMut)) {

@@ -23,6 +23,7 @@ use super::{
     departures::Departures,
     event::{Identity, mismatch},
     frame::{DraftFrame, TargetFrame, VERSION},
+    polled::Polled,
     pump::{Ended, Heard, pump},
     queue::{Outgoing, Queue},
     transport::Driver,
@@ -62,6 +63,7 @@ struct Shared {
     stop: CancellationToken,
     links: Mutex<Links>,
     departures: Arc<Departures>,
+    polled: Arc<Polled>,
     on_event: Mutex<OnEvent>,
 }
 
@@ -102,6 +104,7 @@ impl LinkServer {
             stop: stop.clone(),
             links: Mutex::default(),
             departures: driver.departures(),
+            polled: driver.polled(),
             on_event: Mutex::new(on_event),
         });
         match &address {

@@ -25,7 +25,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     Hello, Link, LinkEvent, LinkOptions, LinkServer, Mailbox, Postbox, ServerEvent, Terms,
-    departures::Departures,
+    departures::Departures, polled::Polled,
 };
 use crate::{Address, Listener, tls::Tls};
 
@@ -38,6 +38,10 @@ pub(super) const FAREWELL: Duration = Duration::from_millis(200);
 
 /// How long engines may compute before the transport's thread looks after the links.
 const PATIENCE: Duration = Duration::from_millis(10);
+
+/// How often an engine that only polls links runs their runtime, for what else they wait for: time,
+/// new connections.
+const RUN_EVERY: Duration = Duration::from_millis(10);
 
 /// How a transport behaves.
 #[derive(Clone, Debug, Default)]
@@ -74,9 +78,12 @@ pub(super) struct Driver {
     mailboxes: AtomicUsize,
     /// When an engine last drove, in microseconds after `begun`.
     driven: AtomicU64,
+    /// When one last ran the runtime to that end.
+    ran: AtomicU64,
     /// The first mailbox was made, or the transport stops.
     relieved: Notify,
     departures: Arc<Departures>,
+    polled: Arc<Polled>,
 }
 
 impl Transport {
@@ -91,8 +98,10 @@ impl Transport {
             begun: Instant::now(),
             mailboxes: AtomicUsize::new(0),
             driven: AtomicU64::new(0),
+            ran: AtomicU64::new(0),
             relieved: Notify::new(),
             departures: Arc::default(),
+            polled: Arc::default(),
         });
         let own = Arc::clone(&driver);
         let thread = thread::Builder::new()
@@ -226,12 +235,46 @@ impl Driver {
         Arc::clone(&self.departures)
     }
 
+    /// Which links engines can poll.
+    pub(super) fn polled(&self) -> Arc<Polled> {
+        Arc::clone(&self.polled)
+    }
+
     /// Runs `future` for an engine, and the links while it waits.
     pub(super) fn drive<F: Future>(&self, future: F) -> F::Output {
         let output = self.run(future);
-        let now = self.begun.elapsed().as_micros() as u64;
+        let now = self.now();
         self.driven.store(now, Ordering::Release);
+        self.ran.store(now, Ordering::Release);
         output
+    }
+
+    /// Sends what waits and takes in what has arrived, for an engine that goes on at once.
+    pub(super) fn look(&self) {
+        self.visit(true);
+    }
+
+    /// Sends what waits, for an engine that is about to compute.
+    pub(super) fn send(&self) {
+        self.visit(false);
+    }
+
+    fn visit(&self, reads: bool) {
+        let now = self.now();
+        let since_run = now.saturating_sub(self.ran.load(Ordering::Acquire));
+        if since_run < RUN_EVERY.as_micros() as u64 {
+            let _runtime = self.handle().enter();
+            if self.polled.visit(reads, &self.departures) {
+                self.driven.store(now, Ordering::Release);
+                return;
+            }
+        }
+        self.drive(turn());
+    }
+
+    /// Microseconds since the transport began.
+    fn now(&self) -> u64 {
+        self.begun.elapsed().as_micros() as u64
     }
 
     /// Runs `future`, and the links while it waits.
@@ -239,6 +282,7 @@ impl Driver {
         self.departures.begin();
         let output = self.runtime().block_on(async {
             self.departures.depart();
+            self.polled.wake();
             future.await
         });
         self.departures.end();

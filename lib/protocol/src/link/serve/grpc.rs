@@ -92,7 +92,11 @@ impl Speculation for Acceptor {
             farewell: Some(Arc::clone(&accepted.revoked)),
         };
         let shared = Arc::clone(shared);
-        tokio::spawn(async move { accepted.run(&shared, &mut frames).await });
+        let other = shared.polled.other();
+        tokio::spawn(async move {
+            accepted.run(&shared, &mut frames).await;
+            drop(other);
+        });
         Ok(Response::new(replies))
     }
 }

@@ -9,7 +9,7 @@ use tonic::Status;
 use super::{LATE, NAMELESS, Shared};
 use crate::{
     address::{Incoming, Socket},
-    link::{Hello, TargetFrame, carrier::Failure, plain::Wire, transport::FAREWELL},
+    link::{Hello, TargetFrame, carrier::Failure, plain::Wire, polled::Visit, transport::FAREWELL},
 };
 
 /// Serves targets that come.
@@ -17,21 +17,24 @@ pub(super) async fn serve(mut incoming: Incoming, shared: Arc<Shared>) {
     let links = TaskTracker::new();
     while let Some(socket) = shared.stop.run_until_cancelled(incoming.accept()).await {
         if let Socket::Unix(stream) = socket {
+            let polled = Arc::clone(&shared.polled);
             let shared = Arc::clone(&shared);
-            links.spawn(async move {
-                if let Err(failure) = take_in(stream, &shared).await {
-                    tracing::warn!(%failure, "a connection over a Unix socket makes no sense");
-                }
-            });
+            links.spawn(polled.share(|visit| welcome(stream, visit, shared)));
         }
     }
     links.close();
     links.wait().await;
 }
 
+async fn welcome(stream: UnixStream, visit: Visit, shared: Arc<Shared>) {
+    if let Err(failure) = take_in(stream, visit, &shared).await {
+        tracing::warn!(%failure, "a connection over a Unix socket makes no sense");
+    }
+}
+
 /// The link with whoever has connected, from what is said first to its end.
-async fn take_in(stream: UnixStream, shared: &Arc<Shared>) -> Result<(), Failure> {
-    let introduction = introduce(stream, shared.options.max_frame);
+async fn take_in(stream: UnixStream, visit: Visit, shared: &Shared) -> Result<(), Failure> {
+    let introduction = introduce(stream, visit, shared.options.max_frame);
     let introduction = timeout(shared.options.dead_after, introduction);
     let Some(introduced) = shared.stop.run_until_cancelled(introduction).await else {
         return Ok(());
@@ -63,16 +66,17 @@ async fn take_in(stream: UnixStream, shared: &Arc<Shared>) -> Result<(), Failure
 /// What a target says of itself, if it is one; none: somebody only looked whether anyone listens.
 async fn introduce(
     stream: UnixStream,
+    visit: Visit,
     max_frame: usize,
 ) -> Result<Option<(Wire, Option<(u32, Hello)>)>, Failure> {
-    let Some(mut wire) = Wire::accept(stream, max_frame).await? else {
+    let Some(mut wire) = Wire::accept(stream, max_frame, visit).await? else {
         return Ok(None);
     };
     let first: Option<TargetFrame> = wire.next().await?;
     Ok(Some((wire, first.and_then(|frame| frame.hello))))
 }
 
-/// Lets the last words leave, if the peer still takes them.
+/// Lets the last words visit, if the peer still takes them.
 async fn farewell(words: impl Future<Output = io::Result<()>>) {
     let _ = timeout(FAREWELL, words).await;
 }

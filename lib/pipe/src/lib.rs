@@ -1,0 +1,28 @@
+//! A pipe each way through memory that two processes share.
+//!
+//! To pass bytes this way costs a copy at either end and no system call; only an end that sleeps has
+//! to be woken, by other means. One process [offers](offer) a file of memory and [sends](send) it
+//! over a Unix socket, the other [receives](receive) and [opens](open) it.
+//!
+//! ```text
+//! Writer::write ─> ring ─> Reader::read          Writer::must_wake <─ Reader::may_sleep
+//! ```
+//!
+//! The peer is not trusted: whatever it writes, and wherever it says to be, reads and writes stay
+//! within the ring, and the file cannot shrink under them. What it can do is to send rubbish.
+
+mod passing;
+mod ring;
+
+pub use ring::{Broken, CAPACITY, Peek, Reader, Writer};
+
+pub use passing::{offer, open, receive, send};
+
+/// One process's ends of a pair of pipes.
+#[derive(Debug)]
+pub struct Pipes {
+    /// What the other process sends.
+    pub reader: Reader,
+    /// What this one sends.
+    pub writer: Writer,
+}
