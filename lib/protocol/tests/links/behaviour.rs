@@ -41,7 +41,7 @@ pub(crate) fn open(session: u64, len: usize) -> ToDraft {
     })
 }
 
-fn window(session: u64, round: u32) -> ToTarget {
+pub(crate) fn window(session: u64, round: u32) -> ToTarget {
     ToTarget::Window(Window {
         session: SessionId(session),
         epoch: Epoch(1),
@@ -52,7 +52,7 @@ fn window(session: u64, round: u32) -> ToTarget {
     })
 }
 
-fn wait_link(endpoint: &Endpoint) -> LinkId {
+pub(crate) fn wait_link(endpoint: &Endpoint) -> LinkId {
     wait(&endpoint.events, |event| match event {
         ServerEvent::Up { link, hello: peer } => {
             assert_eq!(peer, hello());

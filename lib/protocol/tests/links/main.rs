@@ -6,5 +6,7 @@ mod conformance;
 mod engines;
 mod faults;
 mod large;
+mod memory;
 mod proxy;
 mod strangers;
+mod visits;

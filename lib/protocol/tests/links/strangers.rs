@@ -16,22 +16,26 @@ use tempfile::TempDir;
 use crate::carrier::{Endpoint, dial, eager, hello, serve, wait, wait_up, welcome};
 
 /// As targets begin.
-const PREFACE: &[u8] = b"foretoken link 1";
+pub(crate) const PREFACE: &[u8] = b"foretoken link 1";
+/// Kinds of what follows.
+pub(crate) const FRAME: u8 = 0;
+const REFUSAL: u8 = 1;
+pub(crate) const MEMORY: u8 = 2;
 
 /// What is sent with `kind` and says that it has `length` bytes.
-fn header(kind: u8, length: usize) -> Vec<u8> {
+pub(crate) fn header(kind: u8, length: usize) -> Vec<u8> {
     let length = (length as u32).to_le_bytes();
     [&[kind], length.as_slice()].concat()
 }
 
-fn introduction() -> Vec<u8> {
+pub(crate) fn introduction() -> Vec<u8> {
     let frame = TargetFrame {
         hello: Some((VERSION, hello())),
         ..TargetFrame::default()
     };
     let mut bytes = Vec::new();
     encode_target_frame(&frame, &mut bytes);
-    [header(0, bytes.len()), bytes].concat()
+    [header(FRAME, bytes.len()), bytes].concat()
 }
 
 /// What the endpoint at `path` answers to `said`, up to the end of the connection.
@@ -44,7 +48,7 @@ fn answer(path: &Path, said: &[u8]) -> Vec<u8> {
     answer
 }
 
-fn with_endpoint(test: impl Fn(&Path, &Endpoint)) {
+pub(crate) fn with_endpoint(test: impl Fn(&Path, &Endpoint)) {
     let folder = TempDir::new().expect("a folder");
     let path = folder.path().join("link");
     let endpoint = serve(&Address::Unix(path.clone()), welcome(), eager());
@@ -76,9 +80,9 @@ fn whoever_is_no_target_is_sent_away_without_an_answer() {
 #[test]
 fn a_target_that_begins_with_anything_but_an_introduction_is_told_so() {
     with_endpoint(|path, endpoint| {
-        let said = [PREFACE, &header(0, 0)].concat();
+        let said = [PREFACE, &header(FRAME, 0)].concat();
         let reason = b"the target did not introduce itself";
-        let refusal = [header(1, reason.len()), reason.to_vec()].concat();
+        let refusal = [header(REFUSAL, reason.len()), reason.to_vec()].concat();
         assert_eq!(answer(path, &said), refusal);
         assert!(endpoint.events.try_recv().is_err());
     });
@@ -88,9 +92,12 @@ fn a_target_that_begins_with_anything_but_an_introduction_is_told_so() {
 fn what_no_frame_can_be_ends_the_link_and_is_never_waited_for() {
     let limit = eager().max_frame;
     for (harm, word) in [
-        (header(0, limit + 1), "bytes, 4194304 are allowed"),
+        (header(FRAME, limit + 1), "bytes, 4194304 are allowed"),
         (header(9, 0), "kind 9"),
-        ([header(0, 2), vec![0, 0]].concat(), "malformed at byte 0"),
+        (
+            [header(FRAME, 2), vec![0, 0]].concat(),
+            "malformed at byte 0",
+        ),
     ] {
         with_endpoint(|path, endpoint| {
             let said = [PREFACE, &introduction(), &harm].concat();
@@ -108,7 +115,7 @@ fn what_no_frame_can_be_ends_the_link_and_is_never_waited_for() {
 fn a_target_that_goes_in_the_middle_of_a_frame_is_gone() {
     with_endpoint(|path, endpoint| {
         let mut stream = UnixStream::connect(path).expect("it listens");
-        let said = [PREFACE, &introduction(), &header(0, 100), &[0; 50]].concat();
+        let said = [PREFACE, &introduction(), &header(FRAME, 100), &[0; 50]].concat();
         stream.write_all(&said).expect("it listens");
         wait(&endpoint.events, |event| {
             matches!(event, ServerEvent::Up { .. }).then_some(())

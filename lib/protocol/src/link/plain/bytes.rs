@@ -135,12 +135,20 @@ impl Source {
             }
             let mut calls = [0; 64];
             let mut filled = ReadBuf::new(&mut calls);
-            ready!(Pin::new(&mut self.watched).poll_read(cx, &mut filled))?;
+            let called = ready!(Pin::new(&mut self.watched).poll_read(cx, &mut filled));
             turn.made_progress();
-            if filled.filled().is_empty() {
-                // What it had written before it went is still there.
-                return Poll::Ready(memory.read(&mut self.buffer).map_err(io::Error::other));
+            if called.is_ok() && !filled.filled().is_empty() {
+                continue;
             }
+            // The peer has gone. What it had written before is still there. If it was not awake for
+            // a call, the kernel says that it broke the connection, which is no news.
+            let rest = memory.read(&mut self.buffer).map_err(io::Error::other)?;
+            return Poll::Ready(match called {
+                Err(error) if rest == 0 && error.kind() != io::ErrorKind::ConnectionReset => {
+                    Err(error)
+                }
+                _ => Ok(rest),
+            });
         }
     }
 }
