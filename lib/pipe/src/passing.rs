@@ -10,7 +10,10 @@ use std::{
 use memmap2::MmapRaw;
 use rustix::{
     cmsg_space,
-    fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create},
+    fs::{
+        FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat,
+        memfd_create,
+    },
     net::{
         RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
         SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -28,7 +31,8 @@ const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 /// Memory for a pair of pipes: this process's ends, and the file that the other one opens.
 pub fn offer() -> io::Result<(Pipes, OwnedFd)> {
     let file = memfd_create("foretoken", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    ftruncate(&file, SIZE as u64)?;
+    // Not only as long: what there is no memory for is found out here, and not by a signal.
+    fallocate(&file, FallocateFlags::empty(), 0, SIZE as u64)?;
     fcntl_add_seals(&file, FIXED | SealFlags::SEAL)?;
     let map = Arc::new(MmapRaw::map_raw(&file)?);
     let pipes = Pipes {
@@ -41,7 +45,8 @@ pub fn offer() -> io::Result<(Pipes, OwnedFd)> {
 /// The other ends of pipes that a peer has offered. An error if the file is none of [`offer`], of the
 /// same release.
 pub fn open(file: &OwnedFd) -> io::Result<Pipes> {
-    if fstat(file)?.st_size != SIZE as i64 || !fcntl_get_seals(file)?.contains(FIXED) {
+    // Seals first: only files of memory have any, and the size of one that is sealed stays.
+    if !fcntl_get_seals(file)?.contains(FIXED) || fstat(file)?.st_size != SIZE as i64 {
         return Err(io::Error::other("the file holds no pipes of this release"));
     }
     let map = Arc::new(MmapRaw::map_raw(file)?);

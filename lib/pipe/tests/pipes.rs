@@ -13,6 +13,7 @@ use std::{
 };
 
 use foretoken_pipe::{Broken, CAPACITY, Pipes, offer, open, receive, send};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
 /// Far longer than anything takes.
 const LONG: Duration = Duration::from_secs(30);
@@ -52,6 +53,8 @@ fn bytes_come_in_order_and_whoever_sleeps_is_woken() {
     let writer = thread::spawn(move || {
         let mut size = sizes(1);
         let mut sent = 0;
+        // So that the reader sleeps at least once.
+        thread::sleep(Duration::from_millis(20));
         while sent < TOTAL {
             // From single bytes to more than fits; at times the reader has time to fall asleep.
             let most = [1, 300, 2 * CAPACITY][size(3) - 1];
@@ -145,7 +148,18 @@ fn a_file_that_could_shrink_or_is_another_is_not_opened() {
     let (_, file) = offer().expect("memory");
     let size = File::from(file).metadata().expect("its size").len();
     plain.set_len(size).expect("as long");
-    open(&plain.into()).expect_err("it could shrink");
+    open(&plain.into()).expect_err("it has no seals");
+    let made = |size, seals| {
+        let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC;
+        let file = memfd_create("other", flags).expect("memory");
+        ftruncate(&file, size).expect("as long");
+        fcntl_add_seals(&file, seals).expect("seals");
+        open(&file)
+    };
+    let fixed = SealFlags::SHRINK | SealFlags::GROW;
+    made(size, SealFlags::GROW).expect_err("it could shrink");
+    made(size - 1, fixed).expect_err("it is too short");
+    made(size, fixed).expect("it is as one that was offered");
     let (_, file) = offer().expect("memory");
     let file = File::from(file);
     file.set_len(0).expect_err("a file of memory cannot shrink");

@@ -87,10 +87,7 @@ impl Stopgap {
     ) -> Offer {
         let mut offer = Offer::default();
         let mut accepted = 0.0;
-        // What an endpoint has drafted comes first; the proposer catches up when it is needed.
-        let drafted = request.session.drafted(verified);
-        let is_served = drafted.is_some_and(|drafted| drafted.tokens > 0);
-        if !is_served && self.stands_in(request, endpoints) {
+        if !is_served(request, verified) && self.stands_in(request, endpoints) {
             let tenant = self.tenants.of(request.salt);
             let most = request.policy.lookahead(u32::MAX);
             let said = request.session.tokens();
@@ -141,4 +138,12 @@ impl Stopgap {
         let rests = request.link.is_none() && endpoints.serves(request).is_some();
         self.on_loss == OnLossName::Local && !rests
     }
+}
+
+/// Whether what follows is there already, so that nothing else is needed; the proposer catches up when
+/// it is. How drawn tokens are lowered depends on what there is besides.
+fn is_served(request: &Request, verified: &Verified<'_>) -> bool {
+    let drafted = request.session.drafted(verified);
+    request.session.verification() == Verification::Coupled
+        && drafted.is_some_and(|drafted| drafted.tokens > 0)
 }

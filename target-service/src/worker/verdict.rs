@@ -133,9 +133,8 @@ impl Worker {
                 last: decided.ended.is_some(),
                 ..Verified::default()
             };
-            let offer = self
-                .stopgap
-                .offer(request, &verified, step, &mut self.endpoints);
+            let (stopgap, endpoints) = (&mut self.stopgap, &mut self.endpoints);
+            let offer = stopgap.offer(request, &verified, step, endpoints);
             let verified = Verified {
                 local: &offer.tokens,
                 fallback: offer.fallback,

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::Waker,
 };
@@ -18,6 +18,9 @@ pub(super) struct Departures {
     /// Threads that run the runtime at this moment.
     running: AtomicUsize,
     waiting: Mutex<Vec<Waker>>,
+    /// Whether the runtime was run since the last [`Self::take`]: what was woken at the end of that
+    /// may not have been polled.
+    ran: AtomicBool,
 }
 
 impl Departures {
@@ -34,15 +37,16 @@ impl Departures {
         }
     }
 
-    /// Whether any stream waits; from now on none does. For somebody who polls all of them without
+    /// Whether any stream may wait; from now on none does. For somebody who polls all of them without
     /// the runtime.
     pub(super) fn take(&self) -> bool {
         let waiting = std::mem::take(&mut *self.lock());
-        !waiting.is_empty()
+        self.ran.swap(false, Ordering::AcqRel) || !waiting.is_empty()
     }
 
     /// Somebody has stopped running the runtime.
     pub(super) fn end(&self) {
+        self.ran.store(true, Ordering::Release);
         self.running.fetch_sub(1, Ordering::AcqRel);
     }
 

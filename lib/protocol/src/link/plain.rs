@@ -16,10 +16,10 @@
 
 mod bytes;
 
-use std::{convert::Infallible, future::pending, io, path::Path, sync::Arc};
+use std::{future::pending, io, path::Path, sync::Arc};
 
 use ::bytes::{Buf, BufMut, Bytes, BytesMut};
-use foretoken_pipe::Pipes;
+use foretoken_pipe::{Broken, Pipes};
 use futures::StreamExt;
 use tokio::{io::Interest, net::UnixStream};
 
@@ -96,21 +96,25 @@ impl Wire {
     /// Connects to the endpoint at `path`.
     pub(super) async fn dial(path: &Path, max_frame: usize, visit: Visit) -> io::Result<Self> {
         let stream = UnixStream::connect(path).await?;
-        match foretoken_pipe::offer() {
-            Ok((pipes, file)) => {
-                stream.writable().await?;
-                // Whoever does not take it is about to end the link, and may have said why: that is
-                // read.
-                let offer = || foretoken_pipe::send(&stream, &PREFACE, &file);
-                let _ = stream.try_io(Interest::WRITABLE, offer);
-                Self::new(stream, max_frame, visit, Some(pipes))
-            }
+        match Self::offer(&stream).await {
+            Ok(pipes) => Self::new(stream, max_frame, visit, Some(pipes)),
             Err(error) => {
-                tracing::debug!(%error, "no memory can be shared with endpoints");
+                tracing::debug!(%error, "no memory is shared with an endpoint");
                 let mut wire = Self::new(stream, max_frame, visit, None)?;
                 wire.outbound.bytes.put_slice(&PREFACE);
                 Ok(wire)
             }
+        }
+    }
+
+    /// Begins with an offer of memory.
+    async fn offer(stream: &UnixStream) -> io::Result<Pipes> {
+        let (pipes, file) = foretoken_pipe::offer()?;
+        stream.writable().await?;
+        let send = || foretoken_pipe::send(stream, &PREFACE, &file);
+        match stream.try_io(Interest::WRITABLE, send)? {
+            sent if sent == PREFACE.len() => Ok(pipes),
+            _ => Err(io::ErrorKind::WriteZero.into()),
         }
     }
 
@@ -163,7 +167,7 @@ impl Wire {
             .map(|Pipes { reader, writer }| (reader, writer))
             .unzip();
         let inbound = Inbound {
-            source: Source::new(Arc::clone(&socket), visit, reader)?,
+            source: Source::new(&socket, visit, reader)?,
             bytes: BytesMut::new(),
             max_frame,
         };
@@ -194,6 +198,7 @@ impl Wire {
 
     /// From now on `outgoing` is sent.
     pub(super) fn carry<O: OutgoingFrame>(self, outgoing: Outgoing<O>) -> Carried<O> {
+        self.inbound.source.begin();
         Carried {
             wire: self,
             outgoing,
@@ -214,7 +219,7 @@ impl<I: Frame, O: Frame + OutgoingFrame> Frames<I> for Carried<O> {
             let Wire { inbound, outbound } = &mut self.wire;
             let said = tokio::select! {
                 said = inbound.next() => said?,
-                never = outbound.send_all(&mut self.outgoing) => match never {},
+                failure = outbound.send_all(&mut self.outgoing) => return Err(failure),
             };
             match said {
                 Some(Said::Frame(frame)) => return Ok(Some(frame)),
@@ -291,18 +296,21 @@ impl Inbound {
 
 impl Outbound {
     /// Sends until there is nobody to send to, or no more to send; waits forever then. Loses nothing
-    /// if it is given up.
-    async fn send_all<O: Frame + OutgoingFrame>(
-        &mut self,
-        outgoing: &mut Outgoing<O>,
-    ) -> Infallible {
-        while self.flush().await.is_ok() {
+    /// if it is given up. Fails if the peer breaks the rules of memory.
+    async fn send_all<O: Frame + OutgoingFrame>(&mut self, outgoing: &mut Outgoing<O>) -> Failure {
+        loop {
+            match self.flush().await {
+                Err(error) if is_broken(&error) => return lost(error),
+                // Whoever takes nothing more is about to end the link, and may have said why: that is
+                // read.
+                Err(_) => break,
+                Ok(()) => {}
+            }
             let Some(frame) = outgoing.next().await else {
                 break;
             };
             self.put(FRAME, |bytes| frame.write(bytes));
         }
-        // Whoever takes nothing more is about to end the link, and may have said why: that is read.
         pending().await
     }
 
@@ -328,6 +336,12 @@ impl Outbound {
         let length = (self.bytes.len() - from) as u32;
         self.bytes[start + 1..from].copy_from_slice(&length.to_le_bytes());
     }
+}
+
+/// Whether the peer has broken the rules of memory.
+fn is_broken(error: &io::Error) -> bool {
+    let inner = error.get_ref();
+    inner.is_some_and(<dyn std::error::Error + Send + Sync>::is::<Broken>)
 }
 
 fn lost(error: impl std::fmt::Display) -> Failure {

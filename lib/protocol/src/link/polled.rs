@@ -3,18 +3,19 @@
 //! To run the runtime for one message costs more than the message does: the runtime is entered and
 //! left, and the kernel is asked twice which sockets are ready. An engine that is at work only
 //! wants to know whether anything has come. So it polls the tasks of links itself, as the runtime
-//! would, and each may look for more once without having been told that there is any. The runtime
+//! would. The runtime
 //! runs them too: whenever an engine waits, and every few milliseconds for whatever else tasks
 //! wait for.
 //!
-//! Links over gRPC cannot be polled so, since most of their work is done by tasks of their own.
+//! This is for links whose bytes come through memory, where a look costs next to nothing. Others
+//! need the runtime for every message: those over gRPC, and those that stay with their socket.
 
 use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError,
+        Arc, Mutex, MutexGuard, PoisonError, TryLockError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Waker},
@@ -40,8 +41,19 @@ pub(super) struct Visit(Arc<Errand>);
 struct Errand {
     is_one: AtomicBool,
     may_read: AtomicBool,
-    /// Where whatever comes can be seen, if that is so.
-    arrivals: OnceLock<Peek>,
+    way: Mutex<Way>,
+}
+
+/// How what comes over a link can be found.
+#[derive(Clone, Debug, Default)]
+enum Way {
+    /// It is none yet, and nobody is in a hurry.
+    #[default]
+    None,
+    /// By the runtime.
+    Socket,
+    /// In memory.
+    Memory(Peek),
 }
 
 /// A link that needs the runtime for every message, as long as this exists.
@@ -73,22 +85,30 @@ impl Visit {
         self.0.is_one.load(Ordering::Relaxed)
     }
 
-    /// Whether what has come may be taken in although nobody has said that there is anything. That
-    /// is allowed once a visit: a peer that always has more to say cannot keep an engine from its
-    /// work.
+    /// Whether what has come may be taken in. That is allowed once a visit: a peer that always has
+    /// more to say cannot keep an engine from its work.
     pub(super) fn take_read(&self) -> bool {
         self.0.may_read.swap(false, Ordering::Relaxed)
     }
 
-    /// Whatever comes can be seen there from now on.
-    pub(super) fn watch(&self, arrivals: Peek) {
-        // Set once: a link never leaves memory.
-        let _ = self.0.arrivals.set(arrivals);
+    /// A connection is made that is no link yet.
+    pub(super) fn connect(&self) {
+        *self.way() = Way::None;
     }
 
-    /// Whether anything may have come.
-    fn finds_any(&self) -> bool {
-        self.0.arrivals.get().is_none_or(Peek::finds_any)
+    /// The link is up, with nothing but its socket.
+    pub(super) fn over_socket(&self) {
+        *self.way() = Way::Socket;
+    }
+
+    /// What comes can be seen there from now on.
+    pub(super) fn through_memory(&self, arrivals: Peek) {
+        *self.way() = Way::Memory(arrivals);
+    }
+
+    fn way(&self) -> MutexGuard<'_, Way> {
+        // It is replaced as a whole.
+        self.0.way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn begin(&self, reads: bool) {
@@ -128,7 +148,10 @@ impl Polled {
 
     /// Notes a link that cannot be polled.
     pub(super) fn other(self: &Arc<Self>) -> Other {
+        // Not while links are visited: that is done only if there are no others.
+        let links = self.links();
         self.others.fetch_add(1, Ordering::AcqRel);
+        drop(links);
         Other(Arc::clone(self))
     }
 
@@ -136,15 +159,19 @@ impl Polled {
     /// if it `reads`, those for which something may have come. False if that was not possible, so that
     /// the runtime has to be run. To be called where tasks of the runtime can be polled.
     pub(super) fn visit(&self, reads: bool, departures: &Departures) -> bool {
+        // Events are delivered meanwhile, but nobody who gets one begins or ends a link at once.
+        let links = self.links();
         if self.others.load(Ordering::Acquire) > 0 {
             return false;
         }
         // Their wakers are not needed: whoever sends is polled here.
         let sends = departures.take();
-        // Events are delivered meanwhile, but nobody who gets one begins or ends a link at once.
-        let links = self.links();
         links.iter().all(|task| {
-            let is_called_for = sends || (reads && task.visit.finds_any());
+            let is_called_for = match &*task.visit.way() {
+                Way::None => return true,
+                Way::Socket => return false,
+                Way::Memory(arrivals) => sends || (reads && arrivals.finds_any()),
+            };
             !is_called_for || task.visit(reads, departures)
         })
     }
@@ -239,5 +266,72 @@ impl Drop for Other {
 impl fmt::Debug for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Task").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use foretoken_pipe::offer;
+
+    use super::*;
+
+    /// A task that counts its polls, and the visit it knows.
+    fn counted(polled: &Arc<Polled>) -> (InRuntime, Visit, Arc<AtomicUsize>) {
+        let polls = Arc::new(AtomicUsize::new(0));
+        let (mut known, count) = (None, Arc::clone(&polls));
+        let task = polled.share(|visit| {
+            known = Some(visit);
+            std::future::poll_fn(move |_| {
+                count.fetch_add(1, Ordering::Relaxed);
+                Poll::Pending
+            })
+        });
+        (task, known.expect("it was made"), polls)
+    }
+
+    #[test]
+    fn links_are_polled_when_something_came_or_is_to_leave_and_sockets_left_to_the_runtime() {
+        let (polled, departures) = (Arc::new(Polled::default()), Departures::default());
+        let (mut task, visit, polls) = counted(&polled);
+        let count = || polls.load(Ordering::Relaxed);
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(Pin::new(&mut task).poll(&mut context).is_pending());
+        assert_eq!(count(), 1);
+        // It is no link yet.
+        assert!(polled.visit(true, &departures));
+        visit.over_socket();
+        assert!(!polled.visit(true, &departures));
+        assert_eq!(count(), 1);
+        let (ours, file) = offer().expect("memory");
+        let mut theirs = foretoken_pipe::open(&file).expect("memory");
+        visit.through_memory(ours.reader.peek());
+        assert!(polled.visit(true, &departures));
+        assert_eq!(count(), 1, "nothing came");
+        departures.wake(Waker::noop().clone());
+        assert!(polled.visit(false, &departures));
+        assert_eq!(count(), 2, "something is to leave");
+        theirs.writer.write(b"news").expect("there is room");
+        assert!(polled.visit(false, &departures));
+        assert_eq!(count(), 2, "what came is for another visit");
+        assert!(polled.visit(true, &departures));
+        assert_eq!(count(), 3);
+        // Somebody who runs the runtime may sleep there.
+        departures.begin();
+        assert!(!polled.visit(true, &departures));
+        departures.end();
+        // And may have left what was woken last.
+        assert!(polled.visit(false, &departures));
+        assert_eq!(count(), 4);
+        // After the link is lost, old memory says nothing about the next.
+        visit.connect();
+        visit.over_socket();
+        assert!(!polled.visit(true, &departures));
+        visit.through_memory(ours.reader.peek());
+        let other = polled.other();
+        assert!(!polled.visit(true, &departures));
+        drop(other);
+        assert!(polled.visit(true, &departures));
+        drop(task);
+        assert!(polled.links().is_empty());
     }
 }

@@ -1,21 +1,24 @@
 //! Engines that only pass by their mailboxes, and engines that wait there, in every order.
 
-use std::{thread, time::Duration};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 use foretoken_protocol::{
     Address, Listener,
     link::{
-        Link, LinkEvent, LinkOptions, LinkServer, Mailbox, ServerEvent, Terms, Transport,
-        TransportOptions,
+        Link, LinkEvent, LinkOptions, LinkServer, Mailbox, SendError, ServerEvent, Terms,
+        Transport, TransportOptions,
     },
 };
-use foretoken_speculation::message::{ToDraft, ToTarget};
+use foretoken_speculation::message::ToDraft;
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    behaviour::{outcome, window},
-    carrier::{LONG, dial, eager, hello, over_sockets, serve, wait_up, welcome},
+    behaviour::{outcome, wait_link, window},
+    carrier::{LONG, eager, hello, over_sockets, serve, welcome},
 };
 
 /// Round trips of a test.
@@ -144,22 +147,29 @@ fn what_panics_in_a_visit_ends_its_link_and_no_engine() {
     let transport = Transport::start(TransportOptions::default()).expect("a thread");
     let (postbox, mailbox) = transport.mailbox::<LinkEvent>();
     let stop = CancellationToken::new();
+    let other = postbox.clone();
     let link = transport.dial(address.clone(), hello(), eager(), &stop, move |event| {
         assert!(!matches!(event, LinkEvent::Messages(_)), "as is tried here");
         drop(postbox.post(event));
     });
     let up = mailbox.recv_timeout(LONG);
     assert!(matches!(up, Some(LinkEvent::Up(_))), "{up:?}");
-    let peer = crate::behaviour::wait_link(&endpoint);
+    let peer = wait_link(&endpoint);
     endpoint
         .server
-        .send(peer, vec![window(1, 0) as ToTarget])
+        .send(peer, vec![window(1, 0)])
         .expect("is up");
     // The engine goes on until it sees that the link is down.
-    while link.send(vec![outcome(1, 0)]).is_ok() {
+    let begun = Instant::now();
+    while link.send(Vec::new()) != Err(SendError::Down) {
         assert_eq!(mailbox.try_recv(), None);
+        assert!(begun.elapsed() < LONG, "nothing panicked");
         thread::yield_now();
     }
-    // Others are served.
-    wait_up(&dial(&address, hello(), eager()));
+    // Other links of the same transport come and go.
+    let _link = transport.dial(address.clone(), hello(), eager(), &stop, move |event| {
+        drop(other.post(event));
+    });
+    let up = mailbox.recv_timeout(LONG);
+    assert!(matches!(up, Some(LinkEvent::Up(_))), "{up:?}");
 }

@@ -6,7 +6,7 @@
 
 use std::{
     future::poll_fn,
-    io::{self, Read, Write},
+    io::{self, Write},
     os::unix::net::UnixStream,
     pin::Pin,
     sync::Arc,
@@ -35,9 +35,8 @@ const ROOM: Duration = Duration::from_millis(1);
 /// Where bytes come from.
 #[derive(Debug)]
 pub(super) struct Source {
-    socket: Arc<UnixStream>,
-    /// Watches the same socket, in this direction only: see [`super::Wire`].
-    watched: pipe::Receiver,
+    /// Watches its direction of the socket only: see [`super::Wire`].
+    socket: pipe::Receiver,
     visit: Visit,
     /// What one read brings.
     buffer: Box<[u8]>,
@@ -56,13 +55,13 @@ pub(super) struct Sink {
 
 impl Source {
     pub(super) fn new(
-        socket: Arc<UnixStream>,
+        socket: &UnixStream,
         visit: Visit,
         memory: Option<Reader>,
     ) -> io::Result<Self> {
+        visit.connect();
         Ok(Self {
-            watched: pipe::Receiver::from_owned_fd_unchecked(socket.try_clone()?.into())?,
-            socket,
+            socket: pipe::Receiver::from_owned_fd_unchecked(socket.try_clone()?.into())?,
             visit,
             buffer: vec![0; READ].into_boxed_slice(),
             memory,
@@ -75,9 +74,16 @@ impl Source {
         let Some(memory) = self.memory.as_ref().filter(|_| !self.in_memory) else {
             return false;
         };
-        self.visit.watch(memory.peek());
+        self.visit.through_memory(memory.peek());
         self.in_memory = true;
         true
+    }
+
+    /// The link is up.
+    pub(super) fn begin(&self) {
+        if !self.in_memory {
+            self.visit.over_socket();
+        }
     }
 
     /// Waits for more bytes and takes them in; how many, 0: no more will come.
@@ -96,15 +102,8 @@ impl Source {
 
     fn poll_socket(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let mut filled = ReadBuf::new(&mut self.buffer);
-        match Pin::new(&mut self.watched).poll_read(cx, &mut filled) {
-            Poll::Ready(read) => Poll::Ready(read.map(|()| filled.filled().len())),
-            Poll::Pending if self.visit.take_read() => match (&*self.socket).read(&mut self.buffer)
-            {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
-                read => Poll::Ready(read),
-            },
-            Poll::Pending => Poll::Pending,
-        }
+        ready!(Pin::new(&mut self.socket).poll_read(cx, &mut filled))?;
+        Poll::Ready(Ok(filled.filled().len()))
     }
 
     fn poll_memory(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
@@ -135,7 +134,7 @@ impl Source {
             }
             let mut calls = [0; 64];
             let mut filled = ReadBuf::new(&mut calls);
-            let called = ready!(Pin::new(&mut self.watched).poll_read(cx, &mut filled));
+            let called = ready!(Pin::new(&mut self.socket).poll_read(cx, &mut filled));
             turn.made_progress();
             if called.is_ok() && !filled.filled().is_empty() {
                 continue;

@@ -76,7 +76,7 @@ async fn introduce(
     Ok(Some((wire, first.and_then(|frame| frame.hello))))
 }
 
-/// Lets the last words visit, if the peer still takes them.
+/// Lets the last words leave, if the peer still takes them.
 async fn farewell(words: impl Future<Output = io::Result<()>>) {
     let _ = timeout(FAREWELL, words).await;
 }
