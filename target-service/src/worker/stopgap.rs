@@ -87,7 +87,7 @@ impl Stopgap {
     ) -> Offer {
         let mut offer = Offer::default();
         let mut accepted = 0.0;
-        if !is_served(request, verified) && self.stands_in(request, endpoints) {
+        if self.stands_in(request, endpoints) && !is_served(request, verified) {
             let tenant = self.tenants.of(request.salt);
             let most = request.policy.lookahead(u32::MAX);
             let said = request.session.tokens();
@@ -143,7 +143,7 @@ impl Stopgap {
 /// Whether what follows is there already, so that nothing else is needed; the proposer catches up when
 /// it is. How drawn tokens are lowered depends on what there is besides.
 fn is_served(request: &Request, verified: &Verified<'_>) -> bool {
-    let drafted = request.session.drafted(verified);
-    request.session.verification() == Verification::Coupled
-        && drafted.is_some_and(|drafted| drafted.tokens > 0)
+    let session = &request.session;
+    let has_more = || session.drafted(verified).is_some_and(|d| d.tokens > 0);
+    session.verification() == Verification::Coupled && has_more()
 }

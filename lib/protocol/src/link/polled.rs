@@ -3,9 +3,8 @@
 //! To run the runtime for one message costs more than the message does: the runtime is entered and
 //! left, and the kernel is asked twice which sockets are ready. An engine that is at work only
 //! wants to know whether anything has come. So it polls the tasks of links itself, as the runtime
-//! would. The runtime
-//! runs them too: whenever an engine waits, and every few milliseconds for whatever else tasks
-//! wait for.
+//! would. The runtime runs them too: whenever an engine waits, and every few milliseconds for
+//! whatever else tasks wait for.
 //!
 //! This is for links whose bytes come through memory, where a look costs next to nothing. Others
 //! need the runtime for every message: those over gRPC, and those that stay with their socket.
@@ -45,7 +44,7 @@ struct Errand {
 }
 
 /// How what comes over a link can be found.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 enum Way {
     /// It is none yet, and nobody is in a hurry.
     #[default]

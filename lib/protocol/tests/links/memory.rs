@@ -11,6 +11,10 @@ use std::{
         },
     },
     path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -27,9 +31,9 @@ use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    behaviour::{open, outcome, received},
-    carrier::{Endpoint, LONG, dial, eager, hello, serve, wait, wait_up, welcome},
-    strangers::{FRAME, MEMORY, PREFACE, header, introduction, with_endpoint},
+    behaviour::{open, outcome, received, wait_link},
+    carrier::{LONG, dial, eager, hello, serve, wait_up, welcome},
+    strangers::{FRAME, MEMORY, PREFACE, end, header, introduction, with_endpoint},
 };
 
 /// A target that has offered memory, introduced itself and taken the memory in use.
@@ -63,13 +67,6 @@ fn next_frame(reader: &mut Reader) -> Vec<u8> {
     assert_eq!(header[0], FRAME);
     let length = header[1..].try_into().expect("four bytes");
     take(u32::from_le_bytes(length) as usize)
-}
-
-fn end(endpoint: &Endpoint) -> String {
-    wait(&endpoint.events, |event| match event {
-        ServerEvent::Down { reason, .. } => Some(reason),
-        _ => None,
-    })
 }
 
 #[test]
@@ -147,9 +144,7 @@ fn a_file_that_is_no_memory_is_passed_over() {
         let file = File::open(path.parent().expect("a folder")).expect("opens");
         send(&stream, PREFACE, &file.into()).expect("sends");
         stream.write_all(&introduction()).expect("it listens");
-        wait(&endpoint.events, |event| {
-            matches!(event, ServerEvent::Up { .. }).then_some(())
-        });
+        wait_link(endpoint);
     });
 }
 
@@ -217,15 +212,18 @@ fn a_target_that_never_stops_keeps_no_engine_from_its_work() {
     let terms = Terms::new(welcome(), eager());
     let on_event = move |event| drop(postbox.post(event));
     let server = transport.serve(listener, terms, &stop, on_event);
+    let ended = Arc::new(AtomicBool::new(false));
+    let over = Arc::clone(&ended);
     let flood = thread::spawn(move || {
         let (mut stream, mut pipes, _file) = joined(&path);
         let frames = header(FRAME, 0).repeat(1000);
         let mut at = 0;
-        loop {
+        while !over.load(Ordering::Relaxed) {
             let written = pipes.writer.write(&frames[at % frames.len()..]);
             at += written.expect("keeps to the rules");
-            if pipes.writer.must_wake() && stream.write_all(&[0]).is_err() {
-                return;
+            if pipes.writer.must_wake() {
+                // The endpoint may have ended the link.
+                let _ = stream.write_all(&[0]);
             }
         }
     });
@@ -240,7 +238,6 @@ fn a_target_that_never_stops_keeps_no_engine_from_its_work() {
         mailbox.recv_timeout(LONG),
         Some(ServerEvent::Down { .. })
     ));
-    // The other end of its socket is gone with the link, so that it cannot wake anybody.
-    drop((mailbox, transport));
-    drop(flood);
+    ended.store(true, Ordering::Relaxed);
+    flood.join().expect("ends");
 }

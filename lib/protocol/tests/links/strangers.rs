@@ -13,7 +13,10 @@ use foretoken_protocol::{
 };
 use tempfile::TempDir;
 
-use crate::carrier::{Endpoint, dial, eager, hello, serve, wait, wait_up, welcome};
+use crate::{
+    behaviour::wait_link,
+    carrier::{Endpoint, dial, eager, hello, serve, wait, wait_up, welcome},
+};
 
 /// As targets begin.
 pub(crate) const PREFACE: &[u8] = b"foretoken link 1";
@@ -46,6 +49,14 @@ fn answer(path: &Path, said: &[u8]) -> Vec<u8> {
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
     answer
+}
+
+/// Why the endpoint's link ended.
+pub(crate) fn end(endpoint: &Endpoint) -> String {
+    wait(&endpoint.events, |event| match event {
+        ServerEvent::Down { reason, .. } => Some(reason),
+        _ => None,
+    })
 }
 
 pub(crate) fn with_endpoint(test: impl Fn(&Path, &Endpoint)) {
@@ -102,10 +113,7 @@ fn what_no_frame_can_be_ends_the_link_and_is_never_waited_for() {
         with_endpoint(|path, endpoint| {
             let said = [PREFACE, &introduction(), &harm].concat();
             answer(path, &said);
-            let reason = wait(&endpoint.events, |event| match event {
-                ServerEvent::Down { reason, .. } => Some(reason),
-                _ => None,
-            });
+            let reason = end(endpoint);
             assert!(reason.contains(word), "{reason}");
         });
     }
@@ -117,14 +125,9 @@ fn a_target_that_goes_in_the_middle_of_a_frame_is_gone() {
         let mut stream = UnixStream::connect(path).expect("it listens");
         let said = [PREFACE, &introduction(), &header(FRAME, 100), &[0; 50]].concat();
         stream.write_all(&said).expect("it listens");
-        wait(&endpoint.events, |event| {
-            matches!(event, ServerEvent::Up { .. }).then_some(())
-        });
+        wait_link(endpoint);
         stream.shutdown(Shutdown::Write).expect("it listens");
-        let reason = wait(&endpoint.events, |event| match event {
-            ServerEvent::Down { reason, .. } => Some(reason),
-            _ => None,
-        });
+        let reason = end(endpoint);
         assert!(reason.contains("middle of a frame"), "{reason}");
     });
 }
