@@ -125,20 +125,23 @@ impl Session {
         let Some(planner) = learned.planners.for_session(&self.draft) else {
             return false;
         };
-        let acceptance = planner.estimates().acceptance();
+        let estimates = planner.estimates();
+        let (acceptance, goes_on) = (estimates.acceptance(), estimates.goes_on());
         let steps = self.draft.branch_steps();
         let rate = learned.timing.rate().filter(|_| self.outlook.remote);
         let alone = f64::from(steps) * cost.seconds(1);
         let wait = learned.timing.wait().unwrap_or(alone);
         let outlook = &mut self.outlook;
         outlook.build = build;
+        let worth = Worth {
+            acceptance,
+            steps,
+            goes_on,
+            miss: 0.0,
+        };
         outlook.worth = Some(match rate {
-            Some(rate) => Worth::with_remote_fallback(acceptance, steps, wait, rate),
-            None => Worth {
-                acceptance,
-                steps,
-                miss: 0.0,
-            },
+            Some(rate) => worth.with_remote_fallback(wait, rate),
+            None => worth,
         });
         outlook.guesses.clear();
         outlook.guesses.extend_from_slice(self.draft.guesses());

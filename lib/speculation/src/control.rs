@@ -8,6 +8,10 @@
 //! T(K) = step(other + sessions (K + 1)) + answer(K) + rest(K)         and what it takes
 //! ```
 //!
+//! where `a_i` is the probability that there is an i-th token and that it is accepted, given those
+//! before it. Windows may end early (see [`Cutoffs`](crate::message::Cutoffs)), so steps have as many rows, and answers as many
+//! tokens, as windows of up to K tokens have on average.
+//!
 //! `answer(0)` is 0, so K = 0 is plain decoding. Step and answer are those of sessions in
 //! lock-step; what rounds really take beyond that, or less where other sessions' steps hide the
 //! answers, is learned as `rest`, for each magnitude of load. Acceptance alone never
@@ -33,6 +37,7 @@ mod answer;
 mod caution;
 mod choice;
 mod cost;
+mod cutoff;
 mod pace;
 mod probe;
 mod rest;
@@ -140,6 +145,8 @@ impl ControlConfig {
 pub struct Controller {
     config: ControlConfig,
     acceptance: Acceptance,
+    /// The probability that a window has an i-th token, given that it has those before.
+    lengths: Acceptance,
     answers: AnswerTime,
     steps: StepCost,
     rest: Rest,
@@ -169,6 +176,7 @@ impl Controller {
         Self {
             config,
             acceptance: Acceptance::default(),
+            lengths: Acceptance::assuming(1.0),
             answers,
             steps,
             rest,
@@ -184,11 +192,14 @@ impl Controller {
         }
     }
 
-    /// Takes in a verified window: how many tokens it had and how many were accepted. An empty one
-    /// teaches nothing. A probe that brought what a beginning asks for is soon followed by the next.
-    pub fn observe_round(&mut self, drafted: u32, accepted: u32) {
-        self.acceptance.observe(drafted, accepted);
+    /// Takes in a verified window: how many tokens it might have had, how many it had and how many were
+    /// accepted. An empty one teaches nothing. A probe that brought what a beginning asks for is soon
+    /// followed by the next.
+    pub fn observe_round(&mut self, sought: u32, drafted: u32, accepted: u32) {
         if drafted > 0 {
+            let sought = sought.max(drafted);
+            self.acceptance.observe(sought, accepted);
+            self.lengths.observe(sought, drafted);
             self.probe.taught();
         }
         if self.config.drafting == Drafting::Ahead {
@@ -196,7 +207,7 @@ impl Controller {
             return;
         }
         if self.current == 0 && drafted > 0 {
-            let seconds = self.seconds(drafted, self.load);
+            let seconds = self.seconds(sought.max(drafted), self.load);
             let enough = self.enough(self.load) * self.goodput(0, self.load);
             self.probe.brought(accepted + 1, seconds, enough);
         }
@@ -402,17 +413,22 @@ impl Controller {
         1.0 + self.covered(k) * (self.acceptance.expected(k) - 1.0)
     }
 
-    /// What is waited for a window of `k` tokens.
+    /// Tokens that windows of up to `k` have on average, if they are there.
+    fn length(&self, k: u32) -> f64 {
+        self.lengths.expected(k) - 1.0
+    }
+
+    /// What is waited for a window of up to `k` tokens.
     fn answer_seconds(&self, k: u32) -> f64 {
         match self.config.drafting {
-            Drafting::InTurn => self.answers.seconds(k),
+            Drafting::InTurn => self.answers.mean_seconds(self.length(k)),
             Drafting::Ahead => 0.0,
         }
     }
 
     fn step_seconds(&self, k: u32, load: Load) -> f64 {
         let sessions = f64::from(load.sessions.max(1));
-        let rows = sessions * (1.0 + self.covered(k) * f64::from(k));
+        let rows = sessions * (1.0 + self.covered(k) * self.length(k));
         let rows = libm::round(rows + f64::from(load.other_rows));
         self.steps.seconds(rows.min(f64::from(u32::MAX)) as u32)
     }

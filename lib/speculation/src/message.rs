@@ -140,6 +140,9 @@ pub struct Outcome {
     /// Whether what is asked for may be a tree, then `lookahead` tokens deep at most. Otherwise a
     /// chain.
     pub tree: Option<TreeBudget>,
+    /// Where windows and continuations that are asked for end before they have `lookahead` tokens
+    /// ([`Verification::Coupled`] only).
+    pub cutoffs: Cutoffs,
     /// What is lowered of the distributions that the tokens asked for are drawn from
     /// ([`Verification::Rejection`] only).
     pub saguaro: Saguaro,
@@ -162,18 +165,50 @@ impl TreeBudget {
     /// A budget of up to `nodes` proposals, each of which costs this share of a round without any.
     pub fn new(nodes: u32, row_cost: f64) -> Self {
         // A number that is none becomes 0, a large one stays large: trees then never pay.
-        let row_cost = libm::round(row_cost * ROW_COST_UNIT) as u32;
+        let row_cost = libm::round(row_cost * SHARE_UNIT) as u32;
         Self { nodes, row_cost }
     }
 
     /// The time of a round with so many proposals, in rounds without any.
     pub fn time(&self, proposals: usize) -> f64 {
-        1.0 + f64::from(self.row_cost) / ROW_COST_UNIT * proposals as f64
+        1.0 + f64::from(self.row_cost) / SHARE_UNIT * proposals as f64
     }
 }
 
-/// One in [`TreeBudget::row_cost`].
-const ROW_COST_UNIT: f64 = 10_000.0;
+/// How likely tokens have to be to be proposed, beside the first one of a chain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cutoffs {
+    /// Those of a window, which is waited for while it is drafted.
+    pub window: Cutoff,
+    /// Those of continuations, which are drafted ahead.
+    pub entries: Cutoff,
+}
+
+/// The least probability of being accepted, with all tokens before it, for which a token is worth
+/// the time that it adds to a round. By default every token is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cutoff {
+    /// In ten-thousandths.
+    pub parts: u32,
+}
+
+impl Cutoff {
+    /// The one at this probability.
+    pub fn new(probability: f64) -> Self {
+        // A number that is none becomes 0.
+        Self {
+            parts: libm::round(probability.clamp(0.0, 1.0) * SHARE_UNIT) as u32,
+        }
+    }
+
+    /// The probability.
+    pub fn probability(self) -> f64 {
+        f64::from(self.parts) / SHARE_UNIT
+    }
+}
+
+/// One in [`TreeBudget::row_cost`] and [`Cutoff::parts`].
+const SHARE_UNIT: f64 = 10_000.0;
 
 impl Outcome {
     /// Tokens of the window that the target now waits for, if any.
@@ -207,7 +242,8 @@ pub struct Window {
 /// They come in parts, each a number of columns: the first names the outcomes and has the first
 /// token (or more) of each continuation, later ones append to those of the first outcomes: to as many
 /// as the column before, or, as a part of its own, a column for fewer, after which the other
-/// continuations are complete. A continuation is of use as soon as it has a token. A part fits if as
+/// continuations are complete. One among them that is complete has [`Self::ENDED`] in the place of its
+/// next token, and of those that follow it. A continuation is of use as soon as it has a token. A part fits if as
 /// many tokens are `before` it as are known; any other is dropped, so that a repeated part changes
 /// nothing and a lost one only leaves the continuations shorter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -233,6 +269,11 @@ pub struct Entries {
     pub q: Vec<SparseDistribution>,
     /// How it was lowered.
     pub saguaro: Saguaro,
+}
+
+impl Entries {
+    /// In the place of a token: this continuation has no more of them.
+    pub const ENDED: TokenId = TokenId(u32::MAX);
 }
 
 /// A proposal that nothing follows, beside the tokens of a continuation.

@@ -16,6 +16,9 @@ pub(crate) struct Turnaround {
     pub(crate) sought: u32,
     /// Whether they were to be drafted ahead.
     pub(crate) ahead: bool,
+    /// Whether a window of fewer tokens had all that were worth it: it was asked for, or drafted ahead
+    /// to its end.
+    pub(crate) ended: bool,
     /// Whether any were sought for the round before it too.
     pub(crate) in_a_row: bool,
     /// How long it took, from verdict to verdict.
@@ -33,6 +36,7 @@ struct Begun {
     at: Instant,
     sought: u32,
     ahead: bool,
+    ended: bool,
     in_a_row: bool,
     source: Source,
 }
@@ -72,12 +76,14 @@ impl Meter {
             at: now,
             sought: effects.lookup.map_or(asked, |lookup| lookup.sought),
             ahead: effects.lookup.is_some_and(|lookup| lookup.expected),
+            ended: asked > 0 || effects.lookup.is_some_and(|lookup| lookup.ended),
             in_a_row: self.begun.is_some_and(|before| before.sought > 0),
             source,
         });
         begun.map(|begun| Turnaround {
             sought: begun.sought,
             ahead: begun.ahead,
+            ended: begun.ended,
             in_a_row: begun.in_a_row,
             took: now.saturating_duration_since(begun.at),
             source: begun.source,
@@ -147,6 +153,7 @@ mod tests {
                 source: Source::Ahead { place },
                 tokens: 4,
                 sought: 5,
+                ended: false,
                 expected: true,
                 first: false,
             }),

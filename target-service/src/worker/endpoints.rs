@@ -20,7 +20,7 @@ use foretoken_protocol::{Address, link::LoadReport};
 use foretoken_service::{metrics::Fraction, report::Rounds};
 use foretoken_speculation::{
     control::{Choice, Controller, Load, StepCost},
-    message::{ToDraft, TreeBudget},
+    message::{Cutoffs, ToDraft, TreeBudget},
     policy::Patience,
 };
 
@@ -198,6 +198,21 @@ impl Endpoints {
         learned.controller.tree_budget(nodes, lookahead, load)
     }
 
+    /// How likely the tokens have to be that a request's endpoint is asked for, while so many requests
+    /// decode.
+    pub(super) fn cutoffs(&self, request: &Request, decoding: u32, suggested: u32) -> Cutoffs {
+        let cohort = request.link.map(|link| request.cohort(link));
+        let learned = cohort.and_then(|cohort| self.learned(cohort));
+        let lookahead = request.policy.lookahead(suggested);
+        let load = Load {
+            sessions: decoding.max(1),
+            other_rows: 0,
+        };
+        learned.map_or_else(Cutoffs::default, |learned| {
+            learned.controller.cutoffs(lookahead, load)
+        })
+    }
+
     /// Whether no lookahead pays for this cohort, as far as is known.
     fn rests(&self, cohort: Cohort) -> bool {
         let learned = self.learned(cohort);
@@ -216,15 +231,21 @@ impl Endpoints {
         controller.is_some_and(Controller::postpone_probe)
     }
 
-    /// Takes in what a verified window came to.
-    pub(super) fn observe_round(&mut self, cohort: Cohort, drafted: u32, accepted: u32) {
+    /// Takes in what a verified window came to that might have had `sought` tokens.
+    pub(super) fn observe_round(
+        &mut self,
+        cohort: Cohort,
+        sought: u32,
+        drafted: u32,
+        accepted: u32,
+    ) {
         if drafted > 0
             && let Some(endpoint) = self.find(cohort.link)
         {
             endpoint.rounds.note_window(accepted);
         }
         if let Some(controller) = self.controller(cohort) {
-            controller.observe_round(drafted, accepted);
+            controller.observe_round(sought, drafted, accepted);
         }
     }
 

@@ -101,51 +101,47 @@ impl Worker {
     pub(super) fn conclude(&mut self, decisions: Vec<Decision>) {
         let mut verdicts = Vec::with_capacity(decisions.len());
         let suggestions = self.suggest();
-        let trees = self.trees(suggestions.decoding);
+        let decoding = suggestions.decoding;
+        let trees = self.trees(decoding);
         let now = self.now.saturating_duration_since(self.started);
         let rows = self.feeding.rows() as u32;
         let is_read = self.feed.is_read();
         let sessions = self.scheduler.running().len() as u32;
         for decision in decisions {
-            let Decision {
-                share,
-                drafted,
-                decided,
-                emitted,
-                tried,
-                path,
-            } = decision;
+            let Decision { share, decided, .. } = decision;
             let Some(request) = self.requests.get_mut(&share.request) else {
                 continue;
             };
             let drawn = self.endpoints.observe_laws(request, decided.accepted);
             let suggested = suggestions.of(request);
             let step = Step {
-                rows: rows - drafted as u32,
+                rows: rows - decision.drafted as u32,
                 sessions,
             };
             let accepted = decided.accepted as u32;
             let verified = Verified {
-                tokens: &emitted,
+                tokens: &decision.emitted,
                 accepted,
                 suggested,
                 lingered: self.feeding.lingered,
                 last: decided.ended.is_some(),
                 ..Verified::default()
             };
-            let (stopgap, endpoints) = (&mut self.stopgap, &mut self.endpoints);
-            let offer = stopgap.offer(request, &verified, step, endpoints);
+            let endpoints = &mut self.endpoints;
+            let offer = self.stopgap.offer(request, &verified, step, endpoints);
             let verified = Verified {
                 local: &offer.tokens,
                 fallback: offer.fallback,
-                tree: self.endpoints.tree_budget(request, trees, suggested),
+                tree: endpoints.tree_budget(request, trees, suggested),
+                cutoffs: endpoints.cutoffs(request, decoding, suggested),
                 saguaro: offer.saguaro,
                 ..verified
             };
             let effects = request.session.handle(now, Input::Verified(verified));
             let round = request.meter.verdict(&effects, self.now);
             let lesson = Lesson {
-                proposed: tried,
+                drafted: decision.drafted as u32,
+                proposed: decision.tried,
                 drawn: drawn.is_some(),
                 accepted,
                 rows,
@@ -160,12 +156,12 @@ impl Worker {
                 request: share.request,
                 seq: share.seq,
                 keep: share.len + 1 + decided.accepted,
-                fed: share.len + 1 + drafted,
-                path,
+                fed: share.len + 1 + decision.drafted,
+                path: decision.path,
                 decided,
-                drafted,
-                emitted: emitted.len(),
-                tokens: is_read.then(|| emitted.iter().map(|token| token.0).collect()),
+                drafted: decision.drafted,
+                emitted: decision.emitted.len(),
+                tokens: is_read.then(|| decision.emitted.iter().map(|token| token.0).collect()),
                 lookup: effects.lookup,
                 drawn,
                 round,

@@ -21,8 +21,8 @@ use foretoken_speculation::{
     fanout::FanOut,
     guess::OutcomeKey,
     message::{
-        Branching, Delivery, Entries, Open, Outcome, Resync, Side, SparseDistribution, ToDraft,
-        ToTarget, TreeBudget, Window,
+        Branching, Cutoff, Cutoffs, Delivery, Entries, Open, Outcome, Resync, Side,
+        SparseDistribution, ToDraft, ToTarget, TreeBudget, Window,
     },
     saguaro::Saguaro,
     sampling::SamplingParams,
@@ -83,6 +83,10 @@ fn target_frame() -> TargetFrame {
                 nodes: 12,
                 row_cost: 300,
             }),
+            cutoffs: Cutoffs {
+                window: Cutoff { parts: 3000 },
+                entries: Cutoff { parts: 500 },
+            },
             saguaro: Saguaro::new(3, 5),
             lingered: Duration::from_micros(300),
         }),

@@ -11,8 +11,8 @@ use foretoken_speculation::{
     fanout::FanOut,
     guess::OutcomeKey,
     message::{
-        Branching, Delivery, Entries, Open, Outcome, Resync, Side, ToDraft, ToTarget, TreeBudget,
-        Window,
+        Branching, Cutoff, Cutoffs, Delivery, Entries, Open, Outcome, Resync, Side, ToDraft,
+        ToTarget, TreeBudget, Window,
     },
     saguaro::Saguaro,
     sampling::SamplingParams,
@@ -117,6 +117,8 @@ impl Wire for ToDraft {
                     nodes: tree.nodes,
                     row_cost: tree.row_cost,
                 }),
+                window_cutoff: outcome.cutoffs.window.parts,
+                entries_cutoff: outcome.cutoffs.entries.parts,
                 saguaro: distribution::write_saguaro(outcome.saguaro),
                 lingered_us: u32::try_from(outcome.lingered.as_micros()).unwrap_or(u32::MAX),
             }),
@@ -181,6 +183,14 @@ impl Wire for ToDraft {
                         nodes: tree.nodes,
                         row_cost: tree.row_cost,
                     }),
+                    cutoffs: Cutoffs {
+                        window: Cutoff {
+                            parts: outcome.window_cutoff,
+                        },
+                        entries: Cutoff {
+                            parts: outcome.entries_cutoff,
+                        },
+                    },
                     saguaro: distribution::read_saguaro(outcome.saguaro)?,
                     lingered: Duration::from_micros(outcome.lingered_us.into()),
                 })

@@ -16,12 +16,28 @@ const PRIOR: f64 = 0.7;
 ///
 /// Positions after the first rejection are censored: they were never tried, so they count neither
 /// way. A position that was seldom reached is assumed to be like the one before it.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Acceptance {
     positions: Vec<Tally>,
+    /// Assumed of the first position.
+    prior: f64,
+}
+
+impl Default for Acceptance {
+    fn default() -> Self {
+        Self::assuming(PRIOR)
+    }
 }
 
 impl Acceptance {
+    /// Assumes this of the first position until something is seen.
+    pub(super) fn assuming(prior: f64) -> Self {
+        Self {
+            positions: Vec::new(),
+            prior,
+        }
+    }
+
     /// Takes in a window of `drafted` tokens of which the first `accepted` were accepted.
     pub fn observe(&mut self, drafted: u32, accepted: u32) {
         let accepted = accepted.min(drafted) as usize;
@@ -41,7 +57,7 @@ impl Acceptance {
             .iter()
             .copied()
             .chain(unseen)
-            .scan(PRIOR, |previous, tally| {
+            .scan(self.prior, |previous, tally| {
                 *previous = tally.estimate(*previous, PRIOR_WEIGHT);
                 Some(*previous)
             })

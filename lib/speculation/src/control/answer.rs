@@ -62,11 +62,16 @@ impl AnswerTime {
 
     /// Expected time for a window of `k` tokens, in seconds; 0 for none.
     pub fn seconds(&self, k: u32) -> f64 {
-        if k == 0 {
+        self.mean_seconds(f64::from(k))
+    }
+
+    /// The same for windows of `tokens` tokens on average.
+    pub fn mean_seconds(&self, tokens: f64) -> f64 {
+        if tokens <= 0.0 {
             return 0.0;
         }
         let (overhead, per_token) = self.fit();
-        (overhead + per_token * f64::from(k)).max(0.0)
+        (overhead + per_token * tokens).max(0.0)
     }
 
     /// Overhead and time per token, in seconds; neither is negative.

@@ -27,7 +27,7 @@ fn teach(controller: &mut Controller, tenths: u32, drafted: u32) {
     for i in 0..500 {
         let roll = |p: u32| philox([i, p, 0, 0], [1, 2])[0] % 10;
         let accepted = (0..drafted).take_while(|&p| roll(p) < tenths).count() as u32;
-        controller.observe_round(drafted, accepted);
+        controller.observe_round(drafted, drafted, accepted);
     }
 }
 
@@ -124,7 +124,7 @@ fn a_small_gain_does_not_change_the_lookahead() {
     let mut changes = 0;
     let mut last = first;
     for i in 0..400 {
-        controller.observe_round(8, if i % 2 == 0 { 2 } else { 3 });
+        controller.observe_round(8, 8, if i % 2 == 0 { 2 } else { 3 });
         let chosen = controller.choose(load(1)).lookahead;
         changes += u32::from(chosen != last);
         last = chosen;
@@ -153,7 +153,7 @@ fn plain_decoding_probes_now_and_then_and_finds_a_draft_that_became_good() {
             break;
         }
         if choice.lookahead > 0 {
-            controller.observe_round(choice.lookahead, choice.lookahead);
+            controller.observe_round(choice.lookahead, choice.lookahead, choice.lookahead);
             controller.observe_answer(choice.lookahead, 300 * US);
         }
     }
@@ -188,7 +188,7 @@ fn answers_of_more_than_a_second_and_steps_of_none_break_nothing() {
     controller.observe_answer(3, Duration::MAX);
     controller.observe_step(0, Duration::ZERO);
     controller.observe_step(u32::MAX, Duration::MAX);
-    controller.observe_round(u32::from(u16::MAX), 9);
+    controller.observe_round(u32::from(u16::MAX), u32::from(u16::MAX), 9);
     let choice = controller.choose(Load {
         sessions: u32::MAX,
         other_rows: u32::MAX,
@@ -394,7 +394,7 @@ fn sessions_are_let_go_only_once_a_probe_has_had_its_consequences() {
     for _ in 0..2000 {
         let choice = decide(&mut controller, load(1));
         since = if choice.limit == Limit::Probe {
-            controller.observe_round(choice.lookahead, 0);
+            controller.observe_round(choice.lookahead, choice.lookahead, 0);
             0
         } else {
             since + 1

@@ -36,22 +36,31 @@ pub struct Worth {
     pub acceptance: f64,
     /// Tokens of a whole continuation.
     pub steps: u32,
+    /// Probability that one goes on after its first token, and after each later one: what it would
+    /// have next may be too unlikely to be drafted.
+    pub goes_on: f64,
     /// Tokens that a miss gets of its fallback, less those that the time it takes is worth; at
     /// least 0.
     pub miss: f64,
 }
 
 impl Worth {
-    /// What a miss is worth whose window is drafted just in time: `steps` tokens, that take
+    /// The same where the window of a miss is drafted just in time: `steps` tokens, that take
     /// `seconds` of a session that otherwise emits `rate` tokens a second.
-    pub fn with_remote_fallback(acceptance: f64, steps: u32, seconds: f64, rate: f64) -> Self {
-        let mut worth = Self {
-            acceptance,
-            steps,
-            miss: 0.0,
-        };
-        worth.miss = (worth.saved(steps) - rate * seconds).max(0.0);
-        worth
+    #[must_use]
+    pub fn with_remote_fallback(self, seconds: f64, rate: f64) -> Self {
+        let saved = Self { miss: 0.0, ..self }.saved(self.steps);
+        Self {
+            miss: (saved - rate * seconds).max(0.0),
+            ..self
+        }
+    }
+
+    /// Rows of the step that draws the token at `index` for so many outcomes: of those that go on as far.
+    /// The first token is always drawn, from what is known without a row of its own.
+    pub(super) fn rows(&self, index: usize, outcomes: u32) -> u32 {
+        let go_on = libm::pow(self.goes_on, index.saturating_sub(1) as f64);
+        (libm::round(f64::from(outcomes) * go_on) as u32).max(1)
     }
 
     /// Tokens that a hit emits more than a miss if `depth` tokens of its continuation are ready.

@@ -20,6 +20,8 @@ use crate::{
 /// Weight that an observation keeps with each later one of the same kind: about the last thousand
 /// count.
 const MEMORY: f64 = 0.999;
+/// Share of a build in what is known of where continuations end.
+const ENDS_WEIGHT: f64 = 1.0 / 16.0;
 /// Observations that the next coarser estimate is worth.
 const PRIOR_WEIGHT: f64 = 8.0;
 /// Ranks that are told apart without regard to margins.
@@ -73,6 +75,8 @@ pub struct Estimates {
     corrections: Curve,
     /// Candidates after the whole window.
     bonuses: Curve,
+    /// Share of continuations that end before the next token, for it is not likely enough.
+    ends: f64,
 }
 
 impl Estimates {
@@ -83,6 +87,7 @@ impl Estimates {
             proposals: Curve::default(),
             corrections: Curve::default(),
             bonuses: Curve::default(),
+            ends: 0.0,
         }
     }
 
@@ -101,6 +106,19 @@ impl Estimates {
             node = child as usize;
         }
         self.row(&candidates.row(node)?, outcome.token)
+    }
+
+    /// Takes in how many continuations were about to go on, and how many of them ended instead.
+    pub fn observe_ends(&mut self, looked_at: u32, ended: u32) {
+        if looked_at > 0 {
+            let share = f64::from(ended.min(looked_at)) / f64::from(looked_at);
+            self.ends += ENDS_WEIGHT * (share - self.ends);
+        }
+    }
+
+    /// Probability that a continuation goes on after its first token, and after each later one.
+    pub fn goes_on(&self) -> f64 {
+        1.0 - self.ends
     }
 
     /// Takes in which token a row came to; its rank, if it is listed.
@@ -199,6 +217,12 @@ pub struct Chances {
 impl Chances {
     /// Candidates of a row beside the proposed token.
     pub const SIDES: usize = 3;
+
+    /// Candidates to rank beside each token that is drawn: one to tell its margin, and as many more as
+    /// may be proposed beside it.
+    pub(crate) fn beside(trees: bool) -> usize {
+        if trees { Self::SIDES + 1 } else { 1 }
+    }
 
     /// Probability that a proposed token is accepted, whatever its margin.
     pub fn acceptance(&self) -> f64 {

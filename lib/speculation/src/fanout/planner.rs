@@ -108,6 +108,11 @@ impl Planner {
         guesses.sort_unstable_by(Guess::order);
     }
 
+    /// Takes in how many continuations were about to go on, and how many of them ended instead.
+    pub fn observe_ends(&mut self, looked_at: u32, ended: u32) {
+        self.estimates.observe_ends(looked_at, ended);
+    }
+
     /// Takes in the verdict on the window that `candidates` belong to; see [`Estimates::observe`].
     pub fn observe(&mut self, candidates: &Candidates, outcome: OutcomeKey) -> Option<usize> {
         self.estimates.observe(candidates, outcome)

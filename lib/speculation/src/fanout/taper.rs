@@ -13,11 +13,12 @@
 //! longer than there is time:
 //!
 //! ```text
-//! maximize sum over d of v(d) P(n_d)       subject to sum over d of step(n_d) <= left
+//! maximize sum over d of v(d) P(n_d)       subject to sum over d of step(r_d(n_d)) <= left
 //! ```
 //!
-//! with `P(n)` the probability of the first n outcomes. At a price `l` of a second each step is its own
-//! problem, `max over n of v(d) P(n) - l step(n)`; the lowest price at which the steps fit is found by
+//! with `P(n)` the probability of the first n outcomes, and `r_d(n)` the rows of step d for them: fewer
+//! than n where continuations end that are not likely enough. At a price `l` of a second each step is its own
+//! problem, `max over n of v(d) P(n) - l step(r_d(n))`; the lowest price at which the steps fit is found by
 //! bisection (Lagrangian relaxation: Everett 1963), and the time that this leaves goes to whichever
 //! tokens are worth most.
 //!
@@ -39,8 +40,10 @@ pub struct Taper {
     widths: Vec<u32>,
     /// What a token of each step is worth.
     values: Vec<f64>,
-    /// Of the first n outcomes: their probability, and the seconds of a step that draws for them.
-    first: Vec<(f64, f64)>,
+    /// Probability of the first n outcomes.
+    first: Vec<f64>,
+    /// Seconds of a step that draws for the first n outcomes: of one step after the other.
+    seconds: Vec<f64>,
     /// Whether one more outcome of a step fits in the time there is.
     fits: Vec<bool>,
 }
@@ -60,21 +63,31 @@ impl Taper {
             return &self.widths;
         }
         self.widths.resize(bid.worth.steps as usize, guesses as u32);
-        if step(guesses as u32) * f64::from(bid.worth.steps) <= bid.left {
+        let rows = |index: usize, width: usize| bid.worth.rows(index, width as u32);
+        let steps = 0..self.widths.len();
+        let all: f64 = steps.clone().map(|i| step(rows(i, guesses))).sum();
+        if all <= bid.left {
             return &self.widths;
         }
         // Not a number if nothing is known: no time.
         let left = bid.left.max(0.0);
         self.value_steps(&bid.worth);
         self.first.clear();
-        self.first.push((0.0, 0.0));
+        self.first.push(0.0);
         let mut mass = 0.0;
-        for (guess, rows) in bid.guesses[..guesses].iter().zip(1..) {
+        for guess in &bid.guesses[..guesses] {
             mass += guess.probability;
-            self.first.push((mass, step(rows)));
+            self.first.push(mass);
+        }
+        self.seconds.clear();
+        for index in steps {
+            self.seconds.push(0.0);
+            let some = (1..=guesses).map(|width| step(rows(index, width)));
+            self.seconds.extend(some);
         }
         let best = self.values.first().map_or(0.0, |value| value * mass);
-        let (mut low, mut high) = (0.0, best / self.first[1].1.max(1e-9));
+        // None takes less than one with a row.
+        let (mut low, mut high) = (0.0, best / self.seconds[1].max(1e-9));
         for _ in 0..HALVINGS {
             let price = 0.5 * (low + high);
             if self.buy(price) <= left {
@@ -95,18 +108,19 @@ impl Taper {
     fn buy(&mut self, price: f64) -> f64 {
         let mut most = self.first.len();
         let mut taken = 0.0;
-        for (width, value) in self.widths.iter_mut().zip(&self.values) {
-            let gain = |&(mass, seconds): &(f64, f64)| value * mass - price * seconds;
+        let seconds = self.seconds.chunks_exact(self.first.len());
+        for ((width, value), seconds) in self.widths.iter_mut().zip(&self.values).zip(seconds) {
             let (mut best, mut gained) = (0, 0.0);
-            for (number, first) in self.first[..most].iter().enumerate() {
-                if gain(first) > gained {
-                    (best, gained) = (number, gain(first));
+            for (number, (mass, seconds)) in self.first.iter().zip(seconds).take(most).enumerate() {
+                let gain = value * mass - price * seconds;
+                if gain > gained {
+                    (best, gained) = (number, gain);
                 }
             }
-            // Later steps are worth less, so they never take more.
+            // None draws for more than the one before.
             most = best + 1;
             *width = best as u32;
-            taken += self.first[best].1;
+            taken += seconds[best];
         }
         taken
     }
@@ -117,7 +131,8 @@ impl Taper {
         self.fits.resize(self.widths.len(), true);
         while let Some(step) = self.next() {
             let width = self.widths[step] as usize;
-            let longer = self.first[width + 1].1 - self.first[width].1;
+            let seconds = &self.seconds[step * self.first.len()..];
+            let longer = seconds[width + 1] - seconds[width];
             if longer <= left {
                 left -= longer;
                 self.widths[step] += 1;
@@ -134,7 +149,7 @@ impl Taper {
         for (step, (&width, &value)) in self.widths.iter().zip(&self.values).enumerate() {
             let width = width as usize;
             if width < before && self.fits[step] {
-                let worth = value * (self.first[width + 1].0 - self.first[width].0);
+                let worth = value * (self.first[width + 1] - self.first[width]);
                 if worth > best.1 {
                     best = (Some(step), worth);
                 }

@@ -29,7 +29,12 @@ mod work;
 
 use alloc::{string::ToString, vec::Vec};
 
-use self::{build::Build, second::nothing_drawn, tail::Tail, work::Flight};
+use self::{
+    build::{Build, COUPLED},
+    second::nothing_drawn,
+    tail::Tail,
+    work::Flight,
+};
 pub use self::{
     build::{BuildId, MAX_TAIL},
     forks::BranchWork,
@@ -42,7 +47,9 @@ use crate::{
     fanout::{Chances, FanOut, Planner},
     guess::{Candidates, OutcomeKey},
     ids::common_prefix,
-    message::{Branching, Resync, SparseDistribution, ToDraft, ToTarget, TreeBudget},
+    message::{
+        Branching, Cutoff, Cutoffs, Resync, SparseDistribution, ToDraft, ToTarget, TreeBudget,
+    },
     proposal::Proposer,
     saguaro::Saguaro,
     sampling::Sampler,
@@ -101,6 +108,15 @@ struct Wish {
     saguaro: Saguaro,
     /// Whether windows and continuations may be trees.
     tree: Option<TreeBudget>,
+    /// How likely tokens have to be.
+    cutoffs: Cutoffs,
+}
+
+impl Wish {
+    /// Whether it matters how likely the tokens of the window are.
+    fn weighs(&self) -> bool {
+        self.tree.is_some() || self.cutoffs.window != Cutoff::default()
+    }
 }
 
 /// The window being drafted, and what to do then.
@@ -111,7 +127,7 @@ struct Job {
     q: Vec<SparseDistribution>,
 }
 
-/// What a session that may propose trees knows beside its tokens.
+/// What a session knows beside its tokens for which it matters how likely they are.
 #[derive(Debug)]
 struct Choices {
     /// What is thought of tokens by how clearly they were drawn, and whether that may have changed.
@@ -125,8 +141,9 @@ struct Choices {
 }
 
 impl Choices {
-    /// Takes in what was emitted after the tokens that were drawn since the last time.
-    fn judge(&mut self, emitted: &[TokenId]) {
+    /// Takes in what was emitted after the tokens that were drawn since the last time. The next ones
+    /// may be a tree, or not.
+    fn judge(&mut self, emitted: &[TokenId], trees: bool) {
         let accepted = common_prefix(self.drawn.window().tokens(), emitted);
         // Whatever was accepted teaches; of what comes after the last token drawn nothing is known.
         if let Some(&token) = emitted.get(accepted) {
@@ -134,8 +151,15 @@ impl Choices {
             self.verdict = Some(OutcomeKey { accepted, token });
             core::mem::swap(&mut self.drawn, &mut self.judged);
         }
-        self.drawn.clear();
+        self.drawn.reset(COUPLED, Chances::beside(trees));
         self.stale = true;
+    }
+
+    /// Probability that one more token than were drawn is accepted, as far as is known before it is
+    /// drawn.
+    fn next(&self) -> f64 {
+        let accepts = self.drawn.rows().map(|row| self.chances.of(&row).0);
+        accepts.product::<f64>() * self.chances.acceptance()
     }
 
     /// Learns from the last verdict that nobody learned from yet, and teaches it unless others do.
@@ -188,7 +212,7 @@ pub struct DraftSession {
     decided: usize,
     /// The window under verification if that is a tree, of which `tokens` has the first chain.
     tree: Option<Proposals>,
-    /// Once it was asked for trees.
+    /// Once it was asked for something for which that matters.
     choices: Option<Choices>,
     /// Tokens whose KV the engine holds.
     fed: usize,
@@ -281,8 +305,8 @@ impl DraftSession {
             Verification::Rejection { .. } => Scores::Likely,
         };
         let branching = binding.branching.map(|branching| branching.fan_out);
-        let trees = self.choices.as_ref().map(|_| FanOut::Learned);
-        Some((branching.or(trees)?, scores))
+        let weighs = self.choices.as_ref().map(|_| FanOut::Learned);
+        Some((branching.or(weighs)?, scores))
     }
 
     /// Name of the session.
@@ -295,7 +319,7 @@ impl DraftSession {
         self.binding.is_some()
     }
 
-    /// Tokens still to be drafted for the window being made.
+    /// Tokens still to be drafted for the window being made, at most.
     pub fn remaining(&self) -> usize {
         let job = self
             .binding

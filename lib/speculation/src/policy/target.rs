@@ -19,7 +19,7 @@ use self::{asked::Asked, cache::Cache};
 use super::{Patience, Policy};
 use crate::{
     Epoch, Proposals, Round, Seed, SessionId, TokenId,
-    message::{Open, Outcome, ToDraft, ToTarget},
+    message::{Cutoffs, Open, Outcome, ToDraft, ToTarget},
     proposal::Laws,
     saguaro::Saguaro,
     sampling::SamplingParams,
@@ -449,6 +449,11 @@ impl TargetSession {
             verifying: settled.then(|| self.window.clone()),
             branches,
             tree,
+            cutoffs: if coupled {
+                verified.cutoffs
+            } else {
+                Cutoffs::default()
+            },
             saguaro: if coupled {
                 Saguaro::default()
             } else {

@@ -3,6 +3,7 @@
 
 mod ahead;
 mod branches;
+mod cutoffs;
 mod draft;
 mod engine;
 mod entries;

@@ -9,13 +9,14 @@ use foretoken_engine::{
 use foretoken_speculation::{
     SessionId,
     message::{ToDraft, ToTarget},
-    policy::draft::{self, DraftSession},
+    policy::draft::{self, DraftSession, Planners},
     sampling::Scratch,
 };
 
 pub(super) struct MiniEndpoint {
     engine: Engine,
     sessions: BTreeMap<SessionId, (DraftSession, SeqId)>,
+    planners: Planners,
     scratch: Scratch,
 }
 
@@ -30,6 +31,7 @@ impl MiniEndpoint {
         Self {
             engine: Engine::new(Box::new(runner)),
             sessions: BTreeMap::new(),
+            planners: Planners::default(),
             scratch: Scratch::new(),
         }
     }
@@ -63,6 +65,7 @@ impl MiniEndpoint {
         }
         let (session, seq) = self.sessions.get_mut(&id).expect("it was just put there");
         answers.extend(session.handle(message));
+        session.plan(&mut self.planners);
         while let Some(work) = session.work() {
             let rows = work.tokens.len().min(64);
             let logits = if work.wants != draft::Wants::None && rows == work.tokens.len() {

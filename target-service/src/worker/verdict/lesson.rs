@@ -14,7 +14,9 @@ use crate::{
 
 /// What there is to be learned from a verdict.
 pub(super) struct Lesson {
-    /// Tokens of the window that were tried one after the other, and how many were emitted.
+    /// Tokens of the window, those of them that were tried one after the other, and how many were
+    /// emitted.
+    pub(super) drafted: u32,
     pub(super) proposed: u32,
     pub(super) accepted: u32,
     /// Whether they were drawn, and came with what they were drawn from.
@@ -39,6 +41,7 @@ impl Lesson {
         metrics: &Metrics,
     ) {
         let Self {
+            drafted,
             proposed,
             accepted,
             drawn,
@@ -53,7 +56,11 @@ impl Lesson {
         let bound = request.link.map(|link| request.cohort(link));
         match (own, bound) {
             (Some(origin), _) => metrics.note_local(origin, proposed, accepted),
-            (None, Some(cohort)) => endpoints.observe_round(cohort, proposed, accepted),
+            (None, Some(cohort)) => {
+                let whole = round.filter(|round| round.ended);
+                let sought = whole.map_or(drafted, |round| round.sought);
+                endpoints.observe_round(cohort, sought, drafted.min(sought), accepted);
+            }
             (None, None) => {}
         }
         if let (Some(lookup), Some(cohort)) = (effects.lookup, bound)
@@ -79,7 +86,11 @@ impl Lesson {
                 endpoints.observe_turn(cohort, round.sought, rows, round.took);
             }
             if round.ahead {
-                let found = if own.is_none() { proposed } else { 0 };
+                let found = match own {
+                    Some(_) => 0,
+                    None if round.ended && drafted > 0 => round.sought,
+                    None => proposed,
+                };
                 endpoints.observe_coverage(cohort, round.sought, found);
             }
         }

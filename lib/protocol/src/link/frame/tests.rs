@@ -3,8 +3,8 @@ use foretoken_speculation::{
     fanout::FanOut,
     guess::OutcomeKey,
     message::{
-        Branching, Delivery, Entries, Open, Outcome, Resync, Side, SparseDistribution, TreeBudget,
-        Window,
+        Branching, Cutoff, Cutoffs, Delivery, Entries, Open, Outcome, Resync, Side,
+        SparseDistribution, TreeBudget, Window,
     },
     saguaro::Saguaro,
     sampling::SamplingParams,

@@ -17,6 +17,7 @@ fn bid(guesses: &[Guess], left: f64) -> Bid<'_> {
         worth: Worth {
             acceptance: 0.8,
             steps: 5,
+            goes_on: 1.0,
             miss: 0.0,
         },
         left,
@@ -42,19 +43,20 @@ fn what_a_hit_saves_grows_with_its_depth_and_is_less_if_a_miss_is_answered() {
     let alone = Worth {
         acceptance: 0.5,
         steps: 3,
+        goes_on: 1.0,
         miss: 0.0,
     };
     let saved: Vec<f64> = (0..5).map(|depth| alone.saved(depth)).collect();
     assert_eq!(saved, [0.0, 0.5, 0.75, 0.875, 0.875]);
     // A whole window in a tenth of a second, of which a session makes 2.5 tokens a second.
-    let asked = Worth::with_remote_fallback(0.5, 3, 0.1, 2.5);
+    let asked = alone.with_remote_fallback(0.1, 2.5);
     assert!((asked.miss - 0.625).abs() < 1e-12);
     assert!(asked.saved(1) <= 0.0, "a beginning is worse than the wait");
     assert!(
         (asked.saved(3) - 0.25).abs() < 1e-12,
         "a hit saves the wait"
     );
-    assert!(Worth::with_remote_fallback(0.5, 3, 10.0, 2.5).miss <= 0.0);
+    assert!(alone.with_remote_fallback(10.0, 2.5).miss <= 0.0);
 }
 
 #[test]

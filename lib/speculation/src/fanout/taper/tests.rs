@@ -13,6 +13,7 @@ fn bid(guesses: &[Guess], steps: u32, left: f64) -> Bid<'_> {
         worth: Worth {
             acceptance: 0.7,
             steps,
+            goes_on: 1.0,
             miss: 0.0,
         },
         left,
@@ -137,4 +138,30 @@ fn where_misses_are_answered_beginnings_are_not_worth_having() {
     // Two tokens are worth less than the answer to a miss.
     assert!(own.worth.saved(1) <= 0.0 && own.worth.saved(2) > 0.0);
     assert!(got[0] <= got[1] + 1, "{got:?}");
+}
+
+#[test]
+fn steps_of_continuations_that_end_early_leave_time_for_more_outcomes() {
+    for (ratio, left) in [(0.6, 300e-6), (0.8, 500e-6), (0.9, 700e-6)] {
+        let list = falling(24, ratio);
+        let whole = bid(&list, 6, left);
+        let ending = Bid {
+            worth: Worth {
+                goes_on: 0.6,
+                ..whole.worth
+            },
+            ..whole
+        };
+        let (long, short) = (widths(&whole, 100), widths(&ending, 100));
+        let rows = (0..).zip(&short);
+        let taken: f64 = rows
+            .map(|(i, &width)| step(ending.worth.rows(i, width)))
+            .sum();
+        assert!(taken <= left, "{short:?}");
+        assert!(
+            short.iter().sum::<u32>() > long.iter().sum(),
+            "{long:?} {short:?}"
+        );
+        assert!(short.is_sorted_by(|a, b| a >= b), "{short:?}");
+    }
 }

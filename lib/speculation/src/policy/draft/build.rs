@@ -9,7 +9,7 @@ use crate::{
     columns::Columns,
     fanout::{Guess, Planner},
     guess::{Candidates, OutcomeKey},
-    message::{Delivery, Entries, SparseDistribution, TreeBudget},
+    message::{Cutoff, Delivery, Entries, SparseDistribution, TreeBudget},
     noise::Domain,
     proposal::{Place, Proposer},
     saguaro::Saguaro,
@@ -43,6 +43,15 @@ pub(super) struct Order {
     pub(super) saguaro: Saguaro,
     /// Whether continuations may be trees.
     pub(super) tree: Option<TreeBudget>,
+    /// How likely tokens of continuations have to be.
+    pub(super) cutoff: Cutoff,
+}
+
+impl Order {
+    /// Whether it matters how likely what is drawn is.
+    fn weighs(&self) -> bool {
+        self.tree.is_some() || self.cutoff != Cutoff::default()
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,6 +84,9 @@ pub(super) struct Build {
     judged: Candidates,
     verdict: Option<OutcomeKey>,
     guesses: Vec<Guess>,
+    /// Tokens that were looked at after the first ones of continuations, and those of them before which
+    /// one ended; until somebody learns from it.
+    ends: (u32, u32),
     /// Of how many guesses, from the first on, each step draws a token; ever fewer.
     widths: Vec<u32>,
     /// For how many of these steps there was thought to be time.
@@ -101,6 +113,7 @@ impl Build {
             judged: Candidates::new(COUPLED, 0),
             verdict: None,
             guesses: Vec::new(),
+            ends: (0, 0),
             widths: Vec::new(),
             planned: 0,
             layout: Layout::default(),
@@ -192,16 +205,20 @@ impl Build {
     ) -> impl Iterator<Item = TokenId> + use<'_> {
         let place = self.place_of(round, key);
         let column = place.map(|place| self.columns.of(place));
-        column.into_iter().flatten().skip(1).copied()
+        let tokens = column.into_iter().flatten().skip(1).copied();
+        tokens.take_while(|&token| token != Entries::ENDED)
     }
 
-    /// Tokens of that continuation for which there was thought to be time.
+    /// Tokens of that continuation for which there was thought to be time, unless it ended before.
     pub(super) fn planned(&self, round: Round, key: OutcomeKey) -> usize {
+        let Some(place) = self.place_of(round, key) else {
+            return 0;
+        };
         let widths = self.widths.iter().take(self.planned);
-        let place = self.place_of(round, key);
-        place.map_or(0, |place| {
-            widths.take_while(|&&width| width as usize > place).count()
-        })
+        let planned = widths.take_while(|&&width| width as usize > place).count();
+        let drawn = self.find(round, key).count();
+        let ended = (drawn as u32) < self.step();
+        if ended { drawn.min(planned) } else { planned }
     }
 
     /// What its tokens were drawn from.
@@ -229,6 +246,8 @@ impl Build {
 
     /// Learns from the last verdict, and counts the rank of its token if that is listed.
     pub(super) fn learn(&mut self, planner: &mut Planner, stats: &mut DraftStats) {
+        let (looked_at, ended) = core::mem::take(&mut self.ends);
+        planner.observe_ends(looked_at, ended);
         let Some(verdict) = self.verdict.take() else {
             return;
         };
@@ -250,7 +269,7 @@ impl Build {
             return;
         };
         planner.plan(&self.candidates, order.budget, &mut self.guesses);
-        if order.tree.is_some() {
+        if order.weighs() {
             self.second.chances = planner.estimates().chances();
         }
         self.widths.clear();
@@ -292,7 +311,8 @@ impl Build {
 
     /// Tokens that the outcomes and their branches have.
     pub(super) fn drawn(&self) -> usize {
-        self.columns.len()
+        let columns = (0..self.columns.count()).map(|number| self.columns.get(number));
+        columns.map(live).sum()
     }
 
     /// Tokens that the longest continuations have yet to draw.
@@ -330,7 +350,8 @@ impl Build {
         let step = self.step();
         let base = sampler.history().len();
         let (mut node, mut depth) = (0, 0);
-        let mut column = vec![TokenId::default(); rows.len()];
+        let width = self.layout.rows().map(|(_, guess)| guess + 1).max();
+        let mut column = vec![Entries::ENDED; width.unwrap_or(0)];
         let mut laws = Vec::new();
         self.second.sides.clear();
         for ((branch, guess), row) in self.layout.rows().zip(rows) {
@@ -349,8 +370,9 @@ impl Build {
             let own = self.columns.of(guess);
             own.for_each(|&token| sampler.push(token));
             column[guess] = match order.verification {
-                Verification::Coupled if order.tree.is_some() => {
-                    self.second.draw((guess, step), row, sampler, scratch)
+                Verification::Coupled if order.weighs() => {
+                    let drawn = self.second.draw((guess, step), row, sampler, scratch);
+                    drawn.unwrap_or(Entries::ENDED)
                 }
                 Verification::Coupled => sampler.choose(row, scratch),
                 Verification::Rejection { support } => {
@@ -369,6 +391,10 @@ impl Build {
             sampler.truncate(base + depth);
         }
         sampler.truncate(base);
+        if step > 0 {
+            self.ends.0 += rows.len() as u32;
+            self.ends.1 += (rows.len() - live(&column)) as u32;
+        }
         self.columns.push(column);
         self.q.push(laws);
         self.go_on();
@@ -378,11 +404,11 @@ impl Build {
     /// Lays out the next step, or ends the build after the last.
     fn go_on(&mut self) {
         let step = self.step() as usize;
-        match self.widths.get(step) {
-            Some(&width) => self
-                .layout
-                .advance(&self.columns.get(step)[..width as usize]),
-            None => self.stage = Stage::Ended,
+        let column = self.columns.get(step);
+        let width = self.widths.get(step).map_or(0, |&width| width as usize);
+        self.layout.advance(&column[..width.min(column.len())]);
+        if self.layout.rows().len() == 0 {
+            self.stage = Stage::Ended;
         }
     }
 
@@ -420,8 +446,10 @@ impl Build {
             return;
         }
         self.stage = Stage::Branching;
-        if let Some(tree) = order.tree {
-            self.second.begin(tree, order.steps, self.guesses.len());
+        if order.weighs() {
+            let branches = self.guesses.len();
+            self.second
+                .begin(order.tree, order.cutoff, order.steps, branches);
         }
         let glued = self.glue_tree().is_some();
         self.layout
@@ -432,6 +460,11 @@ impl Build {
             .push(self.guesses.iter().map(|guess| guess.key.token));
         self.go_on();
     }
+}
+
+/// Continuations that have a token in this column.
+fn live(column: &[TokenId]) -> usize {
+    column.iter().filter(|&&t| t != Entries::ENDED).count()
 }
 
 /// What outcomes are ranked by if both sides share the noise.

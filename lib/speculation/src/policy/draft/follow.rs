@@ -15,7 +15,7 @@ use crate::{
     Epoch, Proposals, Round, TokenId,
     guess::OutcomeKey,
     ids::common_prefix,
-    message::{Delivery, Open, Outcome, Resync, SparseDistribution, ToTarget, Window},
+    message::{Cutoffs, Delivery, Open, Outcome, Resync, SparseDistribution, ToTarget, Window},
     saguaro::Saguaro,
     sampling::Sampler,
     tree::choose,
@@ -67,6 +67,7 @@ impl DraftSession {
                 branches: branching.branches,
                 saguaro: Saguaro::default(),
                 tree: None,
+                cutoffs: Cutoffs::default(),
             });
         }
         Some(ToTarget::Opened {
@@ -139,8 +140,13 @@ impl DraftSession {
             branches: outcome.branches,
             saguaro: outcome.saguaro,
             tree: outcome.tree.filter(|_| !self.draws()),
+            cutoffs: if self.draws() {
+                Cutoffs::default()
+            } else {
+                outcome.cutoffs
+            },
         };
-        let q = self.judged(outcome, wish.tree.is_some());
+        let q = self.judged(outcome, &wish);
         match &outcome.verifying {
             Some(window) => {
                 self.set_window(window);
@@ -153,8 +159,8 @@ impl DraftSession {
     }
 
     /// Follows a verdict; what was drafted for it becomes proposals. Gives what they were drawn
-    /// from, if they are drawn. `trees` says whether what is asked for may be one.
-    fn judged(&mut self, outcome: &Outcome, trees: bool) -> Vec<SparseDistribution> {
+    /// from, if they are drawn. `wish` is what is asked for.
+    fn judged(&mut self, outcome: &Outcome, wish: &Wish) -> Vec<SparseDistribution> {
         let asked = outcome.asks().unwrap_or(0) as usize;
         let (mut drafted, mut q) = (Vec::new(), Vec::new());
         // The target may have verified something else, if it lost patience with a window.
@@ -182,11 +188,11 @@ impl DraftSession {
         if self.build.end() {
             self.stats.cut += 1;
         }
-        if trees {
+        if wish.weighs() {
             self.choices.get_or_insert_with(Choices::new);
         }
         if let Some(choices) = &mut self.choices {
-            choices.judge(&outcome.tokens);
+            choices.judge(&outcome.tokens, wish.tree.is_some());
         }
         self.follow(&outcome.tokens);
         if self.draws() && self.tokens.len() > self.decided {
@@ -247,22 +253,28 @@ impl DraftSession {
         let room = self.max_len.saturating_sub(self.decided);
         wish.lookahead = wish.lookahead.min(u32::try_from(room).unwrap_or(u32::MAX));
         self.binding.as_mut()?.job = Some(Job { wish, q });
-        if let Some(choices) = self.choices.as_mut().filter(|_| wish.tree.is_some()) {
+        if let Some(choices) = self.choices.as_mut().filter(|_| wish.weighs()) {
             let known = self.tokens[self.decided..].iter();
             known.for_each(|&token| choices.drawn.assume(token));
         }
         self.complete()
     }
 
-    /// Ends the job if there are enough proposals.
+    /// Ends the job if there are enough proposals: all that were asked for, or as many as are worth
+    /// it.
     pub(super) fn complete(&mut self) -> Option<ToTarget> {
         let binding = self.binding.as_mut()?;
         let proposals = &self.tokens[self.decided..];
-        let Job { wish, mut q } = binding
-            .job
-            .take_if(|job| proposals.len() >= job.wish.lookahead as usize)?;
+        let next = self.choices.as_ref().map_or(1.0, Choices::next);
+        let Job { wish, mut q } = binding.job.take_if(|job| {
+            let all = proposals.len() >= job.wish.lookahead as usize;
+            // Of a tree the best part is chosen in the end. A window without a token would teach
+            // nothing.
+            let chain = job.wish.tree.is_none() && !proposals.is_empty();
+            all || (chain && next < job.wish.cutoffs.window.probability())
+        })?;
         let epoch = binding.epoch;
-        let lookahead = wish.lookahead as usize;
+        let lookahead = proposals.len().min(wish.lookahead as usize);
         let proposals = match (wish.tree, &self.choices) {
             (Some(budget), Some(Choices { drawn, chances, .. })) => {
                 let mut window = choose::window(drawn, chances, budget);
@@ -296,6 +308,7 @@ impl DraftSession {
             branches,
             saguaro,
             tree,
+            cutoffs,
         } = wish;
         let Some((epoch, verification, branching)) = self
             .binding
@@ -335,6 +348,7 @@ impl DraftSession {
             verification,
             saguaro,
             tree,
+            cutoff: cutoffs.entries,
         };
         self.build.begin(order, last, window);
     }

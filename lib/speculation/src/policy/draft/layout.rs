@@ -12,6 +12,7 @@ use crate::{
     TokenId,
     branch::{BranchPlan, Fork},
     fanout::Guess,
+    message::Entries,
 };
 
 /// The rows of a build's steps. Memory is kept from build to build.
@@ -127,14 +128,14 @@ impl Layout {
         cut
     }
 
-    /// Lays out the next step: a row for each outcome that has a token in `column`.
+    /// Lays out the next step: a row for each outcome that goes on with a token in `column`.
     pub(super) fn advance(&mut self, column: &[TokenId]) {
         self.step.clear();
         for placed in &mut self.forks {
             let start = self.step.tokens.len();
             for branch in placed.fork.branches.clone() {
                 let (place, node) = &mut self.branches[branch];
-                let Some(&token) = column.get(*place) else {
+                let Some(&token) = column.get(*place).filter(|&&t| t != Entries::ENDED) else {
                     continue;
                 };
                 self.step.tokens.push(token);

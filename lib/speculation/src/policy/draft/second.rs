@@ -8,7 +8,7 @@ use crate::{
     TokenId,
     fanout::Chances,
     guess::Candidates,
-    message::{Side, TreeBudget},
+    message::{Cutoff, Side, TreeBudget},
     sampling::{Sampler, Scratch},
     tree::choose,
 };
@@ -19,6 +19,8 @@ pub(super) struct Second {
     pub(super) chances: Chances,
     /// Probability from which one is worth its row.
     price: f64,
+    /// Probability from which a branch's own next token is, after its first one.
+    cutoff: f64,
     /// Those of a branch, at most.
     most: usize,
     /// By guess: the probability that all its branch drew is accepted, and second choices so far.
@@ -34,6 +36,7 @@ impl Second {
         Self {
             chances: Chances::default(),
             price: 0.0,
+            cutoff: 0.0,
             most: 0,
             reached: Vec::new(),
             sides: Vec::new(),
@@ -42,27 +45,41 @@ impl Second {
     }
 
     /// Before the first step of `branches` branches of `steps` tokens.
-    pub(super) fn begin(&mut self, tree: TreeBudget, steps: usize, branches: usize) {
-        self.price = choose::price(tree, self.chances.acceptance(), steps);
-        self.most = (tree.nodes as usize).saturating_sub(steps);
+    pub(super) fn begin(
+        &mut self,
+        tree: Option<TreeBudget>,
+        cutoff: Cutoff,
+        steps: usize,
+        branches: usize,
+    ) {
+        let acceptance = self.chances.acceptance();
+        self.price = tree.map_or(1.0, |tree| choose::price(tree, acceptance, steps));
+        self.most = tree.map_or(0, |tree| (tree.nodes as usize).saturating_sub(steps));
+        self.cutoff = cutoff.probability();
+        self.drawn.reset(COUPLED, Chances::beside(tree.is_some()));
         self.reached.clear();
         self.reached.resize(branches, (1.0, 0));
     }
 
-    /// Draws what follows in the branch of this entry, which has made `after` steps.
+    /// Draws what follows in the branch of this entry, which has made `after` steps; nothing if that
+    /// is too unlikely to be verified.
     pub(super) fn draw(
         &mut self,
         (entry, after): (usize, u32),
         row: &[f32],
         sampler: &Sampler,
         scratch: &mut Scratch,
-    ) -> TokenId {
+    ) -> Option<TokenId> {
         self.drawn.clear();
         let token = self.drawn.draw(sampler, scratch, row);
         if let (Some(row), Some((reached, count))) =
             (self.drawn.row(0), self.reached.get_mut(entry))
         {
             let (accepts, sides) = self.chances.of(&row);
+            // A continuation without a token would be none.
+            if after > 0 && *reached * accepts < self.cutoff {
+                return None;
+            }
             let worth = choose::sides(sides, *reached, self.price);
             for token in worth.take(self.most.saturating_sub(*count)) {
                 *count += 1;
@@ -74,11 +91,11 @@ impl Second {
             }
             *reached *= accepts;
         }
-        token
+        Some(token)
     }
 }
 
 /// Room for what is drawn as a coupled target decides, with the second choices beside it.
 pub(super) fn nothing_drawn() -> Candidates {
-    Candidates::new(COUPLED, Chances::SIDES + 1)
+    Candidates::new(COUPLED, Chances::beside(true))
 }

@@ -204,7 +204,7 @@ impl DraftSession {
                 let job = binding.job.as_mut()?;
                 align(&mut binding.sampler, &self.tokens, self.tokens.len());
                 let row = logits.first()?;
-                let choices = self.choices.as_mut().filter(|_| job.wish.tree.is_some());
+                let choices = self.choices.as_mut().filter(|_| job.wish.weighs());
                 let token = match binding.verification {
                     Verification::Coupled => match choices {
                         Some(choices) => choices.drawn.draw(&binding.sampler, scratch, row),

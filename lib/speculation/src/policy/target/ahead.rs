@@ -32,6 +32,8 @@ pub struct Lookup {
     pub tokens: u32,
     /// The most it may have.
     pub sought: u32,
+    /// Whether it has fewer because no other was likely enough.
+    pub ended: bool,
     /// Whether anything was to be drafted for the verdict.
     pub expected: bool,
     /// Whether this was the first verdict of a binding, for which the endpoint has little time.
@@ -89,14 +91,16 @@ impl TargetSession {
     pub(super) fn receive_entries(&mut self, part: &Entries, effects: &mut Effects) {
         let keys = part.keys.iter().map(|key| key.token);
         let sides = part.sides.iter().map(|side| side.token);
-        let tokens = part.tokens.iter().copied().chain(sides);
+        let own = part.tokens.iter().copied();
+        let own = own.filter(|&token| token != Entries::ENDED);
+        let tokens = own.clone().chain(sides);
         if !self.understands(keys.chain(tokens), effects)
             || !self.explained((&part.q, part.saguaro), &part.tokens, effects)
         {
             return;
         }
         let current = part.round == self.round && part.base_len as usize == self.tokens.len();
-        let tokens = (part.tokens.len() + part.sides.len()) as u64;
+        let tokens = (own.count() + part.sides.len()) as u64;
         if current && self.cache.take(part) {
             self.stats.ahead.received += tokens;
         } else {
@@ -150,6 +154,7 @@ impl TargetSession {
                 let q = laws.q.get(verified.tokens.len()..).unwrap_or_default();
                 return Some(Hit {
                     place: None,
+                    ended: false,
                     proposals,
                     laws: Laws {
                         q: q.to_vec(),
@@ -205,6 +210,7 @@ impl TargetSession {
             first,
         } = looked;
         let mut asked = 0;
+        let ended = hit.as_ref().is_some_and(|hit| hit.ended);
         let source = if let Some(hit) = hit {
             self.propose(hit.proposals, most);
             self.laws = hit.laws;
@@ -223,6 +229,7 @@ impl TargetSession {
             source,
             tokens: self.window.len() as u32,
             sought: most,
+            ended,
             expected,
             first,
         };

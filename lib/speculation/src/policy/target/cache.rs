@@ -40,6 +40,8 @@ pub(super) struct Cache {
 pub(super) struct Hit {
     /// Place of the outcome among those that were sent; none if it is the rest of a window.
     pub(super) place: Option<u32>,
+    /// Whether it was not worth more tokens.
+    pub(super) ended: bool,
     pub(super) proposals: Proposals,
     pub(super) laws: Laws,
 }
@@ -67,7 +69,14 @@ impl Cache {
 
     /// Whether the continuation at this place may have more tokens than have come.
     pub(super) fn grows(&self, place: u32) -> bool {
-        self.before < self.most_tokens && (place as usize) < self.width
+        let place = place as usize;
+        self.before < self.most_tokens && place < self.width && !self.ended(place)
+    }
+
+    /// Whether the continuation at this place was said to end.
+    fn ended(&self, place: usize) -> bool {
+        let mut tokens = self.columns.of(place);
+        tokens.any(|&token| token == Entries::ENDED)
     }
 
     /// Takes in a part of this round; false if it does not fit what is known.
@@ -121,7 +130,9 @@ impl Cache {
         let place = self.keys.iter().position(|&known| known == key)?;
         let mut proposals = Proposals::new();
         let mut last = 0;
-        for (depth, &token) in self.columns.of(place).enumerate() {
+        let tokens = self.columns.of(place);
+        let tokens = tokens.take_while(|&&token| token != Entries::ENDED);
+        for (depth, &token) in tokens.enumerate() {
             let sides = self
                 .sides
                 .iter()
@@ -141,6 +152,7 @@ impl Cache {
         }
         Some(Hit {
             place: Some(place as u32),
+            ended: self.ended(place),
             proposals,
             laws: Laws {
                 q: self.q.of(place).cloned().collect(),

@@ -2,7 +2,12 @@
 
 use core::time::Duration;
 
-use crate::{TokenId, fallback::Fallback, message::TreeBudget, saguaro::Saguaro};
+use crate::{
+    TokenId,
+    fallback::Fallback,
+    message::{Cutoffs, TreeBudget},
+    saguaro::Saguaro,
+};
 
 /// Result of a verification.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,6 +28,8 @@ pub struct Verified<'a> {
     pub fallback: Option<Fallback>,
     /// Whether the endpoint may propose trees, and what the driver has for them.
     pub tree: Option<TreeBudget>,
+    /// How likely the tokens that the endpoint is asked for have to be.
+    pub cutoffs: Cutoffs,
     /// How the tokens that are asked for are lowered, where they are drawn
     /// ([`Verification::Rejection`](crate::verify::Verification)).
     pub saguaro: Saguaro,

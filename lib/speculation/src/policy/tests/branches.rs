@@ -1,7 +1,10 @@
 //! The endpoint's side of `Ssd`, message by message.
 
 use super::{engine::ToyEngine, *};
-use crate::policy::draft::{MAX_BRANCHES, MAX_TAIL, Purpose, Wants};
+use crate::{
+    message::{Cutoff, Cutoffs},
+    policy::draft::{MAX_BRANCHES, MAX_TAIL, Purpose, Wants},
+};
 
 fn branching(lookahead: u32, branches: u32) -> Branching {
     Branching {
@@ -45,6 +48,8 @@ struct Bench {
     engine: ToyEngine,
     planners: Planners,
     scratch: Scratch,
+    /// The draft model.
+    language: fn(&[TokenId]) -> Vec<f32>,
 }
 
 impl Bench {
@@ -54,6 +59,7 @@ impl Bench {
             engine: ToyEngine::default(),
             planners: Planners::default(),
             scratch: Scratch::new(),
+            language: counting,
         }
     }
 
@@ -63,7 +69,7 @@ impl Bench {
         let Some(step) = self.engine.step(&mut self.draft, 1000) else {
             return false;
         };
-        sent.extend(step.report(&mut self.draft, &mut self.scratch, counting));
+        sent.extend(step.report(&mut self.draft, &mut self.scratch, self.language));
         true
     }
 
@@ -436,4 +442,92 @@ fn a_window_shorter_than_what_is_left_is_what_branches_leave_from() {
     let parts = bench.parts();
     assert!(parts[0].keys.iter().all(|key| key.accepted <= 1));
     assert!(parts[0].keys.iter().any(|key| key.accepted == 1));
+}
+
+/// The same, but sure of what follows an even token, and unsure whether an odd one is followed by the
+/// next one or the one after that.
+fn hesitating(context: &[TokenId]) -> Vec<f32> {
+    let mut row = counting(context);
+    let last = context.last().map_or(0, |token| token.0);
+    let (step, score) = if last.is_multiple_of(2) {
+        (1, 20.0)
+    } else {
+        (2, -0.01)
+    };
+    row[((last + step) % VOCAB) as usize] = score;
+    row
+}
+
+#[test]
+fn continuations_end_before_unlikely_tokens_and_are_fed_no_further() {
+    // An odd token is followed by the next one every other time.
+    let truth = |last: u32, position: u32| {
+        let skips = last % 2 == 1 && philox([position, 0, 0, 0], [4, 2])[0] < u32::MAX / 2;
+        (last + 1 + u32::from(skips)) % VOCAB
+    };
+    let mut bench = Bench::new(4096);
+    bench.language = hesitating;
+    bench.draft.handle(&open_with(1, &[1, 2], branching(6, 4)));
+    let (mut base, mut last) = (2, 2);
+    let (mut window, mut parts) = (vec![], vec![]);
+    for round in 0..400 {
+        parts = bench.parts();
+        let mut emitted = vec![];
+        loop {
+            last = truth(last, base);
+            emitted.push(last);
+            base += 1;
+            if window.get(emitted.len() - 1) != Some(&last) {
+                break;
+            }
+        }
+        window = vec![(last + 1) % VOCAB, (last + 2) % VOCAB];
+        let before = base - emitted.len() as u32;
+        let ToDraft::Outcome(told) = verifying(round, before, &emitted, &window, 6) else {
+            unreachable!();
+        };
+        let cutoffs = Cutoffs {
+            entries: Cutoff::new(0.4),
+            ..Cutoffs::default()
+        };
+        let told = Outcome { cutoffs, ..told };
+        bench.draft.handle(&ToDraft::Outcome(told));
+    }
+    // After an even token one that is sure and one that is not, and another that is sure; after an odd
+    // one the last two of these.
+    for (place, key) in parts[0].keys.iter().enumerate() {
+        let tokens = parts.iter().map_while(|part| part.tokens.get(place));
+        let tokens = tokens.take_while(|&&token| token != Entries::ENDED);
+        let expected = if key.token.0 % 2 == 0 { 3 } else { 2 };
+        assert_eq!(tokens.count(), expected, "{key:?} {parts:?}");
+    }
+    let even = parts[0].keys.iter().filter(|key| key.token.0 % 2 == 0);
+    assert!((1..parts[0].keys.len()).contains(&even.count()));
+    // The column in which the last one ends is the last.
+    assert_eq!(parts.len(), 4);
+}
+
+#[test]
+fn windows_end_before_a_token_that_is_too_unlikely() {
+    let ask = |cutoff| {
+        let (mut draft, mut scratch) = (DraftSession::new(SessionId(3), VOCAB, 64), Scratch::new());
+        draft.handle(&open(1, &[1, 2]));
+        let ToDraft::Outcome(told) = outcome(1, 0, 2, &[3], 6) else {
+            unreachable!();
+        };
+        draft.handle(&ToDraft::Outcome(Outcome {
+            cutoffs: Cutoffs {
+                window: Cutoff::new(cutoff),
+                ..Cutoffs::default()
+            },
+            ..told
+        }));
+        let sent = settle(&mut draft, &mut scratch);
+        let [ToTarget::Window(window)] = &sent[..] else {
+            unreachable!("{sent:?}");
+        };
+        window.proposals.len()
+    };
+    // Until something is known each is accepted seven times in ten.
+    assert_eq!([0.0, 0.4, 0.5, 0.9].map(ask), [6, 2, 1, 1]);
 }

@@ -75,6 +75,7 @@ fn a_verdict_that_was_drafted_for_is_verified_on_at_once_and_told() {
     target.next(US);
     let effects = target.handle(US, verified(&[TokenId(7)], 0));
     let lookup = Lookup {
+        ended: false,
         source: Source::Ahead { place: Some(1) },
         tokens: 2,
         sought: 3,

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    message::{Side, TreeBudget},
+    message::{Cutoff, Cutoffs, Side, TreeBudget},
     policy::draft::ForkFeed,
     saguaro::Saguaro,
 };
@@ -41,6 +41,7 @@ fn any_to_draft() -> impl Strategy<Value = ToDraft> {
                         verifying: Some(star(&window, window.len() % 2 == 0)),
                         branches: 3 * k,
                         tree: (k > 2).then(|| TreeBudget::new(9, 0.001)),
+                        cutoffs: cutoffs(epoch),
                         ..outcome
                     }),
                     other => other,
@@ -100,7 +101,14 @@ fn any_to_target() -> impl Strategy<Value = ToTarget> {
                             token: TokenId(token),
                         })
                         .collect(),
-                    tokens: tokens.into_iter().map(TokenId).collect(),
+                    // Every other number that is no token ends a continuation.
+                    tokens: tokens
+                        .into_iter()
+                        .map(|token| match token {
+                            VOCAB if base_len % 2 == 0 => Entries::ENDED,
+                            token => TokenId(token),
+                        })
+                        .collect(),
                     sides,
                     ..Entries::default()
                 })
@@ -112,6 +120,14 @@ fn any_to_target() -> impl Strategy<Value = ToTarget> {
             have_len: 0
         })),
     ]
+}
+
+/// Some for every number.
+fn cutoffs(number: u32) -> Cutoffs {
+    let [window, entries] = [3000, u32::MAX / 4].map(|factor| Cutoff {
+        parts: number.wrapping_mul(factor),
+    });
+    Cutoffs { window, entries }
 }
 
 /// A chain, or as much of a tree as these tokens can be, two under each node.
@@ -229,6 +245,7 @@ proptest! {
                     let lingered = US * suggested;
                     let result = Verified {
                         tokens: &tokens, accepted, suggested, last, local, fallback, tree, saguaro, lingered,
+                        cutoffs: cutoffs(suggested),
                     };
                     let drafted = target.drafted(&result);
                     prop_assert!(drafted.is_none_or(|own| own.tokens > 0 && own.tokens <= 3));

@@ -4,7 +4,7 @@ use alloc::collections::BTreeMap;
 
 use super::{engine::ToyEngine, *};
 use crate::{
-    message::{SparseDistribution, TreeBudget},
+    message::{Cutoffs, SparseDistribution, TreeBudget},
     proposal::Laws,
     saguaro::Saguaro,
     verify::{Drawn, Verdict, Verification, coupled_tree, drawn_chain},
@@ -78,6 +78,8 @@ pub(super) struct World {
     pub(super) checked: usize,
     /// What the target has for trees.
     pub(super) tree: Option<TreeBudget>,
+    /// How likely proposals have to be.
+    pub(super) cutoffs: Cutoffs,
     /// Round and size of each tree that was verified.
     pub(super) trees: Vec<(u32, usize)>,
     draft_busy: bool,
@@ -147,6 +149,7 @@ impl World {
             sent: BTreeMap::new(),
             checked: 0,
             tree: None,
+            cutoffs: Cutoffs::default(),
             trees: Vec::new(),
             draft_busy: false,
             pass: false,
@@ -253,6 +256,7 @@ impl World {
             tokens: &tokens,
             accepted,
             tree: self.tree,
+            cutoffs: self.cutoffs,
             suggested: 4,
             local: if offers { &base[base.len() - 3..] } else { &[] },
             fallback: offers.then_some(Fallback::Local),
@@ -369,6 +373,11 @@ impl World {
         assert!(part.tokens.len() <= known.len(), "a part is a column");
         for ((key, continuation), &token) in known.iter_mut().zip(&part.tokens) {
             assert_eq!(continuation.len(), part.before as usize);
+            if token == Entries::ENDED {
+                assert!(part.before > 0, "a continuation has a token");
+                continuation.push(token);
+                continue;
+            }
             let mut context = draft.decided().to_vec();
             assert_eq!(context.len(), part.base_len as usize);
             match draft.tree() {

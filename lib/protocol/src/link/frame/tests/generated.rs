@@ -158,11 +158,11 @@ pub(super) fn to_draft() -> impl Strategy<Value = ToDraft> {
         option::of(proposals()),
         0..=4096_u32,
         option::of(tree),
-        (saguaro(), any::<u32>()),
+        (saguaro(), any::<u32>(), any::<(u32, u32)>()),
     );
     let outcome = (key(), any::<u32>(), any::<u32>(), tokens(9), next).prop_map(
         |((session, epoch), round, base_len, tokens, next)| {
-            let (lookahead, verifying, branches, tree, (saguaro, lingered)) = next;
+            let (lookahead, verifying, branches, tree, (saguaro, lingered, cutoffs)) = next;
             let round = Round(round);
             ToDraft::Outcome(Outcome {
                 session,
@@ -174,6 +174,10 @@ pub(super) fn to_draft() -> impl Strategy<Value = ToDraft> {
                 verifying,
                 branches,
                 tree,
+                cutoffs: Cutoffs {
+                    window: Cutoff { parts: cutoffs.0 },
+                    entries: Cutoff { parts: cutoffs.1 },
+                },
                 saguaro,
                 lingered: Duration::from_micros(lingered.into()),
             })

@@ -5,6 +5,9 @@ use super::*;
 /// Parts, what is proposed after them, and how many of their tokens are of no use.
 type Case = (Vec<Entries>, &'static [u32], u64);
 
+/// Columns of two continuations; of the second its tokens, whether it may grow, and whether it ended.
+type Ending = (&'static [&'static [u32]], &'static [u32], bool, bool);
+
 #[test]
 fn parts_may_come_twice_in_the_wrong_order_or_not_at_all() {
     let first = || part(1, 0, 0, &[(0, 5), (0, 6)], &[1, 2]);
@@ -62,5 +65,43 @@ fn unlikely_outcomes_get_shorter_continuations() {
         receive(&mut target, part(1, 0, 3, &[], &[8, 9]));
         assert_eq!(target.cached(), 6);
         assert_eq!(decide(&mut target, token).verifying, Some(chain(expected)));
+    }
+}
+
+#[test]
+fn a_continuation_ends_where_its_endpoint_says_so() {
+    const OVER: u32 = Entries::ENDED.0;
+    let cases: [Ending; 5] = [
+        (&[&[1, 2]], &[2], true, false),
+        (&[&[1, 2], &[3, OVER]], &[2], false, true),
+        (&[&[1, 2], &[OVER, 4]], &[2, 4], true, false),
+        (&[&[1, 2], &[3, 4], &[5, OVER]], &[2, 4], false, true),
+        // What comes after its end is no part of it.
+        (&[&[1, 2], &[3, OVER], &[5, 6]], &[2], false, true),
+    ];
+    for (columns, expected, grows, ended) in cases {
+        let mut target = ssd_target(OnMiss::Nothing);
+        for (before, column) in (0..).zip(columns) {
+            let keys = [(0, 5), (0, 6)];
+            let keys = if before == 0 { &keys[..] } else { &[] };
+            receive(&mut target, part(1, 0, before, keys, column));
+        }
+        target.next(US);
+        let verdict = Verified {
+            tokens: &[TokenId(6)],
+            ..Verified::default()
+        };
+        let tokens = expected.len() as u32;
+        assert_eq!(target.drafted(&verdict), Some(drafted(tokens, grows)));
+        let lookup = target.handle(US, Input::Verified(verdict)).lookup.unwrap();
+        assert_eq!((lookup.tokens, lookup.sought), (tokens, 3));
+        assert_eq!(lookup.ended, ended, "{columns:?}");
+        assert_eq!(target.next(US), Next::Verify(&chain(expected)));
+        let received = columns
+            .concat()
+            .iter()
+            .filter(|&&token| token != OVER)
+            .count();
+        assert_eq!(target.stats().ahead.received, received as u64);
     }
 }
