@@ -8,9 +8,9 @@
 //! T(K) = step(other + sessions (K + 1)) + answer(K) + rest(K)         and what it takes
 //! ```
 //!
-//! where `a_i` is the probability that there is an i-th token and that it is accepted, given those
-//! before it. Windows may end early (see [`Cutoffs`](crate::message::Cutoffs)), so steps have as many rows, and answers as many
-//! tokens, as windows of up to K tokens have on average.
+//! where `ai` is the probability that there is an i-th token and that it is accepted, given those
+//! before it. Windows end before tokens that are not worth it ([`Controller::cutoffs`]), so steps have as
+//! many rows, and answers as many tokens, as windows of up to K tokens have on average.
 //!
 //! `answer(0)` is 0, so K = 0 is plain decoding. Step and answer are those of sessions in
 //! lock-step; what rounds really take beyond that, or less where other sessions' steps hide the
