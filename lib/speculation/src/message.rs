@@ -243,7 +243,8 @@ pub struct Window {
 /// token (or more) of each continuation, later ones append to those of the first outcomes: to as many
 /// as the column before, or, as a part of its own, a column for fewer, after which the other
 /// continuations are complete. One among them that is complete has [`Self::ENDED`] in the place of its
-/// next token, and of those that follow it. A continuation is of use as soon as it has a token. A part fits if as
+/// next token, and of those that follow it. A continuation is of use as soon as it has a token. A part
+/// fits if as
 /// many tokens are `before` it as are known; any other is dropped, so that a repeated part changes
 /// nothing and a lost one only leaves the continuations shorter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

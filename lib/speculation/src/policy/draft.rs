@@ -21,9 +21,9 @@
 mod build;
 mod follow;
 mod forks;
+mod growth;
 mod layout;
 mod planners;
-mod second;
 mod tail;
 mod work;
 
@@ -31,7 +31,7 @@ use alloc::{string::ToString, vec::Vec};
 
 use self::{
     build::{Build, COUPLED},
-    second::nothing_drawn,
+    growth::nothing_drawn,
     tail::Tail,
     work::Flight,
 };

@@ -2,7 +2,7 @@
 
 use alloc::{vec, vec::Vec};
 
-use super::{DraftStats, forks::BranchWork, layout::Layout, second::Second, work::Ticket};
+use super::{DraftStats, forks::BranchWork, growth::Growth, layout::Layout, work::Ticket};
 use crate::{
     Epoch, Proposals, Round, SessionId, TokenId,
     branch::BranchPlan,
@@ -92,7 +92,7 @@ pub(super) struct Build {
     /// For how many of these steps there was thought to be time.
     planned: usize,
     layout: Layout,
-    second: Second,
+    growth: Growth,
     /// What the branches fed and drew, by guess: their outcomes' tokens, then a column a step.
     columns: Columns<TokenId>,
     /// What those that were drawn were drawn from, if that is to be told.
@@ -117,7 +117,7 @@ impl Build {
             widths: Vec::new(),
             planned: 0,
             layout: Layout::default(),
-            second: Second::new(),
+            growth: Growth::new(),
             columns: Columns::new(),
             q: Columns::new(),
             proposer: Proposer::default(),
@@ -168,7 +168,7 @@ impl Build {
         self.layout.clear();
         self.glue.clear();
         self.glue_parents.clear();
-        self.second.sides.clear();
+        self.growth.sides.clear();
     }
 
     /// Tokens of the window whose glue pass is to be fed.
@@ -270,7 +270,7 @@ impl Build {
         };
         planner.plan(&self.candidates, order.budget, &mut self.guesses);
         if order.weighs() {
-            self.second.chances = planner.estimates().chances();
+            self.growth.chances = planner.estimates().chances();
         }
         self.widths.clear();
         self.widths.resize(order.steps, self.guesses.len() as u32);
@@ -353,7 +353,7 @@ impl Build {
         let width = self.layout.rows().map(|(_, guess)| guess + 1).max();
         let mut column = vec![Entries::ENDED; width.unwrap_or(0)];
         let mut laws = Vec::new();
-        self.second.sides.clear();
+        self.growth.sides.clear();
         for ((branch, guess), row) in self.layout.rows().zip(rows) {
             // Branches come by ascending node, so a chain is only ever extended.
             let accepted = self.plan.branches()[branch].accepted;
@@ -371,7 +371,7 @@ impl Build {
             own.for_each(|&token| sampler.push(token));
             column[guess] = match order.verification {
                 Verification::Coupled if order.weighs() => {
-                    let drawn = self.second.draw((guess, step), row, sampler, scratch);
+                    let drawn = self.growth.draw((guess, step), row, sampler, scratch);
                     drawn.unwrap_or(Entries::ENDED)
                 }
                 Verification::Coupled => sampler.choose(row, scratch),
@@ -429,7 +429,7 @@ impl Build {
             tokens: self.columns.get(step as usize + 1).to_vec(),
             q: self.q.get(step as usize).to_vec(),
             saguaro: order.saguaro,
-            sides: self.second.sides.clone(),
+            sides: self.growth.sides.clone(),
         }
     }
 
@@ -448,7 +448,7 @@ impl Build {
         self.stage = Stage::Branching;
         if order.weighs() {
             let branches = self.guesses.len();
-            self.second
+            self.growth
                 .begin(order.tree, order.cutoff, order.steps, branches);
         }
         let glued = self.glue_tree().is_some();

@@ -1,12 +1,9 @@
 //! The endpoint's side of `Ssd`, message by message.
 
 use super::{engine::ToyEngine, *};
-use crate::{
-    message::{Cutoff, Cutoffs},
-    policy::draft::{MAX_BRANCHES, MAX_TAIL, Purpose, Wants},
-};
+use crate::policy::draft::{MAX_BRANCHES, MAX_TAIL, Purpose, Wants};
 
-fn branching(lookahead: u32, branches: u32) -> Branching {
+pub(super) fn branching(lookahead: u32, branches: u32) -> Branching {
     Branching {
         lookahead,
         branches,
@@ -15,7 +12,7 @@ fn branching(lookahead: u32, branches: u32) -> Branching {
     }
 }
 
-fn open_with(epoch: u32, prompt: &[u32], branching: Branching) -> ToDraft {
+pub(super) fn open_with(epoch: u32, prompt: &[u32], branching: Branching) -> ToDraft {
     match open(epoch, prompt) {
         ToDraft::Open(open) => ToDraft::Open(Open {
             branching: Some(branching),
@@ -25,7 +22,13 @@ fn open_with(epoch: u32, prompt: &[u32], branching: Branching) -> ToDraft {
     }
 }
 
-fn verifying(round: u32, base_len: u32, emitted: &[u32], window: &[u32], k: u32) -> ToDraft {
+pub(super) fn verifying(
+    round: u32,
+    base_len: u32,
+    emitted: &[u32],
+    window: &[u32],
+    k: u32,
+) -> ToDraft {
     match outcome(1, round, base_len, emitted, k) {
         ToDraft::Outcome(outcome) => ToDraft::Outcome(Outcome {
             verifying: Some(chain(window)),
@@ -37,23 +40,23 @@ fn verifying(round: u32, base_len: u32, emitted: &[u32], window: &[u32], k: u32)
 }
 
 /// Greedy continuation is the last token plus one; the others follow by distance.
-fn counting(context: &[TokenId]) -> Vec<f32> {
+pub(super) fn counting(context: &[TokenId]) -> Vec<f32> {
     let last = context.last().map_or(0, |token| token.0);
     let behind = |v: u32| (v + 2 * VOCAB - last - 1) % VOCAB;
     (0..VOCAB).map(|v| -(behind(v) as f32)).collect()
 }
 
-struct Bench {
-    draft: DraftSession,
+pub(super) struct Bench {
+    pub(super) draft: DraftSession,
     engine: ToyEngine,
     planners: Planners,
     scratch: Scratch,
     /// The draft model.
-    language: fn(&[TokenId]) -> Vec<f32>,
+    pub(super) language: fn(&[TokenId]) -> Vec<f32>,
 }
 
 impl Bench {
-    fn new(max_len: usize) -> Self {
+    pub(super) fn new(max_len: usize) -> Self {
         Self {
             draft: DraftSession::new(SessionId(3), VOCAB, max_len),
             engine: ToyEngine::default(),
@@ -86,7 +89,7 @@ impl Bench {
         sent
     }
 
-    fn parts(&mut self) -> Vec<Entries> {
+    pub(super) fn parts(&mut self) -> Vec<Entries> {
         let sent = self.settle().into_iter();
         sent.filter_map(|message| match message {
             ToTarget::Entries(part) => Some(part),
@@ -442,92 +445,4 @@ fn a_window_shorter_than_what_is_left_is_what_branches_leave_from() {
     let parts = bench.parts();
     assert!(parts[0].keys.iter().all(|key| key.accepted <= 1));
     assert!(parts[0].keys.iter().any(|key| key.accepted == 1));
-}
-
-/// The same, but sure of what follows an even token, and unsure whether an odd one is followed by the
-/// next one or the one after that.
-fn hesitating(context: &[TokenId]) -> Vec<f32> {
-    let mut row = counting(context);
-    let last = context.last().map_or(0, |token| token.0);
-    let (step, score) = if last.is_multiple_of(2) {
-        (1, 20.0)
-    } else {
-        (2, -0.01)
-    };
-    row[((last + step) % VOCAB) as usize] = score;
-    row
-}
-
-#[test]
-fn continuations_end_before_unlikely_tokens_and_are_fed_no_further() {
-    // An odd token is followed by the next one every other time.
-    let truth = |last: u32, position: u32| {
-        let skips = last % 2 == 1 && philox([position, 0, 0, 0], [4, 2])[0] < u32::MAX / 2;
-        (last + 1 + u32::from(skips)) % VOCAB
-    };
-    let mut bench = Bench::new(4096);
-    bench.language = hesitating;
-    bench.draft.handle(&open_with(1, &[1, 2], branching(6, 4)));
-    let (mut base, mut last) = (2, 2);
-    let (mut window, mut parts) = (vec![], vec![]);
-    for round in 0..400 {
-        parts = bench.parts();
-        let mut emitted = vec![];
-        loop {
-            last = truth(last, base);
-            emitted.push(last);
-            base += 1;
-            if window.get(emitted.len() - 1) != Some(&last) {
-                break;
-            }
-        }
-        window = vec![(last + 1) % VOCAB, (last + 2) % VOCAB];
-        let before = base - emitted.len() as u32;
-        let ToDraft::Outcome(told) = verifying(round, before, &emitted, &window, 6) else {
-            unreachable!();
-        };
-        let cutoffs = Cutoffs {
-            entries: Cutoff::new(0.4),
-            ..Cutoffs::default()
-        };
-        let told = Outcome { cutoffs, ..told };
-        bench.draft.handle(&ToDraft::Outcome(told));
-    }
-    // After an even token one that is sure and one that is not, and another that is sure; after an odd
-    // one the last two of these.
-    for (place, key) in parts[0].keys.iter().enumerate() {
-        let tokens = parts.iter().map_while(|part| part.tokens.get(place));
-        let tokens = tokens.take_while(|&&token| token != Entries::ENDED);
-        let expected = if key.token.0 % 2 == 0 { 3 } else { 2 };
-        assert_eq!(tokens.count(), expected, "{key:?} {parts:?}");
-    }
-    let even = parts[0].keys.iter().filter(|key| key.token.0 % 2 == 0);
-    assert!((1..parts[0].keys.len()).contains(&even.count()));
-    // The column in which the last one ends is the last.
-    assert_eq!(parts.len(), 4);
-}
-
-#[test]
-fn windows_end_before_a_token_that_is_too_unlikely() {
-    let ask = |cutoff| {
-        let (mut draft, mut scratch) = (DraftSession::new(SessionId(3), VOCAB, 64), Scratch::new());
-        draft.handle(&open(1, &[1, 2]));
-        let ToDraft::Outcome(told) = outcome(1, 0, 2, &[3], 6) else {
-            unreachable!();
-        };
-        draft.handle(&ToDraft::Outcome(Outcome {
-            cutoffs: Cutoffs {
-                window: Cutoff::new(cutoff),
-                ..Cutoffs::default()
-            },
-            ..told
-        }));
-        let sent = settle(&mut draft, &mut scratch);
-        let [ToTarget::Window(window)] = &sent[..] else {
-            unreachable!("{sent:?}");
-        };
-        window.proposals.len()
-    };
-    // Until something is known each is accepted seven times in ten.
-    assert_eq!([0.0, 0.4, 0.5, 0.9].map(ask), [6, 2, 1, 1]);
 }

@@ -1,6 +1,9 @@
 //! Windows and continuations that end where the next token is not worth its time.
 
-use super::*;
+use super::{
+    branches::{Bench, branching, counting, open_with, verifying},
+    *,
+};
 use crate::{
     message::{Cutoff, Cutoffs},
     verify::Verification,
@@ -109,4 +112,92 @@ fn proposals_that_are_drawn_by_ratio_never_end_by_what_they_are() {
         let stats = world.target.stats();
         assert!(stats.drafted > 3 * stats.rounds, "{policy:?}: {stats:?}");
     }
+}
+
+/// A draft that is sure of what follows an even token, and not whether an odd one is followed by the
+/// next one or the one after that.
+fn hesitating(context: &[TokenId]) -> Vec<f32> {
+    let mut row = counting(context);
+    let last = context.last().map_or(0, |token| token.0);
+    let (step, score) = if last.is_multiple_of(2) {
+        (1, 20.0)
+    } else {
+        (2, -0.01)
+    };
+    row[((last + step) % VOCAB) as usize] = score;
+    row
+}
+
+#[test]
+fn continuations_end_before_unlikely_tokens_and_are_fed_no_further() {
+    // An odd token is followed by the next one every other time.
+    let truth = |last: u32, position: u32| {
+        let skips = last % 2 == 1 && philox([position, 0, 0, 0], [4, 2])[0] < u32::MAX / 2;
+        (last + 1 + u32::from(skips)) % VOCAB
+    };
+    let mut bench = Bench::new(4096);
+    bench.language = hesitating;
+    bench.draft.handle(&open_with(1, &[1, 2], branching(6, 4)));
+    let (mut base, mut last) = (2, 2);
+    let (mut window, mut parts) = (vec![], vec![]);
+    for round in 0..400 {
+        parts = bench.parts();
+        let mut emitted = vec![];
+        loop {
+            last = truth(last, base);
+            emitted.push(last);
+            base += 1;
+            if window.get(emitted.len() - 1) != Some(&last) {
+                break;
+            }
+        }
+        window = vec![(last + 1) % VOCAB, (last + 2) % VOCAB];
+        let before = base - emitted.len() as u32;
+        let ToDraft::Outcome(told) = verifying(round, before, &emitted, &window, 6) else {
+            unreachable!();
+        };
+        let cutoffs = Cutoffs {
+            entries: Cutoff::new(0.4),
+            ..Cutoffs::default()
+        };
+        let told = Outcome { cutoffs, ..told };
+        bench.draft.handle(&ToDraft::Outcome(told));
+    }
+    // After an even token one that is sure and one that is not, and another that is sure; after an odd
+    // one the last two of these.
+    for (place, key) in parts[0].keys.iter().enumerate() {
+        let tokens = parts.iter().map_while(|part| part.tokens.get(place));
+        let tokens = tokens.take_while(|&&token| token != Entries::ENDED);
+        let expected = if key.token.0 % 2 == 0 { 3 } else { 2 };
+        assert_eq!(tokens.count(), expected, "{key:?} {parts:?}");
+    }
+    let even = parts[0].keys.iter().filter(|key| key.token.0 % 2 == 0);
+    assert!((1..parts[0].keys.len()).contains(&even.count()));
+    // The column in which the last one ends is the last.
+    assert_eq!(parts.len(), 4);
+}
+
+#[test]
+fn windows_end_before_a_token_that_is_too_unlikely() {
+    let ask = |cutoff| {
+        let (mut draft, mut scratch) = (DraftSession::new(SessionId(3), VOCAB, 64), Scratch::new());
+        draft.handle(&open(1, &[1, 2]));
+        let ToDraft::Outcome(told) = outcome(1, 0, 2, &[3], 6) else {
+            unreachable!();
+        };
+        draft.handle(&ToDraft::Outcome(Outcome {
+            cutoffs: Cutoffs {
+                window: Cutoff::new(cutoff),
+                ..Cutoffs::default()
+            },
+            ..told
+        }));
+        let sent = settle(&mut draft, &mut scratch);
+        let [ToTarget::Window(window)] = &sent[..] else {
+            unreachable!("{sent:?}");
+        };
+        window.proposals.len()
+    };
+    // Until something is known each is accepted seven times in ten.
+    assert_eq!([0.0, 0.4, 0.5, 0.9].map(ask), [6, 2, 1, 1]);
 }

@@ -1,5 +1,5 @@
-//! Second choices beside what branches draw: leaves that make trees of continuations, and cost the
-//! endpoint no row.
+//! How branches grow: where they end because the next token is not likely enough, and the second
+//! choices beside what they draw, leaves that make trees of continuations and cost the endpoint no row.
 
 use alloc::vec::Vec;
 
@@ -13,30 +13,30 @@ use crate::{
     tree::choose,
 };
 
-/// Second choices beside what the branches draw.
+/// What is thought of the tokens that branches draw.
 #[derive(Debug)]
-pub(super) struct Second {
+pub(super) struct Growth {
     pub(super) chances: Chances,
-    /// Probability from which one is worth its row.
-    price: f64,
-    /// Probability from which a branch's own next token is, after its first one.
+    /// Probability from which a branch's next token is worth its row, after its first one.
     cutoff: f64,
-    /// Those of a branch, at most.
+    /// The same for second choices.
+    price: f64,
+    /// Second choices of a branch, at most.
     most: usize,
     /// By guess: the probability that all its branch drew is accepted, and second choices so far.
     reached: Vec<(f64, usize)>,
-    /// Those of the last step.
+    /// Second choices of the last step.
     pub(super) sides: Vec<Side>,
     /// The row at hand.
     drawn: Candidates,
 }
 
-impl Second {
+impl Growth {
     pub(super) fn new() -> Self {
         Self {
             chances: Chances::default(),
-            price: 0.0,
             cutoff: 0.0,
+            price: 0.0,
             most: 0,
             reached: Vec::new(),
             sides: Vec::new(),
