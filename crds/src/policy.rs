@@ -87,7 +87,7 @@ impl PolicyType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SpeculativeSpec {
-    /// Most tokens in a window, which ends where the next one is not likely enough to be worth its time.
+    /// Most tokens in a window. Where verification is `Coupled` it ends before one that is not likely enough to be worth its time.
     #[serde(default = "default_lookahead")]
     #[schemars(range(min = 1, max = MAX_LOOKAHEAD))]
     pub lookahead: u32,
@@ -123,7 +123,7 @@ fn yes() -> bool {
     "must be Auto or JustInTime with delivery Pull: only the endpoint knows what it prepared",
 )]))]
 pub struct SsdSpec {
-    /// Most tokens in a window, which ends where the next one is not likely enough to be worth its time.
+    /// Most tokens in a window. Where verification is `Coupled` it ends before one that is not likely enough to be worth its time.
     #[serde(default = "default_lookahead")]
     #[schemars(range(min = 1, max = MAX_LOOKAHEAD))]
     pub lookahead: u32,

@@ -214,10 +214,12 @@ impl Controller {
     }
 
     /// Takes in how much of a lookahead that was to be drafted ahead was there: a window of `found`
-    /// tokens, of `sought`.
+    /// tokens, of up to `sought`; as many if it has ended.
     pub fn observe_coverage(&mut self, sought: u32, found: u32) {
         if sought > 0 {
-            let share = 1.0 - f64::from(found.min(sought)) / f64::from(sought);
+            // A window that has ended is all there, and others are not expected to be longer than they are.
+            let expected = self.length(sought).max(1.0);
+            let share = 1.0 - (f64::from(found) / expected).min(1.0);
             let known = self.missing.nearest(sought);
             let part = self.part();
             let learned = known + MISSING_WEIGHT * part * (share - known);
@@ -317,6 +319,16 @@ impl Controller {
         }
     }
 
+    /// Tokens that windows of up to `k` have on average, if they are there.
+    pub fn length(&self, k: u32) -> f64 {
+        self.lengths.expected(k) - 1.0
+    }
+
+    /// What an endpoint takes for a window of up to `k` tokens, in seconds.
+    pub fn window_seconds(&self, k: u32) -> f64 {
+        self.answers.mean_seconds(self.length(k))
+    }
+
     /// What was learned of acceptance.
     pub fn acceptance(&self) -> &Acceptance {
         &self.acceptance
@@ -413,15 +425,10 @@ impl Controller {
         1.0 + self.covered(k) * (self.acceptance.expected(k) - 1.0)
     }
 
-    /// Tokens that windows of up to `k` have on average, if they are there.
-    fn length(&self, k: u32) -> f64 {
-        self.lengths.expected(k) - 1.0
-    }
-
     /// What is waited for a window of up to `k` tokens.
     fn answer_seconds(&self, k: u32) -> f64 {
         match self.config.drafting {
-            Drafting::InTurn => self.answers.mean_seconds(self.length(k)),
+            Drafting::InTurn => self.window_seconds(k),
             Drafting::Ahead => 0.0,
         }
     }
@@ -429,8 +436,7 @@ impl Controller {
     fn step_seconds(&self, k: u32, load: Load) -> f64 {
         let sessions = f64::from(load.sessions.max(1));
         let rows = sessions * (1.0 + self.covered(k) * self.length(k));
-        let rows = libm::round(rows + f64::from(load.other_rows));
-        self.steps.seconds(rows.min(f64::from(u32::MAX)) as u32)
+        self.steps.mean_seconds(rows + f64::from(load.other_rows))
     }
 
     /// Why not `k + 1`: what one more token brings, in time at the present pace, against what it

@@ -295,10 +295,18 @@ impl Endpoints {
         Duration::from_secs_f64(self.steps.seconds(rows as u32).clamp(0.0, 3600.0))
     }
 
-    /// Expected time until a window of `tokens` is there, from its request.
-    pub(super) fn answer_time(&self, cohort: Cohort, tokens: u32) -> Duration {
+    /// Tokens that a window of up to `most` is expected to have.
+    pub(super) fn window_len(&self, cohort: Cohort, most: u32) -> u32 {
         let learned = self.learned(cohort);
-        let seconds = learned.map_or(0.0, |l| l.controller.answers().seconds(tokens));
+        learned.map_or(most, |learned| {
+            learned.controller.length(most).round() as u32
+        })
+    }
+
+    /// Expected time until a window of up to `most` tokens is there, from its request.
+    pub(super) fn answer_time(&self, cohort: Cohort, most: u32) -> Duration {
+        let learned = self.learned(cohort);
+        let seconds = learned.map_or(0.0, |l| l.controller.window_seconds(most));
         Duration::from_secs_f64(seconds.clamp(0.0, 3600.0))
     }
 

@@ -317,13 +317,14 @@ impl Worker {
 /// When the window of a waiting request is to be expected. One that is overdue is expected later
 /// the longer it is overdue, so that nobody waits for it for long.
 fn expected(request: &Request, endpoints: &super::Endpoints, now: Instant) -> Due {
-    let Some((link, (asked, tokens))) = request.link.zip(request.meter.asked) else {
+    let Some((link, (asked, most))) = request.link.zip(request.meter.asked) else {
         return Due {
             after: UNKNOWN,
             rows: 1,
         };
     };
-    let answer = endpoints.answer_time(request.cohort(link), tokens);
+    let cohort = request.cohort(link);
+    let answer = endpoints.answer_time(cohort, most);
     let waited = now.saturating_duration_since(asked);
     let after = match answer.checked_sub(waited) {
         Some(left) => left,
@@ -331,6 +332,6 @@ fn expected(request: &Request, endpoints: &super::Endpoints, now: Instant) -> Du
     };
     Due {
         after,
-        rows: 1 + tokens as usize,
+        rows: 1 + endpoints.window_len(cohort, most) as usize,
     }
 }

@@ -32,8 +32,9 @@ use crate::{
 /// What a step decided for a request.
 pub(super) struct Decision {
     pub(super) share: Share,
-    /// Tokens of the window.
+    /// Tokens of the window, and whether there was no room for more of them.
     drafted: usize,
+    clipped: bool,
     pub(super) decided: Decided,
     /// What is emitted.
     pub(super) emitted: Vec<TokenId>,
@@ -82,12 +83,14 @@ impl Worker {
                 continue;
             }
             let pass = Pass::of(share, &self.feeding, feed, logits);
+            let clipped = pass.window.len() < request.session.window().len();
             let mut emitted = Vec::new();
             let decided = pass.decide(request, now, &mut self.scratch, &mut emitted);
             let (tried, path) = pass.way(&emitted[..decided.accepted]);
             decisions.push(Decision {
                 share: *share,
                 drafted: pass.window.len(),
+                clipped,
                 decided,
                 emitted,
                 tried,
@@ -141,6 +144,7 @@ impl Worker {
             let round = request.meter.verdict(&effects, self.now);
             let lesson = Lesson {
                 drafted: decision.drafted as u32,
+                clipped: decision.clipped,
                 proposed: decision.tried,
                 drawn: drawn.is_some(),
                 accepted,

@@ -33,6 +33,11 @@ impl StepCost {
 
     /// Expected time of a step of `rows`, in seconds; above 0.
     pub fn seconds(&self, rows: u32) -> f64 {
+        self.mean_seconds(f64::from(rows))
+    }
+
+    /// The same for steps of so many rows on average.
+    pub fn mean_seconds(&self, rows: f64) -> f64 {
         let seconds = match self.segment(rows) {
             Some((i, along)) => {
                 let (low, high) = (self.points[i].1, self.points[i + 1].1);
@@ -50,7 +55,7 @@ impl StepCost {
         let correct = |point: &mut (f64, f64), share: f64| {
             point.1 *= 1.0 + RATE * share.clamp(0.0, 1.0) * (ratio - 1.0);
         };
-        match self.segment(rows) {
+        match self.segment(f64::from(rows)) {
             Some((i, along)) => {
                 correct(&mut self.points[i], 1.0 - along);
                 correct(&mut self.points[i + 1], along);
@@ -61,11 +66,10 @@ impl StepCost {
 
     /// The points that `rows` lies between (the outermost two if it is outside), and how far along,
     /// from 0 to 1 (above 1 beyond the last; 0 before the first).
-    fn segment(&self, rows: u32) -> Option<(usize, f64)> {
+    fn segment(&self, rows: f64) -> Option<(usize, f64)> {
         if self.points.len() < 2 {
             return None;
         }
-        let rows = f64::from(rows);
         let after = self.points.partition_point(|point| point.0 <= rows);
         let i = after.saturating_sub(1).min(self.points.len() - 2);
         let (low, high) = (self.points[i].0, self.points[i + 1].0);
@@ -94,6 +98,7 @@ mod tests {
         assert!(near(cost.seconds(0), 100e-6));
         assert!(near(cost.seconds(1), 100e-6));
         assert!(near(cost.seconds(2), 120e-6));
+        assert!(near(cost.mean_seconds(2.5), 130e-6));
         assert!(near(cost.seconds(4), 160e-6));
         assert!(near(cost.seconds(6), 280e-6));
         assert!(near(cost.seconds(8), 400e-6));

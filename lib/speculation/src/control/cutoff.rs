@@ -94,18 +94,35 @@ mod tests {
 
     #[test]
     fn windows_that_end_early_bring_what_they_bring_for_the_rows_that_they_have() {
-        let mut controller = controller(Drafting::InTurn);
-        // Of six tokens two are proposed, and both accepted every other time.
-        for i in 0..2000 {
-            controller.observe_round(6, 2, if i % 2 == 0 { 2 } else { 0 });
+        // Of six tokens one or two are proposed, and all accepted every other time.
+        for twos in [0, 4, 10] {
+            let mut controller = controller(Drafting::InTurn);
+            for i in 0..4000 {
+                let drafted = if i % 10 < twos { 2 } else { 1 };
+                let accepted = if i / 10 % 2 == 0 { drafted } else { 0 };
+                controller.observe_round(6, drafted, accepted);
+            }
+            let length = 1.0 + f64::from(twos) / 10.0;
+            assert!((controller.length(6) - length).abs() < 0.05);
+            let (six, two) = (
+                controller.goodput(6, load(1)),
+                controller.goodput(2, load(1)),
+            );
+            let exact = (1.0 + 0.5 * length) / (1050e-6 + length * 130e-6);
+            assert!((six / exact - 1.0).abs() < 0.03, "{six} {exact}");
+            // No more is expected of asking for more, and no less.
+            assert!((six / two - 1.0).abs() < 0.02, "{six} {two}");
         }
-        let (six, two) = (
-            controller.goodput(6, load(1)),
-            controller.goodput(2, load(1)),
-        );
-        let exact = 2.0 / 1.31e-3;
-        assert!((six / exact - 1.0).abs() < 0.03, "{six} {exact}");
-        // No more is expected of asking for more, and no less.
-        assert!((six / two - 1.0).abs() < 0.02, "{six} {two}");
+    }
+
+    #[test]
+    fn windows_drafted_ahead_are_there_if_they_are_as_long_as_they_are_wont_to_be() {
+        let mut controller = controller(Drafting::Ahead);
+        for i in 0..4000 {
+            // Of windows that have two of six tokens every other one is known to have ended.
+            controller.observe_round(6, 2, 2);
+            controller.observe_coverage(6, if i % 2 == 0 { 2 } else { 6 });
+        }
+        assert!(controller.covered(6) > 0.97);
     }
 }

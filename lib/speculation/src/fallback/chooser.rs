@@ -60,8 +60,10 @@ pub struct Situation<'a> {
     /// Whether the endpoint has caught up with the sequence. One that has yet to read it answers
     /// when it has, which is no answer time that was ever seen.
     pub caught_up: bool,
-    /// Tokens of a window.
+    /// Most tokens of a window.
     pub lookahead: u32,
+    /// Those that it has on average: it may end early.
+    pub length: f64,
     /// Rows of the step without proposals of this session, its one row included.
     pub rows: u32,
     /// Sessions that have rows in it, this one included.
@@ -205,7 +207,7 @@ impl Chooser {
         let rule = LockStep {
             primary_tokens: ahead.tokens,
             fast_tokens: fast.tokens,
-            primary_time: situation.answers.seconds(situation.lookahead) / ahead.seconds,
+            primary_time: situation.answers.mean_seconds(situation.length) / ahead.seconds,
             primary_hit: ahead.next_hit,
             fast_hit: fast.next_hit,
         };
@@ -219,7 +221,7 @@ impl Chooser {
     /// Rounds after hits.
     fn hit(&self, situation: &Situation<'_>) -> Kind {
         let tokens = situation.acceptance.expected(situation.lookahead);
-        situation.kind(tokens, situation.lookahead, 0.0, self.ahead)
+        situation.kind(tokens, situation.length, 0.0, self.ahead)
     }
 
     /// Rounds after misses, in the order of [`ALL`].
@@ -227,17 +229,18 @@ impl Chooser {
         let Situation {
             acceptance,
             lookahead,
+            length,
             local,
             local_accepted,
             ..
         } = *situation;
         let [nothing, locally, remote] = self.fallbacks;
         [
-            situation.kind(1.0, 0, 0.0, nothing),
-            situation.kind(1.0 + local_accepted, local, 0.0, locally),
+            situation.kind(1.0, 0.0, 0.0, nothing),
+            situation.kind(1.0 + local_accepted, f64::from(local), 0.0, locally),
             situation.kind(
                 acceptance.expected(lookahead),
-                lookahead,
+                length,
                 situation.wait(),
                 remote,
             ),
@@ -246,9 +249,9 @@ impl Chooser {
 }
 
 impl Situation<'_> {
-    fn kind(&self, tokens: f64, proposals: u32, wait: f64, hits: Tally) -> Kind {
+    fn kind(&self, tokens: f64, proposals: f64, wait: f64, hits: Tally) -> Kind {
         let step = self.steps.seconds(self.rows);
-        let longer = self.steps.seconds(self.rows.saturating_add(proposals));
+        let longer = self.steps.mean_seconds(f64::from(self.rows) + proposals);
         let others = f64::from(self.sessions.saturating_sub(1));
         Kind {
             tokens,
@@ -261,7 +264,7 @@ impl Situation<'_> {
     /// Seconds until a window asked for now is verified: where other sessions go on, their step has
     /// to end first.
     fn wait(&self) -> f64 {
-        let answer = self.answers.seconds(self.lookahead);
+        let answer = self.answers.mean_seconds(self.length);
         if self.sessions < 2 {
             return answer;
         }

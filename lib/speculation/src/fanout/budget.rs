@@ -6,10 +6,12 @@
 //!
 //! ```text
 //! depth(s, M) = min(K_s, left_s / step(M))                     tokens of a continuation in time
-//! saved(s, d) = a + a^2 + .. + a^d - miss_s                    what a hit emits more than a miss
+//! saved(s, d) = a + a^2 g + .. + a^d g^(d-1) - miss_s          what a hit emits more than a miss
 //! value(M)    = max of sum over s, i < n_s of weight_s P(outcome i of s) saved(s, depth(s, M)),
 //!               where the n_s add up to M                      by one heap over all sessions
 //! ```
+//!
+//! with g the probability that a continuation goes on: what would follow may be too unlikely to be drafted.
 //!
 //! Within what is its own a session then drafts more tokens for likelier outcomes ([`Taper`]). One that
 //! is alone has all the time.
@@ -65,7 +67,11 @@ impl Worth {
 
     /// Tokens that a hit emits more than a miss if `depth` tokens of its continuation are ready.
     pub fn saved(&self, depth: u32) -> f64 {
-        let accepted = expected_tokens(self.acceptance, depth.min(self.steps)) - 1.0;
+        // The first is there for sure, and each later one if the continuation goes on: the sum of
+        // a^d g^(d-1).
+        let goes_on = self.goes_on.clamp(1e-3, 1.0);
+        let both = self.acceptance * goes_on;
+        let accepted = (expected_tokens(both, depth.min(self.steps)) - 1.0) / goes_on;
         (accepted - self.miss).max(0.0)
     }
 }

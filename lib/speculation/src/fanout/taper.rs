@@ -4,8 +4,10 @@
 //! accepted, so it is worth the less the unlikelier the outcome and the deeper the token:
 //!
 //! ```text
-//! value(i, d) = P(outcome i) v(d)          v(d) = a^d                     d = 1, 2, ..
+//! value(i, d) = P(outcome i) v(d)          v(d) = a^d g^(d-1)             d = 1, 2, ..
 //! ```
+//!
+//! with g the probability that a continuation goes on, and does not end before an unlikely token.
 //!
 //! A build that gives all its outcomes the same depth spends most of its last step on tokens worth
 //! less than the first one of an outcome it left out. So step d draws for the first `n_d` outcomes,
@@ -59,7 +61,7 @@ impl Taper {
     pub fn widths(&mut self, bid: &Bid<'_>, most: u32, step: impl Fn(u32) -> f64) -> &[u32] {
         let guesses = bid.guesses.len().min(most as usize);
         self.widths.clear();
-        if guesses == 0 {
+        if guesses == 0 || bid.worth.steps == 0 {
             return &self.widths;
         }
         self.widths.resize(bid.worth.steps as usize, guesses as u32);

@@ -40,6 +40,7 @@ impl Miss {
             acceptance: controller.acceptance(),
             caught_up: self.caught_up,
             lookahead: self.lookahead,
+            length: controller.length(self.lookahead),
             rows: self.rows,
             sessions: self.sessions,
             local: self.local,

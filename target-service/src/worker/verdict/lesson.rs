@@ -18,6 +18,8 @@ pub(super) struct Lesson {
     /// emitted.
     pub(super) drafted: u32,
     pub(super) proposed: u32,
+    /// Whether the window had more, for which the step had no room.
+    pub(super) clipped: bool,
     pub(super) accepted: u32,
     /// Whether they were drawn, and came with what they were drawn from.
     pub(super) drawn: bool,
@@ -43,6 +45,7 @@ impl Lesson {
         let Self {
             drafted,
             proposed,
+            clipped,
             accepted,
             drawn,
             rows,
@@ -57,8 +60,9 @@ impl Lesson {
         match (own, bound) {
             (Some(origin), _) => metrics.note_local(origin, proposed, accepted),
             (None, Some(cohort)) => {
-                let whole = round.filter(|round| round.ended);
-                let sought = whole.map_or(drafted, |round| round.sought);
+                // Where it did not end of itself, nothing is known of what might have followed.
+                let whole = round.filter(|round| round.ended && !clipped && proposed > 0);
+                let sought = whole.map_or(proposed, |round| round.sought);
                 endpoints.observe_round(cohort, sought, drafted.min(sought), accepted);
             }
             (None, None) => {}

@@ -157,11 +157,8 @@ fn steps_of_continuations_that_end_early_leave_time_for_more_outcomes() {
         let taken: f64 = rows
             .map(|(i, &width)| step(ending.worth.rows(i, width)))
             .sum();
-        assert!(taken <= left, "{short:?}");
-        assert!(
-            short.iter().sum::<u32>() > long.iter().sum(),
-            "{long:?} {short:?}"
-        );
+        assert!(taken <= left * (1.0 + 1e-9), "{short:?}");
+        assert!(short[0] > long[0], "{long:?} {short:?}");
         assert!(short.is_sorted_by(|a, b| a >= b), "{short:?}");
     }
 }

@@ -87,6 +87,8 @@ pub(super) struct Build {
     /// Tokens that were looked at after the first ones of continuations, and those of them before which
     /// one ended; until somebody learns from it.
     ends: (u32, u32),
+    /// Probability that a continuation goes on after a token.
+    goes_on: f64,
     /// Of how many guesses, from the first on, each step draws a token; ever fewer.
     widths: Vec<u32>,
     /// For how many of these steps there was thought to be time.
@@ -114,6 +116,7 @@ impl Build {
             verdict: None,
             guesses: Vec::new(),
             ends: (0, 0),
+            goes_on: 1.0,
             widths: Vec::new(),
             planned: 0,
             layout: Layout::default(),
@@ -209,16 +212,20 @@ impl Build {
         tokens.take_while(|&token| token != Entries::ENDED)
     }
 
-    /// Tokens of that continuation for which there was thought to be time, unless it ended before.
+    /// Tokens of that continuation for which there was thought to be time, as far as it goes on.
     pub(super) fn planned(&self, round: Round, key: OutcomeKey) -> usize {
         let Some(place) = self.place_of(round, key) else {
             return 0;
         };
         let widths = self.widths.iter().take(self.planned);
         let planned = widths.take_while(|&&width| width as usize > place).count();
-        let drawn = self.find(round, key).count();
-        let ended = (drawn as u32) < self.step();
-        if ended { drawn.min(planned) } else { planned }
+        let drawn = self.find(round, key).count().min(planned);
+        if (drawn as u32) < self.step() {
+            return drawn;
+        }
+        // What it would have had, if nothing had ended it, may have ended of itself.
+        let more = (1..=planned - drawn).map(|i| libm::pow(self.goes_on, i as f64));
+        drawn + libm::round(more.sum()) as usize
     }
 
     /// What its tokens were drawn from.
@@ -269,6 +276,11 @@ impl Build {
             return;
         };
         planner.plan(&self.candidates, order.budget, &mut self.guesses);
+        self.goes_on = if order.cutoff == Cutoff::default() {
+            1.0
+        } else {
+            planner.estimates().goes_on()
+        };
         if order.weighs() {
             self.growth.chances = planner.estimates().chances();
         }
@@ -391,7 +403,7 @@ impl Build {
             sampler.truncate(base + depth);
         }
         sampler.truncate(base);
-        if step > 0 {
+        if step > 0 && order.cutoff != Cutoff::default() {
             self.ends.0 += rows.len() as u32;
             self.ends.1 += (rows.len() - live(&column)) as u32;
         }
@@ -463,7 +475,7 @@ impl Build {
 }
 
 /// Continuations that have a token in this column.
-fn live(column: &[TokenId]) -> usize {
+pub(super) fn live(column: &[TokenId]) -> usize {
     column.iter().filter(|&&t| t != Entries::ENDED).count()
 }
 

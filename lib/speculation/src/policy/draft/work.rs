@@ -2,7 +2,13 @@
 
 use alloc::vec::Vec;
 
-use super::{DraftSession, build::BuildId, forks::BranchWork, planners::Planners, tail::Tail};
+use super::{
+    DraftSession,
+    build::{self, BuildId},
+    forks::BranchWork,
+    planners::Planners,
+    tail::Tail,
+};
 use crate::{
     TokenId,
     fanout::Guess,
@@ -307,7 +313,7 @@ impl DraftSession {
         let part = self.build.stepped(logits, &mut binding.sampler, scratch);
         self.stats.built += (self.build.drawn() - drawn) as u32;
         let part = part?;
-        self.stats.pushed += part.tokens.len() as u32;
+        self.stats.pushed += build::live(&part.tokens) as u32;
         Some(ToTarget::Entries(part))
     }
 

@@ -102,7 +102,7 @@ fn however_unlikely_tokens_are_one_is_proposed() {
 }
 
 #[test]
-fn proposals_that_are_drawn_by_ratio_never_end_by_what_they_are() {
+fn proposals_that_are_drawn_are_asked_for_whole() {
     let support = Verification::Rejection { support: 8 };
     for policy in [fixed(6), ssd(Delivery::Push)] {
         let faults = Faults::default();
@@ -178,10 +178,15 @@ fn continuations_end_before_unlikely_tokens_and_are_fed_no_further() {
 }
 
 #[test]
-fn windows_end_before_a_token_that_is_too_unlikely() {
-    let ask = |cutoff| {
+fn windows_end_before_a_token_that_is_too_unlikely_unless_they_are_drawn_by_ratio() {
+    let ask = |verification, cutoff| {
         let (mut draft, mut scratch) = (DraftSession::new(SessionId(3), VOCAB, 64), Scratch::new());
-        draft.handle(&open(1, &[1, 2]));
+        let ToDraft::Open(mut opening) = open(1, &[1, 2]) else {
+            unreachable!();
+        };
+        opening.verification = verification;
+        opening.sampling.temperature = 1.0;
+        draft.handle(&ToDraft::Open(opening));
         let ToDraft::Outcome(told) = outcome(1, 0, 2, &[3], 6) else {
             unreachable!();
         };
@@ -199,5 +204,7 @@ fn windows_end_before_a_token_that_is_too_unlikely() {
         window.proposals.len()
     };
     // Until something is known each is accepted seven times in ten.
-    assert_eq!([0.0, 0.4, 0.5, 0.9].map(ask), [6, 2, 1, 1]);
+    let coupled = |cutoff| ask(Verification::Coupled, cutoff);
+    assert_eq!([0.0, 0.4, 0.5, 0.9].map(coupled), [6, 2, 1, 1]);
+    assert_eq!(ask(Verification::Rejection { support: 4 }, 1.0), 6);
 }
