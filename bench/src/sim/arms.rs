@@ -168,10 +168,7 @@ impl Case<'_> {
     pub(super) fn with_trees(&self, mut scenario: Scenario) -> Scenario {
         let answers = AnswerTime::new(Duration::ZERO, Duration::ZERO);
         let controller = Controller::new(ControlConfig::default(), self.times().target, answers);
-        let load = Load {
-            sessions: scenario.batch as u32,
-            other_rows: 0,
-        };
+        let load = Load::of(scenario.batch as u32);
         let lookahead = scenario.policy.lookahead(0);
         scenario.tree = controller.tree_budget(NODES, lookahead, load);
         scenario

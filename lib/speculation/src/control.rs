@@ -192,22 +192,22 @@ impl Controller {
         }
     }
 
-    /// Takes in a verified window: how many tokens it might have had, how many it had and how many were
-    /// accepted. An empty one teaches nothing. A probe that brought what a beginning asks for is soon
-    /// followed by the next.
+    /// Takes in a verified window: how many tokens in a row it might have had at most, how many it had
+    /// and how many were accepted. An empty one teaches nothing. A probe that brought what a beginning
+    /// asks for is soon followed by the next.
     pub fn observe_round(&mut self, sought: u32, drafted: u32, accepted: u32) {
-        if drafted > 0 {
-            let sought = sought.max(drafted);
-            self.acceptance.observe(sought, accepted);
-            self.lengths.observe(sought, drafted);
-            self.probe.taught();
+        if drafted == 0 {
+            return;
         }
+        self.acceptance.observe(sought, accepted);
+        self.lengths.observe(sought, drafted);
+        self.probe.taught();
         if self.config.drafting == Drafting::Ahead {
             // Many sessions, some of them lucky: what all rounds come to is in the model.
             return;
         }
-        if self.current == 0 && drafted > 0 {
-            let seconds = self.seconds(sought.max(drafted), self.load);
+        if self.current == 0 {
+            let seconds = self.seconds(sought, self.load);
             let enough = self.enough(self.load) * self.goodput(0, self.load);
             self.probe.brought(accepted + 1, seconds, enough);
         }

@@ -201,6 +201,11 @@ impl Cutoff {
         }
     }
 
+    /// Whether it leaves any token out.
+    pub fn cuts(self) -> bool {
+        self.parts > 0
+    }
+
     /// The probability.
     pub fn probability(self) -> f64 {
         f64::from(self.parts) / SHARE_UNIT

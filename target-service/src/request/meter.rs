@@ -138,28 +138,38 @@ mod tests {
         }
     }
 
-    fn source_of(effects: &Effects) -> Source {
-        let (mut meter, now) = (Meter::default(), Instant::now());
-        assert!(meter.verdict(effects, now).is_none());
-        let ended = meter.verdict(&Effects::default(), now);
-        ended.expect("it began with a verdict").source
-    }
-
-    #[test]
-    fn where_a_window_comes_from_is_known_when_it_is_verified() {
-        let place = Some(3);
-        let hit = Effects {
+    /// After a verdict that was drafted for.
+    fn hit(ended: bool) -> Effects {
+        Effects {
             lookup: Some(Lookup {
-                source: Source::Ahead { place },
+                source: Source::Ahead { place: Some(3) },
                 tokens: 4,
                 sought: 5,
-                ended: false,
+                ended,
                 expected: true,
                 first: false,
             }),
             ..outcome(0)
-        };
-        assert_eq!(source_of(&hit), Source::Ahead { place });
+        }
+    }
+
+    /// The round after this verdict.
+    fn after(effects: &Effects) -> Turnaround {
+        let (mut meter, now) = (Meter::default(), Instant::now());
+        assert!(meter.verdict(effects, now).is_none());
+        let ended = meter.verdict(&Effects::default(), now);
+        ended.expect("it began with a verdict")
+    }
+
+    fn source_of(effects: &Effects) -> Source {
+        after(effects).source
+    }
+
+    #[test]
+    fn where_a_window_comes_from_is_known_when_it_is_verified() {
+        let hit = hit(false);
+        let ahead = Source::Ahead { place: Some(3) };
+        assert_eq!(source_of(&hit), ahead);
         let fallback = |kind| Source::Fallback(kind);
         assert_eq!(source_of(&outcome(4)), fallback(Fallback::Remote));
         assert_eq!(source_of(&outcome(0)), fallback(Fallback::Nothing));
@@ -169,6 +179,19 @@ mod tests {
             ..Effects::default()
         };
         assert_eq!(source_of(&own), fallback(Fallback::Local));
+    }
+
+    #[test]
+    fn a_window_is_whole_that_was_asked_for_or_drafted_ahead_to_its_end() {
+        let cases = [
+            (outcome(4), true),
+            (outcome(0), false),
+            (hit(true), true),
+            (hit(false), false),
+        ];
+        for (effects, ended) in cases {
+            assert_eq!(after(&effects).ended, ended, "{effects:?}");
+        }
     }
 
     #[test]

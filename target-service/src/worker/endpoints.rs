@@ -198,16 +198,11 @@ impl Endpoints {
         learned.controller.tree_budget(nodes, lookahead, load)
     }
 
-    /// How likely the tokens have to be that a request's endpoint is asked for, while so many requests
-    /// decode.
-    pub(super) fn cutoffs(&self, request: &Request, decoding: u32, suggested: u32) -> Cutoffs {
+    /// How likely the tokens have to be that a request's endpoint is asked for under `load`.
+    pub(super) fn cutoffs(&self, request: &Request, load: Load, suggested: u32) -> Cutoffs {
         let cohort = request.link.map(|link| request.cohort(link));
         let learned = cohort.and_then(|cohort| self.learned(cohort));
         let lookahead = request.policy.lookahead(suggested);
-        let load = Load {
-            sessions: decoding.max(1),
-            other_rows: 0,
-        };
         learned.map_or_else(Cutoffs::default, |learned| {
             learned.controller.cutoffs(lookahead, load)
         })

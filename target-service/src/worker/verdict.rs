@@ -104,8 +104,8 @@ impl Worker {
     pub(super) fn conclude(&mut self, decisions: Vec<Decision>) {
         let mut verdicts = Vec::with_capacity(decisions.len());
         let suggestions = self.suggest();
-        let decoding = suggestions.decoding;
-        let trees = self.trees(decoding);
+        let load = suggestions.load;
+        let trees = self.trees(load);
         let now = self.now.saturating_duration_since(self.started);
         let rows = self.feeding.rows() as u32;
         let is_read = self.feed.is_read();
@@ -136,7 +136,7 @@ impl Worker {
                 local: &offer.tokens,
                 fallback: offer.fallback,
                 tree: endpoints.tree_budget(request, trees, suggested),
-                cutoffs: endpoints.cutoffs(request, decoding, suggested),
+                cutoffs: endpoints.cutoffs(request, load, suggested),
                 saguaro: offer.saguaro,
                 ..verified
             };

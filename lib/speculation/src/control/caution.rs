@@ -82,14 +82,8 @@ impl Caution {
 mod tests {
     use super::*;
 
-    const ALONE: Load = Load {
-        sessions: 1,
-        other_rows: 0,
-    };
-    const CROWD: Load = Load {
-        sessions: 16,
-        other_rows: 0,
-    };
+    const ALONE: Load = Load::of(1);
+    const CROWD: Load = Load::of(16);
 
     fn decide(caution: &mut Caution, lookahead: u32, times: u32) {
         (0..times).for_each(|_| caution.decided(lookahead, ALONE));

@@ -11,14 +11,19 @@ pub struct Load {
 
 impl Default for Load {
     fn default() -> Self {
-        Self {
-            sessions: 1,
-            other_rows: 0,
-        }
+        Self::of(1)
     }
 }
 
 impl Load {
+    /// So many sessions, and nothing else.
+    pub const fn of(sessions: u32) -> Self {
+        Self {
+            sessions,
+            other_rows: 0,
+        }
+    }
+
     /// What loads are told apart by: how many share a step, to about the nearest power of two.
     pub(super) fn magnitude(self) -> u32 {
         let rows = self.sessions.saturating_add(self.other_rows).max(1);

@@ -53,19 +53,12 @@ mod tests {
         Controller::new(config, StepCost::new(steps.to_vec()), answers)
     }
 
-    fn load(sessions: u32) -> Load {
-        Load {
-            sessions,
-            other_rows: 0,
-        }
-    }
-
     #[test]
     fn a_token_has_to_be_worth_its_row_and_its_drafting() {
         for drafting in [Drafting::InTurn, Drafting::Ahead] {
             let controller = controller(drafting);
             for (lookahead, sessions) in [(1, 1), (5, 1), (5, 4)] {
-                let load = load(sessions);
+                let load = Load::of(sessions);
                 let cutoffs = controller.cutoffs(lookahead, load);
                 // A row of each session makes the step of all longer.
                 let row = 100e-6 * f64::from(sessions);
@@ -84,18 +77,18 @@ mod tests {
 
     #[test]
     fn nothing_is_cut_where_nothing_is_asked_for_or_rows_and_drafting_are_free() {
-        let cutoffs = controller(Drafting::InTurn).cutoffs(0, load(1));
+        let cutoffs = controller(Drafting::InTurn).cutoffs(0, Load::of(1));
         assert_eq!(cutoffs, Cutoffs::default());
         let answers = AnswerTime::new(50 * US, Duration::ZERO);
         let steps = StepCost::new([(1, 1000 * US), (64, 1000 * US)].to_vec());
         let free = Controller::new(ControlConfig::default(), steps, answers);
-        assert_eq!(free.cutoffs(5, load(1)), Cutoffs::default());
+        assert_eq!(free.cutoffs(5, Load::of(1)), Cutoffs::default());
     }
 
     #[test]
     fn windows_that_end_early_bring_what_they_bring_for_the_rows_that_they_have() {
         // Of six tokens one or two are proposed, and all accepted every other time.
-        for twos in [0, 4, 10] {
+        for twos in [0, 5, 10] {
             let mut controller = controller(Drafting::InTurn);
             for i in 0..4000 {
                 let drafted = if i % 10 < twos { 2 } else { 1 };
@@ -105,8 +98,8 @@ mod tests {
             let length = 1.0 + f64::from(twos) / 10.0;
             assert!((controller.length(6) - length).abs() < 0.05);
             let (six, two) = (
-                controller.goodput(6, load(1)),
-                controller.goodput(2, load(1)),
+                controller.goodput(6, Load::of(1)),
+                controller.goodput(2, Load::of(1)),
             );
             let exact = (1.0 + 0.5 * length) / (1050e-6 + length * 130e-6);
             assert!((six / exact - 1.0).abs() < 0.03, "{six} {exact}");

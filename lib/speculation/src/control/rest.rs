@@ -88,14 +88,8 @@ mod tests {
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
-    const ALONE: Load = Load {
-        sessions: 1,
-        other_rows: 0,
-    };
-    const CROWD: Load = Load {
-        sessions: 16,
-        other_rows: 0,
-    };
+    const ALONE: Load = Load::of(1);
+    const CROWD: Load = Load::of(16);
 
     #[test]
     fn each_lookahead_has_its_own_figure_and_one_never_tried_that_of_the_nearest() {

@@ -31,13 +31,6 @@ fn teach(controller: &mut Controller, tenths: u32, drafted: u32) {
     }
 }
 
-fn load(sessions: u32) -> Load {
-    Load {
-        sessions,
-        other_rows: 0,
-    }
-}
-
 /// A decision, and if it is for plain rounds these: they take their step.
 fn decide(controller: &mut Controller, load: Load) -> Choice {
     let choice = controller.choose(load);
@@ -67,7 +60,7 @@ fn a_good_cheap_draft_is_used_to_the_maximum() {
     let mut controller = controller(50, 10);
     teach(&mut controller, 10, 8);
     assert_eq!(
-        controller.choose(load(1)),
+        controller.choose(Load::of(1)),
         Choice {
             lookahead: 8,
             limit: Limit::Maximum
@@ -80,7 +73,7 @@ fn a_bad_draft_is_not_used_and_acceptance_is_named() {
     let mut controller = controller(50, 300);
     teach(&mut controller, 1, 8);
     assert_eq!(
-        controller.choose(load(1)),
+        controller.choose(Load::of(1)),
         Choice {
             lookahead: 0,
             limit: Limit::Acceptance
@@ -93,7 +86,7 @@ fn a_long_round_trip_ends_speculation_and_the_answer_is_named() {
     let mut controller = controller(20_000, 10);
     teach(&mut controller, 8, 8);
     assert_eq!(
-        controller.choose(load(1)),
+        controller.choose(Load::of(1)),
         Choice {
             lookahead: 0,
             limit: Limit::Answer
@@ -107,8 +100,8 @@ fn the_choice_is_the_best_by_its_own_model_up_to_the_margin() {
         for sessions in [1, 2, 5, 16, 50] {
             let mut controller = controller(150, 60);
             teach(&mut controller, tenths, 8);
-            let chosen = controller.choose(load(sessions)).lookahead;
-            let goodput = |k| controller.goodput(k, load(sessions));
+            let chosen = controller.choose(Load::of(sessions)).lookahead;
+            let goodput = |k| controller.goodput(k, Load::of(sessions));
             let best = (0..=8).map(goodput).fold(0.0, f64::max);
             assert!(goodput(chosen) * 1.06 >= best);
             assert!(goodput(chosen) >= goodput(0), "nothing is known at first");
@@ -120,12 +113,12 @@ fn the_choice_is_the_best_by_its_own_model_up_to_the_margin() {
 fn a_small_gain_does_not_change_the_lookahead() {
     let mut controller = controller(100, 100);
     teach(&mut controller, 7, 8);
-    let first = controller.choose(load(1)).lookahead;
+    let first = controller.choose(Load::of(1)).lookahead;
     let mut changes = 0;
     let mut last = first;
     for i in 0..400 {
         controller.observe_round(8, 8, if i % 2 == 0 { 2 } else { 3 });
-        let chosen = controller.choose(load(1)).lookahead;
+        let chosen = controller.choose(Load::of(1)).lookahead;
         changes += u32::from(chosen != last);
         last = chosen;
     }
@@ -136,12 +129,12 @@ fn a_small_gain_does_not_change_the_lookahead() {
 fn plain_decoding_probes_now_and_then_and_finds_a_draft_that_became_good() {
     let mut controller = controller(100, 100);
     teach(&mut controller, 0, 8);
-    settle(&mut controller, load(1));
+    settle(&mut controller, Load::of(1));
     let mut probes = vec![];
     let mut back = None;
     let mut probing = false;
     for round in 0..200_000 {
-        let choice = decide(&mut controller, load(1));
+        let choice = decide(&mut controller, Load::of(1));
         let probed = core::mem::replace(&mut probing, choice.limit == Limit::Probe);
         if probing {
             assert!(choice.lookahead > 0);
@@ -171,7 +164,7 @@ fn a_maximum_of_zero_is_plain_decoding_without_probes() {
     };
     let mut controller = Controller::new(config, steps(), AnswerTime::new(US, US));
     for _ in 0..5000 {
-        let choice = controller.choose(load(1));
+        let choice = controller.choose(Load::of(1));
         assert_eq!(
             choice,
             Choice {
@@ -200,16 +193,16 @@ fn answers_of_more_than_a_second_and_steps_of_none_break_nothing() {
 fn what_rounds_really_take_decides_against_what_they_should_take() {
     let mut controller = controller(50, 10);
     teach(&mut controller, 7, 8);
-    let chosen = controller.choose(load(1)).lookahead;
+    let chosen = controller.choose(Load::of(1)).lookahead;
     assert!(chosen > 0);
     // Rounds with windows take four times as long as step and answer explain.
     for _ in 0..200 {
         controller.observe_turn(chosen, chosen + 1, 5000 * US);
     }
-    assert_eq!(controller.choose(load(1)).lookahead, 0);
+    assert_eq!(controller.choose(Load::of(1)).lookahead, 0);
     // Long after that the figure is forgotten, and speculation is tried again.
     let comes_back = (0..5000).any(|_| {
-        let choice = decide(&mut controller, load(1));
+        let choice = decide(&mut controller, Load::of(1));
         choice.lookahead > 0 && choice.limit != Limit::Probe
     });
     assert!(comes_back);
@@ -219,20 +212,20 @@ fn what_rounds_really_take_decides_against_what_they_should_take() {
 fn answers_hidden_behind_other_steps_are_not_charged() {
     let mut controller = controller(3000, 10);
     teach(&mut controller, 8, 8);
-    assert_eq!(controller.choose(load(4)).lookahead, 0);
+    assert_eq!(controller.choose(Load::of(4)).lookahead, 0);
     for _ in 0..200 {
         controller.observe_turn(4, 20, 1200 * US);
     }
-    assert!(controller.choose(load(4)).lookahead > 0);
+    assert!(controller.choose(Load::of(4)).lookahead > 0);
 }
 
 #[test]
 fn one_long_pause_changes_little() {
     let mut controller = controller(50, 10);
     teach(&mut controller, 8, 8);
-    assert_eq!(controller.choose(load(1)).lookahead, 8);
+    assert_eq!(controller.choose(Load::of(1)).lookahead, 8);
     controller.observe_turn(8, 9, Duration::from_secs(10));
-    assert!(controller.choose(load(1)).lookahead >= 7);
+    assert!(controller.choose(Load::of(1)).lookahead >= 7);
 }
 
 #[test]
@@ -254,7 +247,7 @@ fn a_lookahead_that_looks_cheap_because_of_others_is_corrected_once_tried() {
     // For everybody here all windows take three times their time.
     let mut plain = 0;
     for round in 0..2000 {
-        let k = controller.choose(load(1)).lookahead;
+        let k = controller.choose(Load::of(1)).lookahead;
         let factor = if k > 0 { 3.0 } else { 1.0 };
         let took = Duration::from_secs_f64(expected(&controller, k) * factor);
         controller.observe_turn(k, k + 1, took);
@@ -274,7 +267,7 @@ fn plain_rounds_thought_slow_are_tried_again_and_win_if_they_are_not() {
     }
     let mut plain = 0;
     for round in 0..20_000 {
-        let choice = controller.choose(load(1));
+        let choice = controller.choose(Load::of(1));
         assert!(round > 0 || choice.lookahead > 0, "plain rounds look slow");
         let k = choice.lookahead;
         // They take what they take; windows take five times that.
@@ -290,7 +283,7 @@ fn plain_rounds_thought_slow_are_tried_again_and_win_if_they_are_not() {
 fn trials_of_plain_rounds_are_few_where_speculation_pays() {
     let mut controller = controller(50, 10);
     teach(&mut controller, 8, 8);
-    let plain = (0..20_000).filter(|_| decide(&mut controller, load(1)).lookahead == 0);
+    let plain = (0..20_000).filter(|_| decide(&mut controller, Load::of(1)).lookahead == 0);
     let plain = plain.count();
     assert!((12..=400).contains(&plain), "{plain} of 20,000");
 }
@@ -305,7 +298,7 @@ fn ahead() -> Controller {
 fn what_is_drafted_ahead_is_not_waited_for() {
     let mut controller = ahead();
     teach(&mut controller, 8, 8);
-    let chosen = controller.choose(load(1)).lookahead;
+    let chosen = controller.choose(Load::of(1)).lookahead;
     assert!(chosen >= 7, "{chosen} though the draft takes its time");
 }
 
@@ -314,14 +307,14 @@ fn windows_that_are_seldom_there_count_for_what_they_bring_and_cost() {
     let mut controller = ahead();
     teach(&mut controller, 8, 8);
     let (all, bare) = (
-        controller.goodput(6, load(1)),
-        controller.goodput(0, load(1)),
+        controller.goodput(6, Load::of(1)),
+        controller.goodput(0, Load::of(1)),
     );
     // Every fourth verdict finds its window.
     for i in 0..4000 {
         controller.observe_coverage(6, if i % 4 == 0 { 6 } else { 0 });
     }
-    let quarter = controller.goodput(6, load(1));
+    let quarter = controller.goodput(6, Load::of(1));
     let expected = bare + (all - bare) / 4.0;
     assert!(
         (quarter / expected - 1.0).abs() < 0.15,
@@ -337,7 +330,7 @@ fn windows_that_are_seldom_there_count_for_what_they_bring_and_cost() {
 fn a_crowd_ends_drafting_ahead_and_is_probed_for_several_rounds_at_once() {
     let mut controller = ahead();
     teach(&mut controller, 6, 8);
-    let crowd = load(64);
+    let crowd = Load::of(64);
     settle(&mut controller, crowd);
     let probes: Vec<bool> = (0..500)
         .map(|_| decide(&mut controller, crowd).limit == Limit::Probe)
@@ -351,7 +344,7 @@ fn a_crowd_ends_drafting_ahead_and_is_probed_for_several_rounds_at_once() {
         !runs.is_empty() && runs.iter().all(|&run| run == 6),
         "{runs:?}"
     );
-    assert!(begins(&mut controller, load(1)));
+    assert!(begins(&mut controller, Load::of(1)));
 }
 
 #[test]
@@ -360,10 +353,10 @@ fn windows_are_begun_for_two_margins_and_ended_for_less_than_one() {
     let config = ControlConfig::of(Drafting::Ahead, 1);
     let mut controller = Controller::new(config, steps(), answers);
     teach(&mut controller, 4, 1);
-    let chosen = controller.choose(load(1)).lookahead;
+    let chosen = controller.choose(Load::of(1)).lookahead;
     assert!(chosen > 0);
     let gain = |controller: &Controller| {
-        controller.goodput(chosen, load(1)) / controller.goodput(0, load(1))
+        controller.goodput(chosen, Load::of(1)) / controller.goodput(0, Load::of(1))
     };
     let mut took = 1000;
     // Rounds come to take ever longer, until windows are worth this factor; or ever less.
@@ -374,8 +367,8 @@ fn windows_are_begun_for_two_margins_and_ended_for_less_than_one() {
             controller.observe_turn(chosen, chosen + 1, took * US);
         }
         // A lookahead that does not last makes the next one harder to begin with.
-        (0..1000).for_each(|_| _ = controller.choose(load(1)));
-        controller.choose(load(1))
+        (0..1000).for_each(|_| _ = controller.choose(Load::of(1)));
+        controller.choose(Load::of(1))
     };
     assert_eq!(worth(&mut controller, 1.04).lookahead, chosen);
     let ended = worth(&mut controller, 1.025);
@@ -389,10 +382,10 @@ fn windows_are_begun_for_two_margins_and_ended_for_less_than_one() {
 fn sessions_are_let_go_only_once_a_probe_has_had_its_consequences() {
     let mut controller = controller(50, 300);
     teach(&mut controller, 1, 8);
-    settle(&mut controller, load(1));
+    settle(&mut controller, Load::of(1));
     let mut since = 0;
     for _ in 0..2000 {
-        let choice = decide(&mut controller, load(1));
+        let choice = decide(&mut controller, Load::of(1));
         since = if choice.limit == Limit::Probe {
             controller.observe_round(choice.lookahead, choice.lookahead, 0);
             0
@@ -402,7 +395,7 @@ fn sessions_are_let_go_only_once_a_probe_has_had_its_consequences() {
         assert_eq!(controller.rests_for_long(), since >= 32, "{since}");
     }
     teach(&mut controller, 10, 8);
-    assert!(begins(&mut controller, load(1)));
+    assert!(begins(&mut controller, Load::of(1)));
     assert!(!controller.rests_for_long());
 }
 
@@ -411,8 +404,8 @@ fn plain_rounds_far_behind_are_tried_as_seldom_as_can_be() {
     let first_trial = |tenths| {
         let mut controller = controller(50, 10);
         teach(&mut controller, tenths, 8);
-        let gain = controller.goodput(8, load(1)) / controller.goodput(0, load(1));
-        let trial = (1..=4096).find(|_| controller.choose(load(1)).lookahead == 0);
+        let gain = controller.goodput(8, Load::of(1)) / controller.goodput(0, Load::of(1));
+        let trial = (1..=4096).find(|_| controller.choose(Load::of(1)).lookahead == 0);
         (gain, trial.unwrap_or(0))
     };
     let config = ControlConfig::default();
@@ -429,21 +422,21 @@ fn plain_rounds_far_behind_are_tried_as_seldom_as_can_be() {
 fn a_trial_is_judged_by_its_median() {
     let mut controller = controller(50, 10);
     teach(&mut controller, 3, 8);
-    let chosen = controller.choose(load(1)).lookahead;
-    let speculative = controller.goodput(chosen, load(1));
-    while controller.choose(load(1)).limit != Limit::Probe {}
+    let chosen = controller.choose(Load::of(1)).lookahead;
+    let speculative = controller.goodput(chosen, Load::of(1));
+    while controller.choose(Load::of(1)).limit != Limit::Probe {}
     // Plain rounds take 1.2 ms, but every fourth is held up.
     let mut rounds = 0;
     loop {
         let took = if rounds % 4 == 0 { 3000 } else { 1200 };
         controller.observe_turn(0, 1, took * US);
         rounds += 1;
-        if controller.choose(load(1)).limit != Limit::Probe {
+        if controller.choose(Load::of(1)).limit != Limit::Probe {
             break;
         }
     }
     assert_eq!(rounds, ControlConfig::default().plain_rounds);
-    let plain = controller.goodput(0, load(1));
+    let plain = controller.goodput(0, Load::of(1));
     assert!((plain * 1200e-6 - 1.0).abs() < 0.01, "{plain} a second");
     assert!(speculative > 1.03 * plain);
 }
@@ -452,14 +445,14 @@ fn a_trial_is_judged_by_its_median() {
 fn a_lookahead_that_was_held_up_for_a_moment_is_not_left() {
     let mut controller = controller(50, 10);
     teach(&mut controller, 5, 8);
-    let chosen = controller.choose(load(1)).lookahead;
+    let chosen = controller.choose(Load::of(1)).lookahead;
     let gain = |controller: &Controller| {
-        controller.goodput(chosen, load(1)) / controller.goodput(0, load(1))
+        controller.goodput(chosen, Load::of(1)) / controller.goodput(0, Load::of(1))
     };
-    let (plain, usual) = (1000 * US, controller.seconds(chosen, load(1)));
+    let (plain, usual) = (1000 * US, controller.seconds(chosen, Load::of(1)));
     let usual = Duration::from_secs_f64(usual);
     let round = |controller: &mut Controller, took: Duration| {
-        let lookahead = controller.choose(load(1)).lookahead;
+        let lookahead = controller.choose(Load::of(1)).lookahead;
         let took = if lookahead == 0 { plain } else { took };
         controller.observe_turn(lookahead, lookahead + 1, took);
         lookahead

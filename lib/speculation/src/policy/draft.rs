@@ -47,9 +47,7 @@ use crate::{
     fanout::{Chances, FanOut, Planner},
     guess::{Candidates, OutcomeKey},
     ids::common_prefix,
-    message::{
-        Branching, Cutoff, Cutoffs, Resync, SparseDistribution, ToDraft, ToTarget, TreeBudget,
-    },
+    message::{Branching, Cutoffs, Resync, SparseDistribution, ToDraft, ToTarget, TreeBudget},
     proposal::Proposer,
     saguaro::Saguaro,
     sampling::Sampler,
@@ -115,7 +113,7 @@ struct Wish {
 impl Wish {
     /// Whether it matters how likely the tokens of the window are.
     fn weighs(&self) -> bool {
-        self.tree.is_some() || self.cutoffs.window != Cutoff::default()
+        self.tree.is_some() || self.cutoffs.window.cuts()
     }
 }
 

@@ -94,15 +94,30 @@ fn fixed(k: u32) -> Policy {
     Policy::Speculative(Lookahead::Fixed(k))
 }
 
-fn run(policy: Policy, seed: u64, faults: Faults, blur: f32) -> (TargetStats, Duration) {
-    let params = sampling(if seed.is_multiple_of(2) { 0.0 } else { 1.0 });
+/// A world that was played to 200 tokens, which have to be those of plain decoding; and how long it
+/// took.
+fn played(
+    policy: Policy,
+    params: SamplingParams,
+    seed: u64,
+    faults: Faults,
+    blur: f32,
+    prepare: impl FnOnce(&mut World),
+) -> (World, Duration) {
     let expected = plain(&params, Seed(seed), 200);
     let mut world = World::new(policy, params, seed, faults, blur, 200);
+    prepare(&mut world);
     let (tokens, took) = world.run();
-    assert_eq!(tokens, expected);
-    let stats = world.target.stats();
-    assert_eq!(stats.emitted as usize, 200 - prompt().len());
-    (stats, took)
+    assert_eq!(tokens, expected, "seed {seed}, {policy:?}, {faults:?}");
+    let emitted = world.target.stats().emitted as usize;
+    assert_eq!(emitted, 200 - prompt().len());
+    (world, took)
+}
+
+fn run(policy: Policy, seed: u64, faults: Faults, blur: f32) -> (TargetStats, Duration) {
+    let params = sampling(if seed.is_multiple_of(2) { 0.0 } else { 1.0 });
+    let (world, took) = played(policy, params, seed, faults, blur, |_| ());
+    (world.target.stats(), took)
 }
 
 fn open_target() -> (TargetSession, Vec<ToDraft>) {

@@ -4,8 +4,14 @@ use std::time::Duration;
 
 use foretoken_engine::sim::{Latency, SimOptions};
 
-use super::rig::{Fault, Rig, language, request};
-use crate::config::{LookaheadConfig, TargetConfig};
+use super::{
+    endpoint::MiniEndpoint,
+    rig::{Fault, Output, Rig, language, request},
+};
+use crate::{
+    config::{LookaheadConfig, TargetConfig},
+    worker::cohort::Cohort,
+};
 
 /// Rows of each step of a request, and what is thought of one with a single row after it.
 fn thought(rig: &mut Rig, tokens: u32) -> Vec<(usize, f64)> {
@@ -30,15 +36,19 @@ fn plain(thought: &[(usize, f64)]) -> (usize, usize) {
     (pairs.count(), news.count())
 }
 
-/// A target whose steps take long enough to tell one from the next.
-fn slow() -> SimOptions {
-    SimOptions {
+/// A target whose steps take long enough to tell one from the next, and so long that drafting, by an
+/// endpoint that is always right, is cheap beside it: windows then have all of their tokens.
+fn slow(config: TargetConfig) -> Rig {
+    let slow = SimOptions {
         latency: Latency {
-            base: Duration::from_micros(200),
+            base: Duration::from_millis(2),
             ..Latency::default()
         },
         ..language()
-    }
+    };
+    let mut rig = Rig::new(config, slow, 1.0);
+    rig.endpoint = MiniEndpoint::new(&language(), 1.0);
+    rig
 }
 
 #[test]
@@ -48,10 +58,10 @@ fn plain_steps_beside_an_endpoint_that_reads_teach_nothing() {
         patience: Duration::from_millis(1),
         ..TargetConfig::default()
     };
-    let mut alone = Rig::new(config.clone(), slow(), 1.0);
+    let mut alone = slow(config.clone());
     let (steps, news) = plain(&thought(&mut alone, 20));
     assert!(news > 10 && news <= steps, "{news} of {steps} are news");
-    let mut beside = Rig::new(config, slow(), 1.0);
+    let mut beside = slow(config);
     beside.connect();
     beside.fault = Fault::Silent;
     let (steps, news) = plain(&thought(&mut beside, 20));
@@ -64,21 +74,15 @@ fn plain_steps_among_speculative_ones_teach_nothing() {
         lookahead: LookaheadConfig::Fixed(4),
         ..TargetConfig::default()
     };
-    let mut rig = Rig::new(config, slow(), 1.0);
+    let mut rig = slow(config);
     rig.connect();
     // The last token has no window.
     let thought = thought(&mut rig, 22);
     assert_eq!(plain(&thought), (1, 0));
 }
 
-/// What is thought of an answer of four tokens after a request of so many.
-fn thought_of_answers(tokens: u32) -> Option<Duration> {
-    let config = TargetConfig {
-        lookahead: LookaheadConfig::Fixed(4),
-        ..TargetConfig::default()
-    };
-    let mut rig = Rig::new(config, slow(), 1.0);
-    rig.connect();
+/// Asks for so many tokens; the answer, and whom the request was bound to.
+fn serve(rig: &mut Rig, tokens: u32) -> (Output, Option<Cohort>) {
     let mut output = rig.ask(request(1, 0.0, tokens));
     let mut cohort = None;
     while !output.collect() {
@@ -87,6 +91,18 @@ fn thought_of_answers(tokens: u32) -> Option<Duration> {
         let bound = running.and_then(|request| Some(request.cohort(request.link?)));
         cohort = bound.or(cohort);
     }
+    (output, cohort)
+}
+
+/// What is thought of an answer of four tokens after a request of so many.
+fn thought_of_answers(tokens: u32) -> Option<Duration> {
+    let config = TargetConfig {
+        lookahead: LookaheadConfig::Fixed(4),
+        ..TargetConfig::default()
+    };
+    let mut rig = slow(config);
+    rig.connect();
+    let (output, cohort) = serve(&mut rig, tokens);
     assert_eq!(output.stats().drafted, (tokens - 1) / 5 * 4);
     Some(rig.worker.endpoints.answer_time(cohort?, 4))
 }
@@ -97,4 +113,19 @@ fn an_answer_teaches_only_if_one_was_asked_for_in_the_round_before() {
     assert!(guess.is_some());
     assert_eq!(thought_of_answers(7), guess, "the endpoint had to read on");
     assert_ne!(thought_of_answers(12), guess);
+}
+
+#[test]
+fn windows_that_a_step_has_no_room_for_say_nothing_of_how_long_they_are() {
+    let config = TargetConfig {
+        lookahead: LookaheadConfig::Fixed(4),
+        max_step_rows: 3,
+        ..TargetConfig::default()
+    };
+    let mut rig = slow(config);
+    rig.connect();
+    let (_, cohort) = serve(&mut rig, 200);
+    let cohort = cohort.expect("it was bound");
+    assert_eq!(rig.worker.endpoints.window_len(cohort, 4), 4);
+    assert!(rig.worker.endpoints.reached(cohort, 3) > 0.9);
 }

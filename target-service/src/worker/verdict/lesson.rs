@@ -61,9 +61,9 @@ impl Lesson {
             (Some(origin), _) => metrics.note_local(origin, proposed, accepted),
             (None, Some(cohort)) => {
                 // Where it did not end of itself, nothing is known of what might have followed.
-                let whole = round.filter(|round| round.ended && !clipped && proposed > 0);
+                let whole = round.filter(|round| round.ended && !clipped);
                 let sought = whole.map_or(proposed, |round| round.sought);
-                endpoints.observe_round(cohort, sought, drafted.min(sought), accepted);
+                endpoints.observe_round(cohort, sought, drafted, accepted);
             }
             (None, None) => {}
         }

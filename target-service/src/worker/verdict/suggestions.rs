@@ -17,8 +17,8 @@ pub(super) struct Suggestions {
     by_cohort: Vec<Suggestion>,
     /// Requests bound just now: their endpoint has yet to read them, so nothing is asked of it.
     fresh: Vec<RequestId>,
-    /// Requests that decode.
-    pub(super) decoding: u32,
+    /// All requests that decode.
+    pub(super) load: Load,
 }
 
 /// What the next windows of a cohort should have.
@@ -86,18 +86,14 @@ impl Worker {
         Suggestions {
             by_cohort,
             fresh,
-            decoding,
+            load: Load::of(decoding.max(1)),
         }
     }
 
-    /// What there is for trees while so many requests decode; nothing if nobody wants them.
-    pub(super) fn trees(&self, decoding: u32) -> Option<Trees> {
-        let rows = self.scheduler.limits().rows as u32 / decoding.max(1);
+    /// What there is for trees under `load`; nothing if nobody wants them.
+    pub(super) fn trees(&self, load: Load) -> Option<Trees> {
+        let rows = self.scheduler.limits().rows as u32 / load.sessions;
         let nodes = rows.saturating_sub(1).min(MAX_TREE);
-        let load = Load {
-            sessions: decoding.max(1),
-            other_rows: 0,
-        };
         (self.config.trees == TreesName::Auto && nodes > 0).then_some(Trees { nodes, load })
     }
 

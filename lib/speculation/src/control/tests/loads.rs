@@ -6,21 +6,21 @@ use super::*;
 fn load_ends_speculation_at_the_same_acceptance_and_its_end_brings_it_back() {
     let mut controller = controller(100, 20);
     teach(&mut controller, 7, 8);
-    let alone = controller.choose(load(1));
+    let alone = controller.choose(Load::of(1));
     assert!(alone.lookahead >= 3, "{alone:?}");
-    let crowded = controller.choose(load(64));
+    let crowded = controller.choose(Load::of(64));
     assert!(crowded.lookahead <= 1, "{crowded:?}");
     assert_eq!(crowded.limit, Limit::Step);
-    assert!(controller.choose(load(1)).lookahead + 1 >= alone.lookahead);
+    assert!(controller.choose(Load::of(1)).lookahead + 1 >= alone.lookahead);
 }
 
 #[test]
 fn what_pays_for_a_moment_only_is_not_begun_with() {
     let mut controller = controller(100, 20);
     teach(&mut controller, 7, 8);
-    settle(&mut controller, load(64));
+    settle(&mut controller, Load::of(64));
     let mut plain = |sessions| {
-        let choice = decide(&mut controller, load(sessions));
+        let choice = decide(&mut controller, Load::of(sessions));
         choice.lookahead == 0 || choice.limit == Limit::Probe
     };
     // Requests end, and a step or two later the next ones of the same clients are there.
@@ -28,14 +28,17 @@ fn what_pays_for_a_moment_only_is_not_begun_with() {
         assert!((0..20).all(|_| plain(64)) && (1..PERSISTENT).all(|_| plain(1)));
     }
     assert!((0..20).all(|_| plain(64)));
-    assert!(begins(&mut controller, load(1)), "they are fewer for good");
+    assert!(
+        begins(&mut controller, Load::of(1)),
+        "they are fewer for good"
+    );
 }
 
 #[test]
 fn rows_of_prompts_count_as_load() {
     let mut controller = controller(100, 20);
     teach(&mut controller, 7, 8);
-    let alone = controller.choose(load(1)).lookahead;
+    let alone = controller.choose(Load::of(1)).lookahead;
     let beside = controller
         .choose(Load {
             sessions: 1,
@@ -50,7 +53,7 @@ fn rows_of_prompts_count_as_load() {
 fn trials(controller: &mut Controller, decisions: u32, loads: &[u32]) -> usize {
     let loads = loads.iter().cycle().take(decisions as usize);
     let tried = loads.filter(|&&sessions| {
-        let choice = decide(controller, load(sessions));
+        let choice = decide(controller, Load::of(sessions));
         assert!(choice.lookahead > 0 || choice.limit == Limit::Probe);
         choice.lookahead == 0
     });
@@ -63,7 +66,7 @@ fn plain_rounds_are_tried_soon_under_a_load_that_is_new() {
     let mut controller = controller(50, 10);
     teach(&mut controller, 3, 8);
     trials(&mut controller, 20_000, &[1]);
-    while decide(&mut controller, load(1)).limit != Limit::Probe {}
+    while decide(&mut controller, Load::of(1)).limit != Limit::Probe {}
     trials(&mut controller, config.plain_rounds - 1, &[1]);
     assert_eq!(trials(&mut controller, 500, &[1]), 0, "the next is far off");
     let soon = config.plain_after + config.plain_rounds;
@@ -87,7 +90,7 @@ fn what_one_load_hid_from_plain_rounds_is_found_under_another() {
     teach(&mut controller, 3, 8);
     let play = |controller: &mut Controller, sessions: u32, rounds: u32| {
         let plain = (0..rounds).filter(|_| {
-            let k = controller.choose(load(sessions)).lookahead;
+            let k = controller.choose(Load::of(sessions)).lookahead;
             // Alone something holds plain rounds up; in a crowd it is those with windows.
             let held_up = match (sessions, k) {
                 (1, 0) => 1.5,
@@ -119,7 +122,7 @@ fn what_one_load_hid_from_plain_rounds_is_found_under_another() {
 #[test]
 fn a_trial_waits_for_rounds_that_tell_something() {
     let config = ControlConfig::default();
-    let crowd = load(8);
+    let crowd = Load::of(8);
     let mut controller = controller(50, 10);
     teach(&mut controller, 3, 8);
     let before = controller.goodput(0, crowd);
@@ -150,7 +153,7 @@ fn a_lookahead_in_doubt_is_left_without_rounds_only_after_several_trials() {
     let mut controller = controller(50, 300);
     teach(&mut controller, 1, 8);
     let decisions = (1..10_000).find(|_| {
-        assert_eq!(controller.choose(load(1)).lookahead, 0);
+        assert_eq!(controller.choose(Load::of(1)).lookahead, 0);
         controller.rests()
     });
     let one = 3 * ControlConfig::default().plain_rounds;
@@ -167,7 +170,7 @@ fn loads_that_take_turns_do_not_keep_a_lookahead_in_doubt() {
     teach(&mut controller, 1, 8);
     let mut loads = [5, 5, 6].into_iter().cycle().take(300);
     assert!(loads.any(|sessions| {
-        decide(&mut controller, load(sessions));
+        decide(&mut controller, Load::of(sessions));
         controller.rests()
     }));
 }

@@ -289,3 +289,35 @@ fn nothing_is_asked_of_an_endpoint_that_has_yet_to_read_the_sequence() {
         assert_eq!(chooser.choose(OnMiss::Auto, &situation), Some(expected));
     }
 }
+
+#[test]
+fn a_window_that_ends_early_costs_what_it_has() {
+    // Each row, and each drafted token, takes as long as a round without.
+    let millis = |rows| (rows, Duration::from_millis(u64::from(rows)));
+    let steps = StepCost::new(vec![millis(1), millis(2), millis(64)]);
+    let answers = AnswerTime::new(Duration::ZERO, Duration::from_millis(1));
+    let mut acceptance = Acceptance::default();
+    (0..500).for_each(|_| acceptance.observe(K, 1));
+    let chooser = Chooser::default();
+    let kind = |length| {
+        let situation = Situation {
+            length,
+            ..alone(&steps, &answers, &acceptance)
+        };
+        let [.., remote] = chooser.kinds(&situation);
+        (chooser.hit(&situation).seconds, remote.seconds)
+    };
+    let near = |found: (f64, f64), hit: f64, remote: f64| {
+        assert!(
+            (found.0 - hit).abs() < 1e-9 && (found.1 - remote).abs() < 1e-9,
+            "{found:?}"
+        );
+    };
+    let whole = f64::from(K);
+    near(
+        kind(whole),
+        (1.0 + whole) * 1e-3,
+        (1.0 + 2.0 * whole) * 1e-3,
+    );
+    near(kind(1.5), 2.5e-3, 4e-3);
+}

@@ -60,6 +60,23 @@ fn what_a_hit_saves_grows_with_its_depth_and_is_less_if_a_miss_is_answered() {
 }
 
 #[test]
+fn continuations_that_end_early_take_fewer_rows_and_save_less() {
+    let worth = Worth {
+        acceptance: 0.8,
+        steps: 4,
+        goes_on: 0.5,
+        miss: 0.0,
+    };
+    // All have a first token, and a row after it.
+    let rows = [0, 1, 2, 3, 9].map(|index| worth.rows(index, 12));
+    assert_eq!(rows, [12, 12, 6, 3, 1]);
+    let saved = [0.8, 0.8 + 0.64 * 0.5, 0.8 + 0.64 * 0.5 + 0.512 * 0.25];
+    for (depth, exact) in (1..).zip(saved) {
+        assert!((worth.saved(depth) - exact).abs() < 1e-12);
+    }
+}
+
+#[test]
 fn no_other_number_of_branches_saves_more_in_the_time_there_is() {
     for i in 0..200 {
         let list = falling(

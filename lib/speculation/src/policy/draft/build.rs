@@ -50,7 +50,7 @@ pub(super) struct Order {
 impl Order {
     /// Whether it matters how likely what is drawn is.
     fn weighs(&self) -> bool {
-        self.tree.is_some() || self.cutoff != Cutoff::default()
+        self.tree.is_some() || self.cutoff.cuts()
     }
 }
 
@@ -276,10 +276,10 @@ impl Build {
             return;
         };
         planner.plan(&self.candidates, order.budget, &mut self.guesses);
-        self.goes_on = if order.cutoff == Cutoff::default() {
-            1.0
-        } else {
+        self.goes_on = if order.cutoff.cuts() {
             planner.estimates().goes_on()
+        } else {
+            1.0
         };
         if order.weighs() {
             self.growth.chances = planner.estimates().chances();
@@ -321,12 +321,6 @@ impl Build {
         }
     }
 
-    /// Tokens that the outcomes and their branches have.
-    pub(super) fn drawn(&self) -> usize {
-        let columns = (0..self.columns.count()).map(|number| self.columns.get(number));
-        columns.map(live).sum()
-    }
-
     /// Tokens that the longest continuations have yet to draw.
     pub(super) fn steps_left(&self) -> u32 {
         if self.stage == Stage::Branching {
@@ -346,13 +340,14 @@ impl Build {
         })
     }
 
-    /// Takes in the rows of a step; the part to be sent, if any. `sampler` is at the token after
-    /// the last decided one, and is there again afterwards.
+    /// Takes in the rows of a step, and counts what they came to; the part to be sent, if any.
+    /// `sampler` is at the token after the last decided one, and is there again afterwards.
     pub(super) fn stepped(
         &mut self,
         rows: &[&[f32]],
         sampler: &mut Sampler,
         scratch: &mut Scratch,
+        stats: &mut DraftStats,
     ) -> Option<Entries> {
         let order = self.order?;
         if rows.len() != self.layout.rows().len() {
@@ -403,14 +398,20 @@ impl Build {
             sampler.truncate(base + depth);
         }
         sampler.truncate(base);
-        if step > 0 && order.cutoff != Cutoff::default() {
-            self.ends.0 += rows.len() as u32;
-            self.ends.1 += (rows.len() - live(&column)) as u32;
+        let looked_at = rows.len() as u32;
+        let drawn = column.iter().filter(|&&token| token != Entries::ENDED);
+        let drawn = drawn.count() as u32;
+        if step > 0 && order.cutoff.cuts() {
+            self.ends.0 += looked_at;
+            self.ends.1 += looked_at - drawn;
         }
+        let sends = order.delivery == Delivery::Push;
+        stats.built += drawn;
+        stats.pushed += if sends { drawn } else { 0 };
         self.columns.push(column);
         self.q.push(laws);
         self.go_on();
-        (order.delivery == Delivery::Push).then(|| self.part(order, step))
+        sends.then(|| self.part(order, step))
     }
 
     /// Lays out the next step, or ends the build after the last.
@@ -472,11 +473,6 @@ impl Build {
             .push(self.guesses.iter().map(|guess| guess.key.token));
         self.go_on();
     }
-}
-
-/// Continuations that have a token in this column.
-pub(super) fn live(column: &[TokenId]) -> usize {
-    column.iter().filter(|&&t| t != Entries::ENDED).count()
 }
 
 /// What outcomes are ranked by if both sides share the noise.

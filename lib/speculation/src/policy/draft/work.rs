@@ -2,13 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::{
-    DraftSession,
-    build::{self, BuildId},
-    forks::BranchWork,
-    planners::Planners,
-    tail::Tail,
-};
+use super::{DraftSession, build::BuildId, forks::BranchWork, planners::Planners, tail::Tail};
 use crate::{
     TokenId,
     fanout::Guess,
@@ -309,11 +303,8 @@ impl DraftSession {
             return None;
         }
         align(&mut binding.sampler, &self.tokens, self.decided);
-        let drawn = self.build.drawn();
-        let part = self.build.stepped(logits, &mut binding.sampler, scratch);
-        self.stats.built += (self.build.drawn() - drawn) as u32;
-        let part = part?;
-        self.stats.pushed += build::live(&part.tokens) as u32;
+        let (sampler, stats) = (&mut binding.sampler, &mut self.stats);
+        let part = self.build.stepped(logits, sampler, scratch, stats)?;
         Some(ToTarget::Entries(part))
     }
 

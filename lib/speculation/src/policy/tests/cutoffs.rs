@@ -27,29 +27,14 @@ fn ssd(delivery: Delivery) -> Policy {
 
 fn play(policy: Policy, seed: u64, faults: Faults, blur: f32, cutoffs: Cutoffs) -> World {
     let params = demanding([0.0, 0.7, 1.0][seed as usize % 3]);
-    let expected = plain(&params, Seed(seed), 200);
-    let mut world = World::new(policy, params, seed, faults, blur, 200);
-    world.cutoffs = cutoffs;
-    let (tokens, _) = world.run();
-    assert_eq!(tokens, expected, "seed {seed}, {policy:?}, {faults:?}");
-    world
+    let prepare = |world: &mut World| world.cutoffs = cutoffs;
+    played(policy, params, seed, faults, blur, prepare).0
 }
 
 #[test]
 fn what_ends_early_changes_no_token_whatever_becomes_of_messages_and_endpoints() {
-    let faults = Faults {
-        drop: 60,
-        duplicate: 100,
-        delay: 150,
-        cut: 15,
-        restart: 15,
-        moved: 15,
-        clip: 200,
-        pages: 100,
-        local: 100,
-    };
     for policy in [fixed(6), ssd(Delivery::Push), ssd(Delivery::Pull)] {
-        for faults in [Faults::default(), faults] {
+        for faults in [Faults::default(), Faults::ALL] {
             for seed in 0..12 {
                 let cutoff = 0.1 * (1 + seed % 9) as f64;
                 play(policy, seed, faults, 1.5, cutoffs(cutoff, cutoff));
@@ -114,6 +99,31 @@ fn proposals_that_are_drawn_are_asked_for_whole() {
     }
 }
 
+#[test]
+fn a_target_says_where_proposals_end_unless_they_are_drawn() {
+    let given = cutoffs(0.5, 0.25);
+    let support = Verification::Rejection { support: 8 };
+    for (verification, expected) in [
+        (Verification::Coupled, given),
+        (support, Cutoffs::default()),
+    ] {
+        let faults = Faults::default();
+        let mut world = World::verifying(verification, fixed(3), sampling(1.0), 1, faults, 0.0, 64);
+        world.target.handle(Duration::ZERO, Input::LinkUp);
+        world.target.next(US);
+        let verdict = Verified {
+            tokens: &[TokenId(5)],
+            cutoffs: given,
+            ..Verified::default()
+        };
+        let effects = world.target.handle(US, Input::Verified(verdict));
+        let [ToDraft::Outcome(told)] = &effects.messages[..] else {
+            unreachable!("{effects:?}");
+        };
+        assert_eq!(told.cutoffs, expected);
+    }
+}
+
 /// A draft that is sure of what follows an even token, and not whether an odd one is followed by the
 /// next one or the one after that.
 fn hesitating(context: &[TokenId]) -> Vec<f32> {
@@ -129,7 +139,7 @@ fn hesitating(context: &[TokenId]) -> Vec<f32> {
 }
 
 #[test]
-fn continuations_end_before_unlikely_tokens_and_are_fed_no_further() {
+fn continuations_end_before_unlikely_tokens() {
     // An odd token is followed by the next one every other time.
     let truth = |last: u32, position: u32| {
         let skips = last % 2 == 1 && philox([position, 0, 0, 0], [4, 2])[0] < u32::MAX / 2;

@@ -29,6 +29,21 @@ pub(super) struct Faults {
     pub(super) local: u32,
 }
 
+impl Faults {
+    /// All of them, now and then.
+    pub(super) const ALL: Self = Self {
+        drop: 60,
+        duplicate: 100,
+        delay: 150,
+        cut: 15,
+        restart: 15,
+        moved: 15,
+        clip: 200,
+        pages: 100,
+        local: 100,
+    };
+}
+
 /// How proposals that were drawn are decided on, as which verification, given all rows.
 pub(super) type Decide = fn(&mut Sampler, &mut Scratch, Drawn<'_>, u32, &[Vec<f32>]) -> Verdict;
 
