@@ -13,7 +13,7 @@ use futures::{Stream, stream};
 use crate::{
     error::ApiError,
     generation::{Generation, Progress, Tally},
-    request::Job,
+    request::{Job, Shape},
 };
 
 /// Why a choice ended.
@@ -84,8 +84,14 @@ struct Choice {
 impl Choice {
     fn new(job: Arc<Job>, index: usize) -> Self {
         let output = &job.output;
+        let tokenizer = Arc::clone(&job.model.tokenizer);
+        let decoder = IncrementalDecoder::new(tokenizer, output.skip_special);
         Self {
-            decoder: IncrementalDecoder::new(Arc::clone(&job.model.tokenizer), output.skip_special),
+            // A completion is the rest of a text, an answer a text of its own.
+            decoder: match job.shape {
+                Shape::Completion => decoder.after(&job.prompt_of(index).tokens),
+                Shape::Chat => decoder,
+            },
             matcher: StopMatcher::new(Arc::clone(&output.stop), output.include_stop),
             told: 0,
             accepted: 0,

@@ -54,7 +54,8 @@ pub(crate) struct Generation {
     /// The request's trace, and what is recorded of what the latest target was asked.
     trace: Trace,
     call: Option<Span>,
-    /// What the first target was; a replay must match.
+    /// What the latest target is. Once it has `started`, a replay must match: until then nothing of it
+    /// is told, and whoever has the model will do.
     identity: Option<Identity>,
     /// Name of the target lost last.
     avoid: Option<String>,
@@ -87,6 +88,8 @@ pub(crate) struct Tally {
     pub(crate) drafted: u32,
     /// Passes of targets that were read, but for each target's pass over its prompt.
     pub(crate) rounds: u32,
+    /// Passes that verified something.
+    drafts: u32,
     /// What the target that finished it says of how speculation went.
     pub(crate) stats: GenerationStats,
     /// Policy of the target that served it last; none if none did.
@@ -248,7 +251,7 @@ impl Generation {
             .generation_tokens
             .inc_by(u64::from(self.tally.emitted));
         self.metrics.accepted.inc_by(u64::from(self.tally.accepted));
-        self.metrics.rounds.inc_by(u64::from(self.tally.rounds));
+        self.metrics.drafts.inc_by(u64::from(self.tally.drafts));
         self.metrics.drafted.inc_by(u64::from(self.tally.drafted));
         self.metrics
             .cached_tokens
@@ -258,7 +261,7 @@ impl Generation {
 
     /// Chooses a target and sends it the request. On `Ok` without a place, try again.
     async fn place(&mut self) -> Result<(), ApiError> {
-        let like = self.identity.as_ref();
+        let like = self.identity.as_ref().filter(|_| self.started);
         let prompt = CachedAs {
             model: &self.job.model.name,
             salt: self.request.cache_salt.as_deref(),
@@ -281,7 +284,9 @@ impl Generation {
             Ok(stream) => {
                 if let Some(info) = lease.target().info() {
                     self.tally.fingerprint = Some(fingerprint(&info));
-                    self.identity.get_or_insert_with(|| Identity::from(&*info));
+                    if !self.started {
+                        self.identity = Some(Identity::from(&*info));
+                    }
                 }
                 self.current = Some((lease, stream));
                 self.is_past_prompt = false;
@@ -315,6 +320,7 @@ impl Generation {
         tally.emitted += tokens.len() as u32;
         tally.accepted += tokens.iter().filter(|emitted| emitted.accepted).count() as u32;
         tally.drafted += round.drafted;
+        tally.drafts += u32::from(round.drafted > 0);
         tally.rounds += u32::from(self.is_past_prompt);
         self.is_past_prompt = true;
         let now = Instant::now();

@@ -17,12 +17,16 @@ use axum::{
 use foretoken_speculation::TraceContext;
 use foretoken_telemetry::{SpanKind, Trace, attribute};
 use serde_json::{Map, Value};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{
     config::RouterConfig,
     error::ApiError,
     model::Model,
-    request::fields::{Fields, parse_body},
+    request::{
+        fields::{Fields, parse_body},
+        sampling::Limits,
+    },
     server::{MAX_FIELDS, MAX_HEAD},
     service::Shared,
 };
@@ -205,6 +209,12 @@ async fn with_body<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.map_err(failed)?
 }
 
+/// A place among the requests that are answered at once, until it is dropped.
+fn place(shared: &Shared) -> Result<OwnedSemaphorePermit, ApiError> {
+    let place = Arc::clone(&shared.places).try_acquire_owned();
+    place.map_err(|_| ApiError::too_many_requests(shared.config.max_requests))
+}
+
 /// The model that a body names.
 fn named_model(shared: &Shared, body: &Map<String, Value>) -> Result<Arc<Model>, ApiError> {
     match Fields::new(body).text("model")? {
@@ -231,6 +241,19 @@ fn find_model(shared: &Shared, name: &str) -> Result<Arc<Model>, ApiError> {
                 .collect();
             ApiError::unknown_model(name, &known)
         })
+}
+
+/// What a request for a model may be.
+fn limits(shared: &Shared, model: &Model) -> Limits {
+    let config = &shared.config;
+    Limits {
+        max_choices: config.max_choices,
+        max_messages: config.max_messages,
+        max_prompt_tokens: config.max_prompt_tokens,
+        max_stops: config.max_stops,
+        max_logit_biases: config.max_logit_biases,
+        max_positions: max_positions(shared, model),
+    }
 }
 
 /// Longest sequence of a model: what its targets can hold, else what its configuration says.

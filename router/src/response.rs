@@ -1,16 +1,19 @@
 //! Answers, as the two APIs word them.
 
 pub(crate) mod logprobs;
+mod speculation;
 pub(crate) mod stream;
 
 use std::{borrow::Cow, time::Duration};
 
-use foretoken_protocol::generate::{AheadStats, GenerationStats};
 use foretoken_speculation::TokenId;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use self::logprobs::{Listed, Logprobs};
+use self::{
+    logprobs::{Listed, Logprobs},
+    speculation::speculation,
+};
 use crate::{
     choice::{Finish, Piece},
     generation::Tally,
@@ -207,66 +210,6 @@ pub(crate) fn usage(job: &Job, tallies: &[&Tally]) -> Value {
         "prompt_tokens_details": {"cached_tokens": cached},
         "foretoken": speculation(job, tallies),
     })
-}
-
-/// What speculation did, over all choices and all targets that served them.
-fn speculation(job: &Job, tallies: &[&Tally]) -> Value {
-    let rounds: u32 = tallies.iter().map(|tally| tally.rounds).sum();
-    let accepted: u32 = tallies.iter().map(|tally| tally.accepted).sum();
-    let drafted: u32 = tallies.iter().map(|tally| tally.drafted).sum();
-    let all = |field: fn(&GenerationStats) -> u64| -> u64 {
-        tallies.iter().map(|tally| field(&tally.stats)).sum()
-    };
-    let (hits, misses) = (all(|s| s.hits.into()), all(|s| s.misses.into()));
-    let acceptance_length = (rounds > 0).then(|| 1.0 + f64::from(accepted) / f64::from(rounds));
-    let served = tallies.iter().find_map(|tally| tally.policy.clone());
-    let rule = tallies.iter().find_map(|tally| tally.verification.clone());
-    let mut told = json!({
-        "rounds": rounds,
-        "drafted": drafted,
-        "accepted": accepted,
-        "hits": hits,
-        "misses": misses,
-        "late": all(|s| s.late.into()),
-        "bytes": all(|s| s.bytes),
-        "acceptance_length": acceptance_length,
-        // Two's complement, so that a negative seed comes back as it was given.
-        "seed": job.seed.0 as i64,
-        "policy": served.or_else(|| job.policy.clone()),
-        "verification": rule,
-    });
-    // Only of choices for which something was to be drafted ahead.
-    if tallies.iter().any(|tally| is_ahead(&tally.stats)) {
-        let first_hits = all(|s| s.ahead.first_hits.into());
-        let first_misses = all(|s| s.ahead.first_misses.into());
-        told["ahead"] = json!({
-            "hit_rate": rate(hits, misses),
-            // An endpoint has little time to prepare for the first verdict.
-            "later_hit_rate": rate(
-                hits.saturating_sub(first_hits),
-                misses.saturating_sub(first_misses),
-            ),
-            "fallbacks": {
-                "none": all(|s| s.ahead.alone.into()),
-                "local": all(|s| s.ahead.local.into()),
-                "remote": all(|s| s.ahead.remote.into()),
-            },
-            "tokens_received": all(|s| s.ahead.received),
-            "tokens_used": all(|s| s.ahead.used),
-        });
-        if let Some(c) = tallies.iter().find_map(|tally| tally.stats.saguaro_c) {
-            told["ahead"]["saguaro_c"] = json!((f64::from(c) * 1000.0).round() / 1000.0);
-        }
-    }
-    told
-}
-
-fn is_ahead(stats: &GenerationStats) -> bool {
-    (stats.hits, stats.misses, stats.ahead) != (0, 0, AheadStats::default())
-}
-
-fn rate(hits: u64, misses: u64) -> Option<f64> {
-    (hits + misses > 0).then(|| hits as f64 / (hits + misses) as f64)
 }
 
 /// `timings` under llama.cpp's names: times of the slowest choice, tokens of all.

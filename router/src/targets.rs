@@ -274,6 +274,7 @@ impl Targets {
         let answer = tokio::time::timeout(PROBE_TIMEOUT, target.client.info()).await;
         let mut state = target.state();
         let was = state.ready;
+        let answered = matches!(answer, Ok(Ok(_)));
         let cause = match answer {
             // Addresses are used again: somebody else may answer there now.
             Ok(Ok(info)) if self.is_stranger(target, &info) => state.fail(format!(
@@ -304,8 +305,13 @@ impl Targets {
                 tracing::warn!(target = name, address = %target.entry.address, cause, "target is gone");
             }
         } else if !cause.is_empty() {
-            let name = &target.entry.name;
-            tracing::warn!(target = name, address = %target.entry.address, cause, "target cannot be used");
+            let (name, address) = (&target.entry.name, &target.entry.address);
+            if answered || state.info.is_some() {
+                tracing::warn!(target = name, %address, cause, "target cannot be used");
+            } else {
+                // It begins, as a rule, while its target loads a model.
+                tracing::info!(target = name, %address, cause, "target is not there yet");
+            }
         }
         drop(state);
         self.changed.send_modify(|count| *count += 1);

@@ -1,7 +1,11 @@
 //! What is documented, shown and alerted on of metrics: all of it exists.
 #![expect(clippy::unwrap_used, reason = "what tests are made of may fail them")]
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
 
 use regex::Regex;
 use serde_json::Value;
@@ -21,14 +25,18 @@ const MAKERS: [&str; 4] = [
 
 /// Names of metrics as services make them, each with where.
 fn made() -> BTreeMap<String, &'static str> {
-    let name = Regex::new(r#""((?:vllm:|foretoken_)[a-z0-9_]+)""#).unwrap();
     let mut made = BTreeMap::new();
     for path in MAKERS {
-        let text = read(path);
-        let names = name.captures_iter(&text);
-        made.extend(names.map(|found| (found[1].to_owned(), path)));
+        made.extend(names(&read(path)).into_iter().map(|name| (name, path)));
     }
     made
+}
+
+/// Names of metrics in the source that makes them.
+fn names(source: &str) -> BTreeSet<String> {
+    let name = Regex::new(r#""((?:vllm:|foretoken_)[a-z0-9_]+)""#).unwrap();
+    let names = name.captures_iter(source);
+    names.map(|found| found[1].to_owned()).collect()
 }
 
 /// Names of metrics in the first columns of the tables of `docs/metrics.md`, with what their rows say
@@ -99,6 +107,73 @@ fn unknown(expression: &str) -> Vec<String> {
         .filter(|name| !is_known(name))
         .map(ToOwned::to_owned)
         .collect()
+}
+
+/// Names in an expression that routers and targets have both, and that does not say whose are meant:
+/// one monitor scrapes both, so it counts twice.
+fn ambiguous(expression: &str) -> Vec<String> {
+    let of = |path: &str| names(&read(path));
+    let (router, target) = (
+        of("router/src/metrics.rs"),
+        of("target-service/src/metrics.rs"),
+    );
+    let asked = Regex::new(r"((?:vllm:|foretoken_)[a-z0-9_]+)(?:\{([^}]*)\})?").unwrap();
+    let asked = asked.captures_iter(expression);
+    let doubtful = asked.filter(|found| {
+        let is_both = router.intersection(&target).any(|name| {
+            let rest = found[1].strip_prefix(name.as_str());
+            rest.is_some_and(|rest| ["", "_total", "_bucket", "_sum", "_count"].contains(&rest))
+        });
+        let says = found.get(2).map_or("", |labels| labels.as_str());
+        is_both && !says.contains("model_name")
+    });
+    doubtful.map(|found| found[1].to_owned()).collect()
+}
+
+#[test]
+fn no_query_counts_routers_and_targets_together() {
+    let one = "foretoken_links_up / sum(rate(vllm:prompt_tokens_total{model_name=\"\"}[1m]))";
+    assert_eq!(ambiguous(one), [""; 0]);
+    let both =
+        "sum(rate(vllm:prompt_tokens_total{namespace=\"a\"}[1m])) / vllm:num_requests_running";
+    let names = ["vllm:prompt_tokens_total", "vllm:num_requests_running"];
+    assert_eq!(ambiguous(both), names);
+
+    let mut queries = Vec::new();
+    let rules = read("charts/foretoken/monitoring/rules.yaml");
+    let rules: Value = serde_saphyr::from_str(&rules).unwrap();
+    collect(&rules, &mut queries);
+    let alerts = queries.len();
+    let dashboard = read("charts/foretoken/monitoring/dashboard.json");
+    collect(&serde_json::from_str(&dashboard).unwrap(), &mut queries);
+    let shown = queries.len();
+    // What the documentation suggests stands in its tables, and calls functions.
+    let quoted = Regex::new("`([^`]+)`").unwrap();
+    let text = read("docs/metrics.md");
+    let rows = text.lines().filter(|line| line.starts_with("| "));
+    let quoted = rows.flat_map(|row| quoted.captures_iter(row).map(|found| found[1].to_owned()));
+    queries.extend(quoted.filter(|quoted| quoted.contains("rate(")));
+    assert!(0 < alerts && alerts < shown && shown < queries.len());
+    for query in queries {
+        assert_eq!(ambiguous(&query), [""; 0], "{query}");
+    }
+}
+
+/// All expressions of rules, or of a dashboard.
+fn collect(value: &Value, queries: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            queries.extend(
+                fields
+                    .get("expr")
+                    .and_then(Value::as_str)
+                    .map(str::to_owned),
+            );
+            fields.values().for_each(|field| collect(field, queries));
+        }
+        Value::Array(list) => list.iter().for_each(|item| collect(item, queries)),
+        _ => {}
+    }
 }
 
 #[test]

@@ -206,13 +206,15 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// Text of token ids; bytes that are no UTF-8 become U+FFFD. Ids outside the vocabulary have
-    /// no text.
+    /// Text of token ids. Ids outside the vocabulary have no text. Of tokens that stand for bytes,
+    /// byte-level or as `SentencePiece`'s fallback, the bytes of all are joined, and whatever is no
+    /// UTF-8 becomes U+FFFD, each longest beginning of a character one (as
+    /// [`String::from_utf8_lossy`] has it), so that no byte has a say in those before it. The text
+    /// of other tokenizers is what their decoder makes of it.
     pub fn decode(&self, ids: &[TokenId], skip_special: bool) -> String {
-        if let Some(bytes) = self.pieces.concat(ids, skip_special) {
-            return String::from_utf8_lossy(&bytes).into_owned();
-        }
-        self.decode_whole(ids, skip_special)
+        self.pieces
+            .join(ids, skip_special)
+            .unwrap_or_else(|| self.decode_whole(ids, skip_special))
     }
 
     /// Decoding by the tokenizer's own decoder.

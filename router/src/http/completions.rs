@@ -20,12 +20,12 @@ use futures::{
 };
 use tokio::time::Instant;
 
-use super::{RequestId, max_positions, named_model, with_body};
+use super::{RequestId, limits, named_model, place, with_body};
 use crate::{
     choice::{Update, updates},
     error::ApiError,
     generation::Generation,
-    request::{self, Job, Shape, sampling::Limits},
+    request::{self, Job, Shape},
     response::{self, Collected, Envelope, Whole, stream::Chunks},
     service::Shared,
 };
@@ -57,19 +57,10 @@ async fn answer(
     body: Body,
 ) -> Result<Response, ApiError> {
     let arrived = Instant::now();
-    let place = Arc::clone(&shared.places).try_acquire_owned();
-    let place = place.map_err(|_| ApiError::too_many_requests(shared.config.max_requests))?;
+    let place = place(&shared)?;
     let job = with_body(Arc::clone(&shared), body, move |shared, body| {
         let model = named_model(shared, body)?;
-        let config = &shared.config;
-        let limits = Limits {
-            max_choices: config.max_choices,
-            max_messages: config.max_messages,
-            max_prompt_tokens: config.max_prompt_tokens,
-            max_stops: config.max_stops,
-            max_logit_biases: config.max_logit_biases,
-            max_positions: max_positions(shared, &model),
-        };
+        let limits = limits(shared, &model);
         match shape {
             Shape::Chat => request::chat::job(body, model, limits),
             Shape::Completion => request::completion::job(body, model, limits),

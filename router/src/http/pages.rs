@@ -9,15 +9,17 @@ use axum::{
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
+use foretoken_speculation::TokenId;
 use serde_json::{Map, Value, json};
 
-use super::{find_model, max_positions, named_model, with_body};
+use super::{find_model, limits, max_positions, named_model, place, with_body};
 use crate::{
     error::ApiError,
     model::Model,
     request::{
         chat, completion,
         fields::{Fields, token_list},
+        sampling::Limits,
     },
     response::logprobs::shown,
     service::Shared,
@@ -59,14 +61,25 @@ pub(super) async fn tokenize(
     State(shared): State<Arc<Shared>>,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
-    with_body(shared, body, tokenized).await.map(Json)
+    let place = place(&shared)?;
+    let work = move |shared: &Shared, body: &_| {
+        // Kept until it is done, even if the client does not wait for it.
+        let _place = place;
+        tokenized(shared, body)
+    };
+    with_body(shared, body, work).await.map(Json)
 }
 
 fn tokenized(shared: &Shared, body: &Map<String, Value>) -> Result<Value, ApiError> {
     let model = named_model(shared, body)?;
+    // Whoever asks how many tokens a text has need not know yet that they are too many.
+    let limits = Limits {
+        max_positions: u32::MAX,
+        ..limits(shared, &model)
+    };
     let fields = Fields::new(body);
     let prompt = if fields.get("messages").is_some() {
-        chat::prompt(body, &model, None)?
+        chat::prompt(body, &model, limits)?
     } else {
         let text = fields.text("prompt")?.ok_or_else(|| {
             ApiError::field(
@@ -104,14 +117,29 @@ pub(super) async fn detokenize(
     State(shared): State<Arc<Shared>>,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
-    with_body(shared, body, detokenized).await.map(Json)
+    let place = place(&shared)?;
+    let work = move |shared: &Shared, body: &_| {
+        let _place = place;
+        detokenized(shared, body)
+    };
+    with_body(shared, body, work).await.map(Json)
 }
 
 fn detokenized(shared: &Shared, body: &Map<String, Value>) -> Result<Value, ApiError> {
     let model = named_model(shared, body)?;
-    let tokens = Fields::new(body)
+    let fields = Fields::new(body);
+    let tokens = fields
         .tokens("tokens", model.vocab_size())?
         .ok_or_else(|| ApiError::field("tokens", &Value::Null, &token_list(model.vocab_size())))?;
+    let bytes = |&token: &TokenId| model.tokenizer.token_bytes(token).len();
+    let bytes: usize = tokens.iter().map(bytes).sum();
+    // A few ids are a long text: no longer than what `/tokenize` takes.
+    let most = shared.config.max_body_bytes;
+    if bytes > most {
+        let value = fields.get("tokens").cloned().unwrap_or_default();
+        let allowed = format!("of at most {most} bytes of text (it has {bytes})");
+        return Err(fields.wrong("tokens", &value, &allowed));
+    }
     Ok(json!({"prompt": model.tokenizer.decode(&tokens, false)}))
 }
 

@@ -34,7 +34,7 @@ pub(crate) fn job(
     refuse_unsupported(fields)?;
     let given = Given {
         shape: Shape::Chat,
-        prompts: vec![prompt(body, &model, Some(limits))?],
+        prompts: vec![prompt(body, &model, limits)?],
         max_tokens,
         logprobs: logprobs.then_some(top.unwrap_or(0) as u32),
         echo: false,
@@ -63,19 +63,16 @@ fn refuse_unsupported(fields: Fields<'_>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// The prompt that the model's template makes of the messages; with `limits`, only if it can be
-/// within them.
+/// The prompt that the model's template makes of the messages, if it can be within `limits`.
 pub(crate) fn prompt(
     body: &Map<String, Value>,
     model: &Model,
-    limits: Option<Limits>,
+    limits: Limits,
 ) -> Result<Prompt, ApiError> {
     let fields = Fields::new(body);
     let messages = messages(fields)?;
-    if let Some(limits) = limits {
-        let number = messages.as_array().map_or(0, Vec::len);
-        at_most(fields, "messages", number, limits.max_messages)?;
-    }
+    let number = messages.as_array().map_or(0, Vec::len);
+    at_most(fields, "messages", number, limits.max_messages)?;
     let variables = match fields.get("chat_template_kwargs") {
         None => Map::new(),
         Some(Value::Object(map)) => map.clone(),
@@ -94,9 +91,7 @@ pub(crate) fn prompt(
             param: Some("messages".to_owned()),
             ..ApiError::invalid(error.to_string())
         })?;
-    if let Some(limits) = limits {
-        limits.check_text(&text, model, "messages")?;
-    }
+    limits.check_text(&text, model, "messages")?;
     let special = fields.boolean("add_special_tokens")?;
     encode(
         model,

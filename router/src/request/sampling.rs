@@ -25,6 +25,8 @@ const SEED_BITS: u32 = 53;
 
 /// Most bytes of a stop string: what may be the beginning of one is held back.
 const LONGEST_STOP: usize = 4096;
+/// Most bytes of all stop strings of a request: what looks for them is 17 times as large.
+const MOST_STOP_BYTES: usize = 64 << 10;
 
 /// Most bytes of a `cache_salt`.
 const LONGEST_SALT: usize = 1024;
@@ -317,12 +319,7 @@ fn output(
         .map(|options| options.boolean("include_usage"))
         .transpose()?
         .flatten();
-    let stop = stop_strings(fields)?;
-    at_most(fields, "stop", stop.len(), limits.max_stops)?;
-    if let Some(long) = stop.iter().find(|stop| stop.len() > LONGEST_STOP) {
-        let allowed = format!("of strings of at most {LONGEST_STOP} bytes");
-        return Err(ApiError::field("stop", &Value::from(*long), &allowed));
-    }
+    let stop = stop_strings(fields, limits)?;
     Ok(Output {
         stream,
         include_usage: include_usage.unwrap_or(false),
@@ -340,7 +337,7 @@ fn output(
     })
 }
 
-fn stop_strings<'a>(fields: Fields<'a>) -> Result<Vec<&'a str>, ApiError> {
+fn stop_strings<'a>(fields: Fields<'a>, limits: Limits) -> Result<Vec<&'a str>, ApiError> {
     let Some(value) = fields.get("stop") else {
         return Ok(Vec::new());
     };
@@ -349,9 +346,20 @@ fn stop_strings<'a>(fields: Fields<'a>) -> Result<Vec<&'a str>, ApiError> {
         Value::Array(many) => many.iter().map(Value::as_str).collect(),
         _ => None,
     };
-    strings
+    let strings = strings
         .filter(|strings| strings.iter().all(|s| !s.is_empty()))
-        .ok_or_else(|| fields.wrong("stop", value, "a string or a list of strings, none empty"))
+        .ok_or_else(|| fields.wrong("stop", value, "a string or a list of strings, none empty"))?;
+    at_most(fields, "stop", strings.len(), limits.max_stops)?;
+    if let Some(long) = strings.iter().find(|stop| stop.len() > LONGEST_STOP) {
+        let allowed = format!("of strings of at most {LONGEST_STOP} bytes");
+        return Err(fields.wrong("stop", &Value::from(*long), &allowed));
+    }
+    let bytes: usize = strings.iter().map(|stop| stop.len()).sum();
+    if bytes > MOST_STOP_BYTES {
+        let allowed = format!("of at most {MOST_STOP_BYTES} bytes together (it has {bytes})");
+        return Err(fields.wrong("stop", value, &allowed));
+    }
+    Ok(strings)
 }
 
 /// Fields that would change the output in ways that are not supported.

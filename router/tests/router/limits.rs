@@ -1,9 +1,10 @@
 //! Requests that are too much get an answer that names the limit, and no target hears of them.
 
 use foretoken_router::RouterConfig;
+use foretoken_speculation::TokenId;
 use serde_json::{Value, json};
 
-use crate::{Script, client::Client, config, start, start_with};
+use crate::{Script, client::Client, config, start, start_with, target::tokenizer};
 
 #[tokio::test]
 async fn a_field_with_too_many_entries_is_refused_with_the_limit() {
@@ -73,6 +74,70 @@ async fn a_field_with_too_many_entries_is_refused_with_the_limit() {
 }
 
 #[tokio::test]
+async fn what_is_tokenized_and_detokenized_has_its_limits_too() {
+    let config = RouterConfig {
+        max_messages: 2,
+        max_body_bytes: 10_000,
+        ..config()
+    };
+    let setup = start_with(config, vec![Script::says(" ok")]).await;
+    let messages = |number| {
+        let message = json!({"role": "user", "content": "x"});
+        json!({"messages": vec![message; number]})
+    };
+    let longest = (0..4096).max_by_key(|&id| tokenizer().token_bytes(TokenId(id)).len());
+    let bytes = tokenizer().token_bytes(TokenId(longest.unwrap())).len();
+    let tokens = |number: usize| json!({"tokens": vec![longest; number]});
+    let fit = 10_000 / bytes;
+    let has = format!("at most 10000 bytes of text (it has {})", (fit + 1) * bytes);
+    for (path, body, param, words) in [
+        (
+            "/tokenize",
+            messages(3),
+            "messages",
+            "at most 2 entries (it has 3)",
+        ),
+        ("/detokenize", tokens(fit + 1), "tokens", &has),
+    ] {
+        let answer = setup.client().post(path, &body).await;
+        assert_eq!(answer.status, 400, "{path}: {}", answer.text());
+        assert!(answer.error().contains(words), "{}", answer.error());
+        assert_eq!(answer.json()["error"]["param"], param);
+    }
+    let answer = setup.client().post("/tokenize", &messages(2)).await;
+    assert_eq!(answer.status, 200);
+    let answer = setup.client().post("/detokenize", &tokens(fit)).await;
+    assert_eq!(answer.status, 200);
+}
+
+#[tokio::test]
+async fn a_thousand_stop_strings_are_taken_and_not_a_megabyte_of_them() {
+    let setup = start(Script::says(" and so it ended there")).await;
+    let strings = |number: usize, bytes: usize| -> Vec<String> {
+        let string = |i| format!("{:a>bytes$}", format!("<end of part {i}>"));
+        (0..number).map(string).collect()
+    };
+    let mut ordinary = strings(1000, 20);
+    ordinary.push("ended".into());
+    let body = json!({"prompt": "x", "max_tokens": 20, "stop": ordinary});
+    let answer = setup.client().post("/v1/completions", &body).await;
+    assert_eq!(answer.json()["choices"][0]["text"], " and so it ");
+    assert_eq!(answer.json()["choices"][0]["stop_reason"], "ended");
+
+    for (number, bytes, status) in [(16, 4096, 200), (17, 4096, 400), (1024, 100, 400)] {
+        let body = json!({"prompt": "x", "stop": strings(number, bytes)});
+        let answer = setup.client().post("/v1/completions", &body).await;
+        assert_eq!(answer.status, status, "{number} of {bytes}");
+        if status == 400 {
+            let has = number * bytes;
+            let words = format!("at most 65536 bytes together (it has {has})");
+            assert!(answer.error().contains(&words), "{}", answer.error());
+            assert_eq!(answer.json()["error"]["param"], "stop");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_head_that_is_too_large_is_told_so() {
     let setup = start(Script::says(" ok")).await;
     let large = Client::new(setup.address).header("x-large", &"a".repeat(70_000));
@@ -105,12 +170,19 @@ async fn more_requests_than_can_be_answered_may_come_again() {
     while setup.targets[0].running() == 0 {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
-    let refused = setup.client().post("/v1/completions", &body).await;
-    assert_eq!(refused.status, 429);
-    let error = &refused.json()["error"];
-    assert_eq!(error["type"], "rate_limit_error");
-    assert_eq!(error["code"], "too_many_requests");
-    assert_eq!(refused.header("retry-after"), Some("1"));
+    let ids = json!({"tokens": [5]});
+    for (path, body) in [
+        ("/v1/completions", &body),
+        ("/tokenize", &body),
+        ("/detokenize", &ids),
+    ] {
+        let refused = setup.client().post(path, body).await;
+        assert_eq!(refused.status, 429, "{path}");
+        let error = &refused.json()["error"];
+        assert_eq!(error["type"], "rate_limit_error");
+        assert_eq!(error["code"], "too_many_requests");
+        assert_eq!(refused.header("retry-after"), Some("1"));
+    }
     assert_eq!(first.await.expect("it ends"), 200);
     let again = setup.client().post("/v1/completions", &body).await;
     assert_eq!(again.status, 200, "the place was given back");

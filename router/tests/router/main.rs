@@ -16,9 +16,11 @@ mod golden;
 mod limits;
 mod logprobs;
 mod pages;
+mod replays;
 mod slow_clients;
 mod streams;
 mod target;
+mod usage;
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 

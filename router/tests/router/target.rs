@@ -43,7 +43,11 @@ pub(crate) struct Script {
     pub(crate) round: usize,
     /// Between rounds.
     pub(crate) pause: Duration,
-    /// Is lost, once, when this much of the output is out.
+    /// Rounds after the prompt in which nothing is verified, before those in which something is.
+    pub(crate) plain_rounds: u32,
+    /// Is lost after a pause, before it has read the prompt, and takes nothing any more.
+    pub(crate) dies_reading: bool,
+    /// Is lost, once, when this much of the output is out, be it all of it.
     pub(crate) dies_after: Option<usize>,
     /// Turns every request away.
     pub(crate) busy: bool,
@@ -54,6 +58,8 @@ pub(crate) struct Script {
     /// Waits for its client from this many unread bytes on.
     pub(crate) most_unread: usize,
     pub(crate) max_positions: u32,
+    /// What it says at the end of how speculation went, beside rounds and their tokens.
+    pub(crate) counted: GenerationStats,
 }
 
 impl Script {
@@ -65,6 +71,8 @@ impl Script {
             output,
             round: 3,
             pause: Duration::ZERO,
+            plain_rounds: 0,
+            dies_reading: false,
             dies_after: None,
             busy: false,
             refuses: None,
@@ -72,6 +80,7 @@ impl Script {
             tokenizer_digest: tokenizer().digest().to_owned(),
             most_unread: usize::MAX,
             max_positions: 1024,
+            counted: GenerationStats::default(),
         }
     }
 
@@ -173,13 +182,11 @@ impl Target {
         events: &EventSender,
     ) -> Result<(), foretoken_protocol::generate::Cancelled> {
         let script = self.script.lock().unwrap().clone();
-        let told = |token: TokenId, k: u32| TokenLogprobs {
-            logprob: -0.5,
-            rank: 0,
-            top: (0..k)
-                .map(|i| (TokenId(token.0 + i), -0.5 - i as f32))
-                .collect(),
-        };
+        if script.dies_reading {
+            tokio::time::sleep(script.pause).await;
+            self.change(|script| script.busy = true);
+            return Ok(());
+        }
         let k = request.logprobs.unwrap_or(0);
         let prompt = &request.tokens[1.min(request.tokens.len())..request.prompt_len];
         let wanted = request.prompt_logprobs;
@@ -196,14 +203,14 @@ impl Target {
         let mut at = request.tokens.len() - request.prompt_len;
         let end = script.output.len().min(request.max_tokens as usize);
         let (mut rounds, mut accepted) = (0, 0);
+        let mut reason = FinishReason::Length;
         while at < end {
             while events.unread() > script.most_unread && !events.is_cancelled() {
                 self.stalls.fetch_add(1, Ordering::SeqCst);
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             self.stalls.store(0, Ordering::SeqCst);
-            if script.dies_after.is_some_and(|n| at >= n) {
-                self.script.lock().unwrap().dies_after = None;
+            if self.dies(at) {
                 return Ok(());
             }
             let n = if rounds == 0 {
@@ -211,18 +218,7 @@ impl Target {
             } else {
                 script.round.min(end - at)
             };
-            let tokens = script.output[at..at + n]
-                .iter()
-                .enumerate()
-                .map(|(i, &token)| {
-                    let logprobs = request.logprobs.map(|k| told(token, k));
-                    EmittedToken {
-                        token,
-                        accepted: i + 1 < n,
-                        logprobs,
-                    }
-                });
-            let mut tokens: Vec<EmittedToken> = tokens.collect();
+            let mut tokens = emitted(&script.output[at..at + n], request.logprobs);
             let ends = |t: TokenId| {
                 (t == EOS && !request.ignore_eos) || request.stop_token_ids.contains(&t)
             };
@@ -233,26 +229,42 @@ impl Target {
             self.tokens_sent
                 .fetch_add(tokens.len() as u32, Ordering::SeqCst);
             let last = tokens.last().map(|emitted| emitted.token);
-            let drafted = if rounds == 0 { 0 } else { DRAFTED };
+            let is_plain = rounds <= script.plain_rounds;
+            let drafted = if is_plain { 0 } else { DRAFTED };
             events.send(GenerateEvent::Tokens(Round { drafted, tokens }))?;
-            if let Some(token) = last.filter(|_| stop.is_some()) {
-                return finish(events, FinishReason::Stop(token), rounds, accepted);
-            }
             rounds += 1;
+            if let Some(token) = last.filter(|_| stop.is_some()) {
+                reason = FinishReason::Stop(token);
+                break;
+            }
             tokio::select! {
                 () = tokio::time::sleep(script.pause) => {}
                 () = events.cancelled() => return Err(foretoken_protocol::generate::Cancelled),
             }
         }
-        finish(events, FinishReason::Length, rounds.max(1) - 1, accepted)
+        if self.dies(at) {
+            return Ok(());
+        }
+        let rounds = rounds.max(1) - 1;
+        finish(events, reason, (rounds, accepted), &script.counted)
+    }
+
+    /// Whether the script wants it lost with so much of the output out.
+    fn dies(&self, out: usize) -> bool {
+        let mut script = self.script.lock().unwrap();
+        let dies = script.dies_after.is_some_and(|n| out >= n);
+        if dies {
+            script.dies_after = None;
+        }
+        dies
     }
 }
 
 fn finish(
     events: &EventSender,
     reason: FinishReason,
-    rounds: u32,
-    accepted: u32,
+    (rounds, accepted): (u32, u32),
+    counted: &GenerationStats,
 ) -> Result<(), foretoken_protocol::generate::Cancelled> {
     let stats = GenerationStats {
         rounds,
@@ -262,9 +274,29 @@ fn finish(
         policy: "Speculative".into(),
         prefill: Duration::from_millis(7),
         decode: Duration::from_millis(50),
-        ..GenerationStats::default()
+        ..counted.clone()
     };
     events.send(GenerateEvent::Finished { reason, stats })
+}
+
+/// Made-up log-probabilities of a token and of `k` alternatives.
+fn told(token: TokenId, k: u32) -> TokenLogprobs {
+    let top = (0..k).map(|i| (TokenId(token.0 + i), -0.5 - i as f32));
+    TokenLogprobs {
+        logprob: -0.5,
+        rank: 0,
+        top: top.collect(),
+    }
+}
+
+/// The tokens of a round, all but the last of them proposed.
+fn emitted(tokens: &[TokenId], logprobs: Option<u32>) -> Vec<EmittedToken> {
+    let emitted = |(i, &token)| EmittedToken {
+        token,
+        accepted: i + 1 < tokens.len(),
+        logprobs: logprobs.map(|k| told(token, k)),
+    };
+    tokens.iter().enumerate().map(emitted).collect()
 }
 
 /// The target as the protocol sees it.

@@ -1,11 +1,53 @@
 //! What each token stands for, in bytes, worked out once.
 //!
-//! Byte-level BPE (GPT-2 onwards) writes every byte as a printable character; joining the bytes
-//! of the tokens and decoding UTF-8 is all its decoder does, so text of such a tokenizer needs no
-//! call into it. Other decoders look at neighbours; for them the bytes serve for display only.
+//! Byte-level BPE (GPT-2 onwards) writes every byte as a printable character, `SentencePiece` with
+//! byte fallback (Llama 2, Mistral, Gemma) those that have no token as `<0xNN>`. Joining the bytes
+//! of the tokens and decoding UTF-8 gives the text of either, so it needs no call into the decoder.
+//! The one of the crate is asked for no text of the second kind, since for one byte that is no UTF-8
+//! it gives up all that stand beside it, those that were shown already too. Other decoders look at
+//! neighbours; for them the bytes serve for display only.
 
 use foretoken_speculation::TokenId;
-use tokenizers::{DecoderWrapper, tokenizer::Tokenizer as HfTokenizer};
+use serde_json::{Value, json};
+use tokenizers::tokenizer::Tokenizer as HfTokenizer;
+
+/// How a vocabulary writes bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Spelling {
+    /// Each as a printable character.
+    ByteLevel,
+    /// `▁` is a space and `<0xNN>` a byte. Of a text's first spaces, so many are not shown.
+    SentencePiece { hidden: usize },
+    /// In a way that only the tokenizer's decoder knows.
+    Other,
+}
+
+impl Spelling {
+    /// What the tokenizer's decoder undoes.
+    fn of(tokenizer: &HfTokenizer) -> Self {
+        let decoder = serde_json::to_value(tokenizer.get_decoder()).unwrap_or_default();
+        if decoder["type"] == "ByteLevel" {
+            return Self::ByteLevel;
+        }
+        let parts = decoder["decoders"]
+            .as_array()
+            .map_or(&[][..], Vec::as_slice);
+        let joins = [
+            json!({"type": "Replace", "pattern": {"String": "\u{2581}"}, "content": " "}),
+            json!({"type": "ByteFallback"}),
+            json!({"type": "Fuse"}),
+        ];
+        let hidden = match parts.strip_prefix(joins.as_slice()) {
+            Some([]) => Some(0),
+            Some([strip]) if strip["type"] == "Strip" && strip["content"] == " " => {
+                let start = strip["start"].as_u64().filter(|_| strip["stop"] == 0);
+                start.map(|start| start as usize)
+            }
+            _ => None,
+        };
+        hidden.map_or(Self::Other, |hidden| Self::SentencePiece { hidden })
+    }
+}
 
 /// Bytes of all tokens, back to back.
 pub(super) struct Pieces {
@@ -15,13 +57,12 @@ pub(super) struct Pieces {
     special: Vec<bool>,
     /// How many there are without those that were added.
     own: usize,
-    /// Whether joined pieces are the decoded text.
-    exact: bool,
+    spelling: Spelling,
 }
 
 impl Pieces {
     pub(super) fn new(tokenizer: &HfTokenizer) -> Self {
-        let exact = matches!(tokenizer.get_decoder(), Some(DecoderWrapper::ByteLevel(_)));
+        let spelling = Spelling::of(tokenizer);
         let added = tokenizer.get_added_tokens_decoder();
         let highest = tokenizer.get_vocab(true).into_values().max();
         let len = highest.map_or(0, |id| id + 1);
@@ -32,11 +73,11 @@ impl Pieces {
             bytes: Vec::new(),
             ends: Vec::with_capacity(len as usize),
             special: vec![false; len as usize],
-            exact,
+            spelling,
         };
         for id in 0..len {
             if let Some(token) = tokenizer.id_to_token(id) {
-                if exact {
+                if spelling == Spelling::ByteLevel {
                     push_byte_level(&mut pieces.bytes, &token, &unprintable);
                 } else {
                     push_display(&mut pieces.bytes, &token);
@@ -56,8 +97,14 @@ impl Pieces {
         self.own
     }
 
-    pub(super) fn is_exact(&self) -> bool {
-        self.exact
+    /// Whether joined pieces are the text; if so, how many of the spaces that it begins with are not
+    /// shown.
+    pub(super) fn hidden(&self) -> Option<usize> {
+        match self.spelling {
+            Spelling::ByteLevel => Some(0),
+            Spelling::SentencePiece { hidden } => Some(hidden),
+            Spelling::Other => None,
+        }
     }
 
     pub(super) fn bytes(&self, id: TokenId) -> &[u8] {
@@ -73,15 +120,16 @@ impl Pieces {
         self.special.get(id.index()).copied().unwrap_or(false)
     }
 
-    /// Bytes of a text, if pieces can simply be joined.
-    pub(super) fn concat(&self, ids: &[TokenId], skip_special: bool) -> Option<Vec<u8>> {
-        self.exact.then(|| {
-            ids.iter()
-                .filter(|&&id| !(skip_special && self.is_special(id)))
-                .flat_map(|&id| self.bytes(id))
-                .copied()
-                .collect()
-        })
+    /// The text of tokens, if pieces can simply be joined.
+    pub(super) fn join(&self, ids: &[TokenId], skip_special: bool) -> Option<String> {
+        let hidden = self.hidden()?;
+        let shown = ids
+            .iter()
+            .filter(|&&id| !(skip_special && self.is_special(id)));
+        let bytes: Vec<u8> = shown.flat_map(|&id| self.bytes(id)).copied().collect();
+        let spaces = bytes.iter().take(hidden).take_while(|&&byte| byte == b' ');
+        let text = &bytes[spaces.count()..];
+        Some(String::from_utf8_lossy(text).into_owned())
     }
 }
 
@@ -121,6 +169,7 @@ fn push_display(out: &mut Vec<u8>, token: &str) {
     let byte = token
         .strip_prefix("<0x")
         .and_then(|rest| rest.strip_suffix('>'))
+        .filter(|hex| hex.len() == 2)
         .and_then(|hex| u8::from_str_radix(hex, 16).ok());
     match byte {
         Some(byte) => out.push(byte),
@@ -129,7 +178,7 @@ fn push_display(out: &mut Vec<u8>, token: &str) {
 }
 
 /// Digest of what ids mean: vocabulary by id, added tokens, merges in order.
-pub(super) fn digest(tokenizer: &HfTokenizer, raw: &serde_json::Value) -> String {
+pub(super) fn digest(tokenizer: &HfTokenizer, raw: &Value) -> String {
     let mut hash = blake3::Hasher::new();
     let mut field = |text: &str| {
         hash.update(&(text.len() as u64).to_le_bytes());
@@ -154,14 +203,12 @@ pub(super) fn digest(tokenizer: &HfTokenizer, raw: &serde_json::Value) -> String
         field(if token.special { "special" } else { "text" });
     }
     field("merges");
-    let merges = raw
-        .pointer("/model/merges")
-        .and_then(serde_json::Value::as_array);
+    let merges = raw.pointer("/model/merges").and_then(Value::as_array);
     for merge in merges.into_iter().flatten() {
         match merge {
             // Two spellings of one thing: "a b", and since 2024 ["a", "b"].
-            serde_json::Value::String(pair) => field(pair),
-            serde_json::Value::Array(pair) => {
+            Value::String(pair) => field(pair),
+            Value::Array(pair) => {
                 let parts: Vec<&str> = pair.iter().filter_map(|p| p.as_str()).collect();
                 field(&parts.join(" "));
             }

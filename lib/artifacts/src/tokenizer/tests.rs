@@ -1,6 +1,5 @@
 use std::{fs, path::PathBuf, sync::Arc};
 
-use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
@@ -9,12 +8,12 @@ fn shipped() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models/target")
 }
 
-fn tokenizer() -> Arc<Tokenizer> {
+pub(super) fn tokenizer() -> Arc<Tokenizer> {
     Arc::new(Tokenizer::load(&shipped()).unwrap())
 }
 
 /// A folder with a tokenizer and its configuration.
-fn folder(tokenizer: &Value, config: &Value) -> tempfile::TempDir {
+pub(super) fn folder(tokenizer: &Value, config: &Value) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
     fs::write(dir.path().join("tokenizer_config.json"), config.to_string()).unwrap();
@@ -22,7 +21,7 @@ fn folder(tokenizer: &Value, config: &Value) -> tempfile::TempDir {
 }
 
 /// A vocabulary as `SentencePiece` models have it: `▁` for spaces, bytes as a last resort.
-fn sentencepiece() -> Value {
+pub(super) fn sentencepiece() -> Value {
     let mut vocab = serde_json::Map::new();
     for token in ["<unk>", "<s>", "</s>"] {
         vocab.insert(token.to_owned(), json!(vocab.len()));
@@ -53,20 +52,6 @@ fn sentencepiece() -> Value {
             "byte_fallback": true, "ignore_merges": false, "vocab": vocab,
             "merges": ["▁ a", "a b", "▁a b"]}
     })
-}
-
-fn streamed(tokenizer: &Arc<Tokenizer>, ids: &[TokenId], skip_special: bool) -> Vec<String> {
-    let mut decoder = IncrementalDecoder::new(Arc::clone(tokenizer), skip_special);
-    let mut pieces = Vec::new();
-    for &id in ids {
-        let mut piece = String::new();
-        decoder.push(id, &mut piece);
-        pieces.push(piece);
-    }
-    let mut rest = String::new();
-    decoder.finish(&mut rest);
-    pieces.push(rest);
-    pieces
 }
 
 #[test]
@@ -165,38 +150,6 @@ fn a_tokenizer_of_another_model_is_refused_and_added_tokens_are_not() {
 }
 
 #[test]
-fn a_character_spread_over_tokens_comes_when_it_is_whole() {
-    let tokenizer = tokenizer();
-    let ids = tokenizer.encode("a🦀b", false).unwrap();
-    assert!(
-        ids.len() > 3,
-        "the crab must be spread for this test to mean anything"
-    );
-    let pieces = streamed(&tokenizer, &ids, true);
-    assert_eq!(pieces.concat(), "a🦀b");
-    assert!(
-        pieces.iter().all(|piece| !piece.contains('\u{fffd}')),
-        "{pieces:?}"
-    );
-    let cut = streamed(&tokenizer, &ids[..ids.len() - 2], true);
-    assert_eq!(cut.concat(), tokenizer.decode(&ids[..ids.len() - 2], true));
-    assert!(
-        cut.last().unwrap().contains('\u{fffd}'),
-        "the torn rest comes at the end: {cut:?}"
-    );
-}
-
-#[test]
-fn special_tokens_show_only_if_asked_for() {
-    let tokenizer = tokenizer();
-    let ids = tokenizer.encode("<s>Hi</s>", false).unwrap();
-    assert_eq!(streamed(&tokenizer, &ids, true).concat(), "Hi");
-    assert_eq!(streamed(&tokenizer, &ids, false).concat(), "<s>Hi</s>");
-    assert_eq!(tokenizer.decode(&ids, false), "<s>Hi</s>");
-    assert!(tokenizer.is_special(TokenId(0)) && !tokenizer.is_special(TokenId(100)));
-}
-
-#[test]
 fn bytes_of_tokens_join_to_the_text() {
     let tokenizer = tokenizer();
     let text = "He said: 日本 🦀";
@@ -208,30 +161,6 @@ fn bytes_of_tokens_join_to_the_text() {
         .collect();
     assert_eq!(bytes, text.as_bytes());
     assert_eq!(tokenizer.token_bytes(TokenId(999_999)), b"");
-}
-
-#[test]
-fn tokenizers_that_look_at_neighbours_stream_the_same_text() {
-    let dir = folder(&sentencepiece(), &json!({}));
-    let tokenizer = Arc::new(Tokenizer::load(dir.path()).unwrap());
-    for text in ["ab ab", "a  b", "日本 é 🦀 ab", "b"] {
-        let ids = tokenizer.encode(text, false).unwrap();
-        assert_eq!(tokenizer.decode(&ids, true), text);
-        let pieces = streamed(&tokenizer, &ids, true);
-        assert_eq!(pieces.concat(), text, "{pieces:?}");
-        assert!(
-            pieces.iter().all(|piece| !piece.contains('\u{fffd}')),
-            "{pieces:?}"
-        );
-    }
-    assert_eq!(
-        tokenizer.token_bytes(tokenizer.token_id("<0x0A>").unwrap()),
-        b"\n"
-    );
-    assert_eq!(
-        tokenizer.token_bytes(tokenizer.token_id("▁ab").unwrap()),
-        b" ab"
-    );
 }
 
 #[test]
@@ -275,26 +204,4 @@ fn the_digest_is_about_meaning_not_spelling() {
     vocab["A"] = b;
     vocab["B"] = a;
     assert_ne!(digest(&other), base, "two ids swapped");
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
-
-    #[test]
-    fn streamed_text_equals_decoding_at_once(
-        ids in prop::collection::vec(0_u32..4200, 0..60),
-        skip in any::<bool>(),
-    ) {
-        let tokenizer = tokenizer_once();
-        let ids: Vec<TokenId> = ids.into_iter().map(TokenId).collect();
-        let pieces = streamed(&tokenizer, &ids, skip);
-        prop_assert_eq!(pieces.concat(), tokenizer.decode(&ids, skip));
-        prop_assert_eq!(tokenizer.decode(&ids, skip), tokenizer.decode_whole(&ids, skip));
-    }
-}
-
-/// Loading takes longer than a case.
-fn tokenizer_once() -> Arc<Tokenizer> {
-    static ONCE: std::sync::OnceLock<Arc<Tokenizer>> = std::sync::OnceLock::new();
-    Arc::clone(ONCE.get_or_init(tokenizer))
 }

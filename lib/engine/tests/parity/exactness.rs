@@ -57,6 +57,7 @@ fn any_chunking_of_a_prefill_gives_the_logits_of_single_tokens() {
             for tokens in text.chunks(chunk) {
                 found.extend(step(runner, &mut [causal(&mut sequence, tokens)], true));
             }
+            assert_eq!(found.len(), alone.len());
             for (i, (row, wanted)) in found.iter().zip(&alone).enumerate() {
                 assert_same_bits(
                     row,
@@ -125,6 +126,7 @@ fn the_layout_of_pages_does_not_matter() {
         let (first, second) = texts[2].split_at(21);
         let mut found = step(runner, &mut [causal(&mut scattered, first)], true);
         found.extend(step(runner, &mut [causal(&mut scattered, second)], true));
+        assert_eq!(found.len(), plain.len());
         for (i, (row, wanted)) in found.iter().zip(&plain).enumerate() {
             assert_same_bits(row, wanted, &format!("{what}, token {i}"));
         }
@@ -174,6 +176,7 @@ fn every_branch_of_a_tree_has_the_logits_of_plain_decoding() {
                 };
                 found.extend(step(runner, &mut [rows], true));
             }
+            assert_eq!(found.len(), wanted.len());
             for (slot, (row, wanted)) in found.iter().zip(&wanted).enumerate() {
                 assert_same_bits(row, wanted, &format!("{what}, {cuts:?}, slot {slot}"));
             }
@@ -222,6 +225,7 @@ fn a_compacted_path_continues_like_plain_decoding() {
             .chain(next.iter().copied())
             .collect();
         let wanted = one_by_one(runner, &text);
+        assert_eq!(found.len(), wanted[wanted.len() - 3..].len());
         for (row, wanted) in found.iter().zip(&wanted[wanted.len() - 3..]) {
             assert_same_bits(row, wanted, what);
         }
@@ -245,6 +249,7 @@ fn a_fork_shares_full_pages_and_copies_the_last_one() {
         step(runner, &mut [causal(&mut parent, &texts[2][..9])], false);
         let found = step(runner, &mut [causal(&mut child, rest)], true);
         let wanted = one_by_one(runner, &texts[1]);
+        assert_eq!(found.len(), wanted[21..].len());
         for (i, (row, wanted)) in found.iter().zip(&wanted[21..]).enumerate() {
             assert_same_bits(row, wanted, &format!("{what}, token {i}"));
         }

@@ -23,6 +23,7 @@ fn row_error(found: &[f32], wanted: &[f32]) -> f32 {
 /// Asserts |a - b| <= 1e-4 max(1, |b|) for every logit.
 #[track_caller]
 fn assert_close(found: &[f32], wanted: &[f32], what: &str) {
+    assert_eq!(found.len(), wanted.len(), "{what}: logits");
     for (i, (a, b)) in found.iter().zip(wanted).enumerate() {
         let near = (a - b).abs() <= 1e-4 * b.abs().max(1.0);
         assert!(near, "{what}: logit {i} is {a}, the reference has {b}");
@@ -49,11 +50,9 @@ fn f32_logits_are_those_of_the_reference() {
             let folder = fixture::folder(name);
             let mut runner = fixture::load(&folder, isa, WeightType::F32, KvType::F32);
             let found = prompt_logits(&mut runner, &expected, 4);
-            for (i, (row, wanted)) in found
-                .iter()
-                .zip(expected.logits.iter().flatten())
-                .enumerate()
-            {
+            let wanted: Vec<_> = expected.logits.iter().flatten().collect();
+            assert_eq!(found.len(), wanted.len(), "{isa}, {name}: rows");
+            for (i, (row, wanted)) in found.iter().zip(wanted).enumerate() {
                 assert_close(row, wanted, &format!("{isa}, {name}, row {i}"));
             }
         }
@@ -126,6 +125,7 @@ fn a_ragged_batch_gives_the_references_padded_batch() {
                 batch.push(causal(sequence, &prompt[..*len]));
             }
             let found = step(&mut runner, &mut batch, false);
+            assert_eq!(found.len(), expected.batch_logits.len());
             for (i, (row, wanted)) in found.iter().zip(&expected.batch_logits).enumerate() {
                 // The reference's own padding costs it up to 2e-4.
                 let error = row_error(row, wanted);
@@ -150,6 +150,7 @@ fn reduced_weights_stay_within_their_tolerances() {
                 let mut runner = fixture::load(&fixture::folder(name), isa, dtype, KvType::Bf16);
                 let found = prompt_logits(&mut runner, &expected, 4);
                 let wanted = expected.logits.iter().flatten();
+                assert_eq!(found.len(), wanted.clone().count());
                 let errors: Vec<f32> = found
                     .iter()
                     .zip(wanted)
