@@ -16,8 +16,8 @@ use anyhow::{Context, bail};
 use foretoken_protocol::{
     Address, Listener,
     link::{
-        Hello, Link, LinkEvent, LinkOptions, LinkServer, Mailbox, Postbox, ServerEvent, Terms,
-        Transport, TransportOptions, Welcome,
+        Hello, Link, LinkEvent, LinkOptions, LinkServer, Mailbox, Postbox, Received, ServerEvent,
+        Terms, Transport, TransportOptions, Welcome,
     },
 };
 use foretoken_speculation::{
@@ -98,7 +98,7 @@ struct Arm {
     times: Vec<f64>,
     round: u32,
     way: Way,
-    windows: Inbox<Vec<ToTarget>>,
+    windows: Inbox<Received<ToTarget>>,
     _engine: JoinHandle<()>,
 }
 
@@ -204,10 +204,8 @@ impl Arm {
         let (sender, windows) = channel();
         let engine = thread::Builder::new().spawn(move || {
             while let Ok(messages) = incoming.recv() {
-                if sender
-                    .send(messages.iter().filter_map(answer).collect())
-                    .is_err()
-                {
+                let answers: Vec<_> = messages.iter().filter_map(answer).collect();
+                if sender.send(answers.into()).is_err() {
                     return;
                 }
             }
@@ -236,7 +234,7 @@ impl Arm {
             }
             let answer = self.windows.recv().context("no answer")?;
             times.push(begun.elapsed().as_secs_f64() * 1e6);
-            match answer.as_slice() {
+            match &answer[..] {
                 [ToTarget::Window(window)] if window.round.0 == self.round + 1 => {}
                 other => bail!("unexpected answer {other:?}"),
             }

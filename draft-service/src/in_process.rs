@@ -58,7 +58,7 @@ impl InProcess {
 
     /// Takes in what the target says.
     pub fn tell(&mut self, messages: Vec<ToDraft>) {
-        let link = LINK;
+        let (link, messages) = (LINK, messages.into());
         self.worker
             .take(0, ServerEvent::Messages { link, messages });
     }

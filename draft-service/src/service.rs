@@ -279,6 +279,9 @@ impl EngineThread {
             .name("foretoken-draft".into())
             .spawn(move || {
                 let _end = end;
+                if let Err(error) = runner.bind_thread() {
+                    return tracing::error!(%error, "the engine thread cannot start");
+                }
                 let mut engine = Engine::new(runner);
                 let warm_up = || warmup::measure(&mut engine, config.prefill_rows);
                 let steps = config.warm_up.then(warm_up).flatten();

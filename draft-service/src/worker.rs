@@ -15,6 +15,7 @@ mod sessions;
 mod step;
 mod tenants;
 mod timing;
+mod turns;
 
 use std::{
     collections::HashMap,
@@ -22,7 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use foretoken_engine::{batch::Engine, batch::Reuse, kv::Salt};
+use foretoken_engine::batch::Engine;
 use foretoken_protocol::link::{LinkId, LinkServer, LoadReport, Mailbox, ServerEvent};
 use foretoken_service::{report::Board, rounds::Feed};
 use foretoken_speculation::{
@@ -42,6 +43,7 @@ use crate::{
 use sessions::Session;
 use tenants::Tenants;
 use timing::Timing;
+use turns::Turns;
 
 /// Most refused targets whose reasons are remembered, so that each is logged once.
 const MOST_REFUSED: usize = 256;
@@ -108,12 +110,20 @@ struct Learned {
     timing: Timing,
 }
 
+/// A target that is connected.
+struct Peer {
+    /// On which listener it came in.
+    listener: usize,
+    /// What it calls itself.
+    name: String,
+}
+
 /// The engine thread's state.
 pub(crate) struct Worker<O> {
     engine: Engine,
     outlet: O,
     limits: Limits,
-    reuse: Reuse,
+    prefix_cache: bool,
     metrics: Metrics,
     feed: Feed,
     tracer: Tracer,
@@ -132,11 +142,13 @@ pub(crate) struct Worker<O> {
     steps: StepCost,
     /// Targets that were refused, and why, as far as that was logged.
     refused: HashMap<String, String>,
-    /// On which listener a link came in.
-    links: HashMap<LinkId, usize>,
+    /// Who is at the other end of a link.
+    links: HashMap<LinkId, Peer>,
     outgoing: Vec<(LinkId, Vec<ToTarget>)>,
     scratch: Scratch,
-    /// Whom the next step serves first, should there be too little for all.
+    /// Whom the next step serves first, should there be too little for all: of tenants, and of the
+    /// sessions of one.
+    turns: Turns,
     turn: usize,
     /// Sessions opened so far.
     opened: u64,
@@ -168,16 +180,11 @@ impl<O: Outlet> Worker<O> {
             positions: info.max_positions,
             pages: info.pages,
         };
-        let reuse = if config.prefix_cache {
-            Reuse::Within(Salt::default())
-        } else {
-            Reuse::Off
-        };
         Self {
             engine,
             outlet,
             limits,
-            reuse,
+            prefix_cache: config.prefix_cache,
             metrics,
             feed: Feed::new("draft", "", false),
             tracer: Tracer::default(),
@@ -193,6 +200,7 @@ impl<O: Outlet> Worker<O> {
             links: HashMap::new(),
             outgoing: Vec::new(),
             scratch: foretoken_engine::sampling::scratch(),
+            turns: Turns::default(),
             turn: 0,
             opened: 0,
             reported: None,
@@ -244,8 +252,8 @@ impl<O: Outlet> Worker<O> {
         let mut leases_due = Instant::now() + NAP;
         let mut pause = Duration::ZERO;
         loop {
-            // The last, empty look also sends what the step before had to say.
-            while let Some(message) = inbox.try_recv_after(pause) {
+            // The look at the links also sends what the step before had to say.
+            for message in inbox.arrived(pause) {
                 if self.hear(message).is_break() {
                     return;
                 }
@@ -323,8 +331,9 @@ impl<O: Outlet> Worker<O> {
             ServerEvent::Up { link, hello } => {
                 tracing::info!(?link, target = %hello.instance, "target connected");
                 self.refused.remove(&hello.instance);
-                self.links.insert(link, listener);
                 self.tenants.join(link, hello.consumer);
+                let name = hello.instance;
+                self.links.insert(link, Peer { listener, name });
                 self.metrics.links.set(self.links.len() as i64);
             }
             ServerEvent::Down { link, reason } => {
@@ -338,10 +347,12 @@ impl<O: Outlet> Worker<O> {
             }
             ServerEvent::Refused { instance, reason } => self.refuse_target(instance, reason),
             ServerEvent::Malformed { link, malformed } => {
-                tracing::warn!(?link, reason = %malformed.reason, "malformed message");
-                self.metrics.malformed.inc();
-                if let Some(id) = malformed.session {
-                    self.evict(link, id, "malformed message");
+                for malformed in malformed {
+                    tracing::warn!(?link, reason = %malformed.reason, "malformed message");
+                    self.metrics.malformed.inc();
+                    if let Some(id) = malformed.session {
+                        self.evict(link, id, "malformed message");
+                    }
                 }
             }
             ServerEvent::Messages { link, messages } => {

@@ -307,3 +307,36 @@ fn count(family: &Labelled, label: (&'static str, &'static str), by: u64) {
         family.get_or_create_owned(&[label]).inc_by(by);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use foretoken_engine::{
+        runner::ModelRunner as _,
+        sim::{SimOptions, SimRunner},
+    };
+
+    use super::*;
+
+    #[test]
+    fn tokens_drafted_ahead_are_counted_once_by_what_became_of_them() {
+        let runner = SimRunner::new(SimOptions::default());
+        let (metrics, _) = Metrics::new("t", runner.info());
+        let mut counted = TargetStats::default();
+        let mut stats = TargetStats::default();
+        for (received, used, late) in [(40, 4, 0), (40, 4, 7), (90, 9, 12)] {
+            stats.ahead = AheadStats {
+                received,
+                used,
+                late,
+                ..stats.ahead
+            };
+            metrics.note_stats(&mut counted, stats);
+            let fate = |fate: &'static str| {
+                let label = [("fate", fate)];
+                metrics.entry_tokens.get_or_create_owned(&label).get()
+            };
+            let fates = ["received", "used", "late"].map(fate);
+            assert_eq!(fates, [received, used.into(), late]);
+        }
+    }
+}

@@ -144,6 +144,10 @@ impl Request {
         let limit = prompt_len
             .saturating_add(request.max_tokens as usize)
             .min(setting.longest);
+        let salt = request
+            .cache_salt
+            .as_deref()
+            .map_or_else(Salt::default, Salt::of);
         let session = target::TargetConfig {
             session: SessionId(id.0),
             policy,
@@ -155,12 +159,9 @@ impl Request {
             vocab_size: setting.vocab_size as u32,
             patience: setting.patience.clone(),
             reopen_after: setting.reopen_after,
+            salt: salt.0,
             trace: request.trace.filter(|trace| trace.is_sampled()),
         };
-        let salt = request
-            .cache_salt
-            .as_deref()
-            .map_or_else(Salt::default, Salt::of);
         // Cached rows have no logits, so whoever wants those computes the prompt anew.
         let cacheable = setting.prefix_cache && request.cache_prompt && !request.prompt_logprobs;
         let mut stops = request.stop_token_ids;
@@ -370,6 +371,7 @@ impl Request {
         self.start();
         let stats = self.session.stats();
         let ahead = stats.ahead;
+        let (placed, places) = self.meter.places();
         let first = self.first_token.unwrap_or(now);
         let stats = GenerationStats {
             // The first pass belongs to the prompt.
@@ -388,7 +390,11 @@ impl Request {
                 remote: ahead.remote,
                 received: ahead.received,
                 used: ahead.used.into(),
+                late: ahead.late,
+                placed,
+                places,
             },
+            measured: self.meter.measured(),
             saguaro_c: self.saguaro.map(|saguaro| saguaro.c() as f32),
             cached_tokens: self.cached.unwrap_or(0),
             policy: self.policy.name().into(),

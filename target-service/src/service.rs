@@ -445,6 +445,9 @@ impl EngineThread {
                     board,
                     inbox,
                 } = self;
+                if let Err(error) = runner.bind_thread() {
+                    return tracing::error!(%error, "the engine thread cannot start");
+                }
                 let mut engine = Engine::new(runner);
                 let steps = if config.warm_up {
                     warmup::measure(&mut engine)

@@ -260,12 +260,11 @@ impl Worker {
     }
 
     /// Takes in what has come, from links too unless they were looked at within `pause`.
-    fn hear(&mut self, inbox: &Mailbox<Message>, mut pause: Duration) -> Flow {
-        while let Some(message) = inbox.try_recv_after(pause) {
+    fn hear(&mut self, inbox: &Mailbox<Message>, pause: Duration) -> Flow {
+        for message in inbox.arrived(pause) {
             if self.take(message) == Flow::End {
                 return Flow::End;
             }
-            pause = LINK_PAUSE;
         }
         Flow::On
     }

@@ -125,8 +125,7 @@ impl Session {
         let Some(planner) = learned.planners.for_session(&self.draft) else {
             return false;
         };
-        let estimates = planner.estimates();
-        let (acceptance, goes_on) = (estimates.acceptance(), estimates.goes_on());
+        let acceptance = planner.estimates().acceptance();
         let steps = self.draft.branch_steps();
         let rate = learned.timing.rate().filter(|_| self.outlook.remote);
         let alone = f64::from(steps) * cost.seconds(1);
@@ -136,7 +135,7 @@ impl Session {
         let worth = Worth {
             acceptance,
             steps,
-            goes_on,
+            goes_on: self.draft.goes_on(),
             miss: 0.0,
         };
         outlook.worth = Some(match rate {
@@ -287,6 +286,7 @@ impl<O: Outlet> Worker<O> {
             // Where the time is over before the last step, steps go on as the last planned one: the
             // verdict ends them.
             session.draft.grant(&widths);
+            session.limit = Some(limit);
             self.metrics.build_bound_by(limit);
         }
     }

@@ -66,8 +66,8 @@ impl<O: Outlet> Worker<O> {
     fn send(&self, frames: Vec<(LinkId, Vec<ToTarget>)>) -> bool {
         let any = !frames.is_empty();
         for (link, messages) in frames {
-            if let Some(&listener) = self.links.get(&link) {
-                self.outlet.send(listener, link, messages);
+            if let Some(peer) = self.links.get(&link) {
+                self.outlet.send(peer.listener, link, messages);
             }
         }
         any

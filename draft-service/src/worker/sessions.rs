@@ -1,9 +1,9 @@
 //! Which sessions there are: admission, messages, leases, ends.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use foretoken_engine::{
-    batch::{Engine, SeqId},
+    batch::{Engine, Reuse, SeqId},
     runner::PAGE_TOKENS,
 };
 use foretoken_protocol::link::LinkId;
@@ -22,7 +22,7 @@ use super::{
     tenants::{Holdings, TenantId},
     timing::{Timing, Verification},
 };
-use crate::{config::QuotaConfig, recording::Recording};
+use crate::{config::QuotaConfig, metrics::StepFor, recording::Recording};
 
 /// A session that holds a slot.
 pub(super) struct Session {
@@ -37,6 +37,10 @@ pub(super) struct Session {
     pub(super) told: Option<DraftStats>,
     /// Outcomes that the latest build drafts for.
     pub(super) outcomes: u32,
+    /// What kept it from drafting for more.
+    pub(super) limit: Option<Limit>,
+    /// Time of steps that had a part in it since a listener was told.
+    pub(super) spent: Spent,
     /// What they are for.
     pub(super) outlook: Outlook,
     /// What its target is doing.
@@ -49,6 +53,23 @@ pub(super) struct Session {
     pub(super) primed: bool,
     /// What is recorded of it, if anything is.
     pub(super) recording: Option<Recording>,
+}
+
+/// What steps were for, as far as a session had a part in them.
+#[derive(Default)]
+pub(super) struct Spent {
+    ahead: Duration,
+    awaited: Duration,
+}
+
+impl Spent {
+    pub(super) fn note(&mut self, was_for: StepFor, took: Duration) {
+        match was_for {
+            StepFor::Ahead => self.ahead += took,
+            StepFor::Awaited => self.awaited += took,
+            StepFor::Pace => {}
+        }
+    }
 }
 
 impl Session {
@@ -92,7 +113,6 @@ impl<O: Outlet> Worker<O> {
             }
             ToDraft::Close { session, .. } => *session,
         };
-        self.drop_columns(link, id);
         let Some(index) = self.find(link, id) else {
             let answer = match &message {
                 ToDraft::Open(open) => Some(self.open(link, open)),
@@ -106,48 +126,23 @@ impl<O: Outlet> Worker<O> {
         };
         let session = &mut self.sessions[index];
         session.heard = self.now;
-        let before = session.draft.stats();
-        let planned = session.outlook.whole;
-        let mut waited_for = false;
-        if let ToDraft::Outcome(outcome) = &message {
-            let learned = self.learned.entry(link).or_default();
-            session.hear_verdict(outcome, &mut learned.timing, self.now);
-            waited_for = !outcome.lingered.is_zero();
+        let (before, awaited) = (session.draft.stats(), session.draft.awaits());
+        let was_drafting = session.draft.remaining() > 0;
+        let answer = session.draft.handle(&message);
+        // What was said before, or comes late, changes nothing.
+        if session.draft.awaits() != awaited {
+            if was_drafting {
+                self.metrics.abandoned.inc();
+            }
+            session.join_decided(&mut self.engine);
+            if let ToDraft::Outcome(outcome) = &message {
+                self.hear_verdict(index, outcome, &before);
+            }
+            self.drop_columns(link, id);
         }
-        if session.draft.remaining() > 0 {
-            self.metrics.abandoned.inc();
-        }
-        let answer = match &message {
-            // The sequence would not fit the model; its first message would have been refused.
-            ToDraft::Open(open) if open.tokens.len() >= self.limits.positions => session
-                .draft
-                .evict("the sequence is too long for the draft model"),
-            message => session.draft.handle(message),
-        };
-        session.join_decided(&mut self.engine);
+        let session = &mut self.sessions[index];
         if let Some(ToTarget::Window(window)) = &answer {
             session.verification.begin(self.now, window.proposals.len());
-        }
-        let after = session.draft.stats();
-        if planned && !session.outlook.whole {
-            // What a verdict waited for was not there in time either: it would wait ever more often. What
-            // was cut off of other continuations costs nothing.
-            let planned = after.planned - before.planned;
-            let missing = after.missing - before.missing;
-            self.metrics.entry_tokens.judge(planned, missing);
-            let share = if waited_for {
-                1.0
-            } else {
-                f64::from(missing) / f64::from(planned)
-            };
-            // A verdict that nothing was planned for says nothing about the time.
-            if waited_for || planned > 0 {
-                let learned = self.learned.entry(link).or_default();
-                learned.timing.observe_build(share);
-            }
-        }
-        if let ToDraft::Outcome(outcome) = &message {
-            tell_build(&self.feed, self.began, session, outcome.round);
         }
         if !session.draft.is_bound() {
             self.remove(index);
@@ -156,6 +151,36 @@ impl<O: Outlet> Worker<O> {
             self.count(&answer);
             self.answer(link, answer);
         }
+    }
+
+    /// Notes what a verdict says of its target's times, and of what was drafted for it; `before` was
+    /// counted before it.
+    fn hear_verdict(&mut self, index: usize, outcome: &Outcome, before: &DraftStats) {
+        let session = &mut self.sessions[index];
+        let learned = self.learned.entry(session.link).or_default();
+        let planned = session.outlook.whole;
+        session.hear_verdict(outcome, &mut learned.timing, self.now);
+        if planned {
+            // What a verdict waited for was not there in time either: it would wait ever more often. What
+            // was cut off of other continuations costs nothing.
+            let after = session.draft.stats();
+            let planned = after.planned - before.planned;
+            let missing = after.missing - before.missing;
+            self.metrics.entry_tokens.judge(planned, missing);
+            let waited_for = !outcome.lingered.is_zero();
+            let share = if waited_for {
+                1.0
+            } else {
+                f64::from(missing) / f64::from(planned)
+            };
+            // A verdict that nothing was planned for says nothing about the time.
+            if waited_for || planned > 0 {
+                learned.timing.observe_build(share);
+            }
+        }
+        let target = self.links.get(&session.link).map(|peer| &*peer.name);
+        let at = (outcome.round, self.began);
+        tell_build(&self.feed, target, session, at);
     }
 
     /// Ends a session because of `reason`, and tells its target.
@@ -242,7 +267,12 @@ impl<O: Outlet> Worker<O> {
         if !draft.is_bound() {
             return answer.unwrap_or_else(|| refuse("the session is closed".into(), false));
         }
-        let seq = self.engine.open(&open.tokens, self.reuse);
+        let reuse = if self.prefix_cache {
+            Reuse::Within(self.tenants.salt(link, open.salt))
+        } else {
+            Reuse::Off
+        };
+        let seq = self.engine.open(&open.tokens, reuse);
         let cached = self.engine.cached_len(seq).unwrap_or(0);
         if let Some(work) = draft.work().map(|work| work.ticket) {
             draft.stepped(work, cached, &[], &mut self.scratch);
@@ -259,6 +289,8 @@ impl<O: Outlet> Worker<O> {
             counted: DraftStats::default(),
             told: None,
             outcomes: 0,
+            limit: None,
+            spent: Spent::default(),
             outlook: Outlook::default(),
             verification: Verification::default(),
             opened,
@@ -370,8 +402,14 @@ impl<O: Outlet> Worker<O> {
     }
 }
 
-/// Tells whoever listens what was done for the verdict that has just come.
-fn tell_build(feed: &Feed, began: Instant, session: &mut Session, round: Round) {
+/// Tells whoever listens what was done for the verdict of `target` that has just come.
+fn tell_build(
+    feed: &Feed,
+    target: Option<&str>,
+    session: &mut Session,
+    (round, began): (Round, Instant),
+) {
+    let spent = std::mem::take(&mut session.spent);
     if !feed.is_heard() || session.draft.learns_as().is_none() {
         session.told = None;
         return;
@@ -384,12 +422,19 @@ fn tell_build(feed: &Feed, began: Instant, session: &mut Session, round: Round) 
     feed.tell(Line::Build(Build {
         at_ms: began.elapsed().as_millis() as u64,
         link: session.link.0,
+        target: target.unwrap_or_default().to_owned(),
         session: session.draft.id().0,
         round: round.0,
         outcomes,
         drafted: stats.built,
         pushed: stats.pushed,
+        timely: stats.timely,
+        late: stats.late,
         cut: stats.cut > 0,
+        limit: session.limit.take().map(|limit| limit.name().into()),
+        ahead_us: spent.ahead.as_micros() as u64,
+        awaited_us: spent.awaited.as_micros() as u64,
+        judged: stats.judged,
         rank: rank.map(|rank| rank as u32 + 1),
     }));
 }

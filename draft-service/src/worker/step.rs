@@ -4,7 +4,8 @@
 //! of a verdict), all of them; then those that read a window under verification, to draft for its
 //! outcomes; then prompts and long catch-ups, in chunks, so that they do not hold up the windows of
 //! others; branches get the rows that are left. A session that only follows (its target asked for
-//! nothing) is left until there is a batch of rows worth a step.
+//! nothing) is left until there is a batch of rows worth a step. Where there are not enough rows for
+//! all, tenants take turns by weight (`turns`), and the sessions of one do so among themselves.
 
 use std::time::Instant;
 
@@ -14,7 +15,7 @@ use foretoken_speculation::{
     policy::draft::{self, Purpose, Ticket, Work},
 };
 
-use super::{Outlet, Worker, sessions::Session};
+use super::{Outlet, Worker, sessions::Session, tenants::TenantId};
 use crate::metrics::StepFor;
 
 /// Most pending tokens of a session that still counts as about to propose.
@@ -26,6 +27,7 @@ const FOLLOW: usize = 32;
 #[derive(Clone, Copy)]
 struct Grant {
     session: usize,
+    tenant: Option<TenantId>,
     rows: usize,
     /// The rows are those of its branches.
     branches: bool,
@@ -68,6 +70,7 @@ impl<O: Outlet> Worker<O> {
     pub(crate) fn step(&mut self) -> bool {
         let grants = loop {
             self.prepare_branches();
+            let turns = self.turns.clone();
             let grants = self.grant();
             if self.has_room(&grants) {
                 break grants;
@@ -77,6 +80,7 @@ impl<O: Outlet> Worker<O> {
             if !self.shed_branches() && !self.evict_youngest() {
                 break grants;
             }
+            self.turns = turns;
         };
         if grants.is_empty() {
             return false;
@@ -99,6 +103,11 @@ impl<O: Outlet> Worker<O> {
         let was_for = was_for.unwrap_or(StepFor::Pace);
         self.busy += took;
         self.metrics.note_step(was_for, rows, took);
+        for grant in &grants {
+            if let Some(session) = self.sessions.get_mut(grant.session) {
+                session.spent.note(grant.was_for, took);
+            }
+        }
         true
     }
 
@@ -110,35 +119,51 @@ impl<O: Outlet> Worker<O> {
             long,
             branches,
         } = self.demand();
+        let (held, _) = self.holdings();
+        self.turns.weigh(&self.tenants.shares(&held));
         let mut grants = Vec::with_capacity(self.sessions.len());
         let mut rows_left = self.limits.rows;
-        let take = |grants: &mut Vec<Grant>, rows_left: &mut usize, grant: Grant| {
-            if grant.rows <= *rows_left {
-                *rows_left -= grant.rows;
-                grants.push(grant);
-            }
-        };
-        for grant in windows.into_iter().chain(ahead) {
-            take(&mut grants, &mut rows_left, grant);
-        }
+        self.grant_whole(windows, &mut rows_left, &mut grants);
+        self.grant_whole(ahead, &mut rows_left, &mut grants);
         let mut budget = if grants.is_empty() && branches.is_empty() {
             rows_left
         } else {
             self.limits.prefill_rows.min(rows_left)
         };
-        for mut grant in long {
-            if budget == 0 {
-                break;
-            }
+        let mut long = long;
+        while budget > 0
+            && let Some(mut grant) = self.next(&mut long)
+        {
             grant.rows = grant.rows.min(budget);
             budget -= grant.rows;
             rows_left -= grant.rows;
+            self.turns.take(grant.tenant, grant.rows);
             grants.push(grant);
         }
-        for grant in branches {
-            take(&mut grants, &mut rows_left, grant);
-        }
+        self.grant_whole(branches, &mut rows_left, &mut grants);
         grants
+    }
+
+    /// Grants what is wanted as far as there are rows for all of it.
+    fn grant_whole(
+        &mut self,
+        mut wanted: Vec<Grant>,
+        rows_left: &mut usize,
+        grants: &mut Vec<Grant>,
+    ) {
+        while let Some(grant) = self.next(&mut wanted) {
+            if grant.rows <= *rows_left {
+                *rows_left -= grant.rows;
+                self.turns.take(grant.tenant, grant.rows);
+                grants.push(grant);
+            }
+        }
+    }
+
+    /// Takes the one whose turn it is.
+    fn next(&self, wanted: &mut Vec<Grant>) -> Option<Grant> {
+        let first = self.turns.first(wanted.iter().map(|grant| grant.tenant))?;
+        Some(wanted.remove(first))
     }
 
     /// What all sessions want, beginning with the one whose turn it is.
@@ -148,8 +173,9 @@ impl<O: Outlet> Worker<O> {
         for i in 0..count {
             let index = (i + self.turn) % count;
             let session = &mut self.sessions[index];
+            let tenant = self.tenants.of(session.link);
             let Some(work) = session.draft.work() else {
-                self.demand_branches(index, &mut demand);
+                self.demand_branches((index, tenant), &mut demand);
                 continue;
             };
             let room = self.limits.positions.saturating_sub(work.keep);
@@ -158,6 +184,7 @@ impl<O: Outlet> Worker<O> {
             let purpose = work.purpose;
             let grant = Grant {
                 session: index,
+                tenant,
                 rows,
                 branches: false,
                 was_for: match purpose {
@@ -184,7 +211,11 @@ impl<O: Outlet> Worker<O> {
         demand
     }
 
-    fn demand_branches(&mut self, session: usize, demand: &mut Demand) {
+    fn demand_branches(
+        &mut self,
+        (session, tenant): (usize, Option<TenantId>),
+        demand: &mut Demand,
+    ) {
         let draft = &mut self.sessions[session].draft;
         let most = self.limits.rows;
         if let Some(work) = draft.branches()
@@ -198,6 +229,7 @@ impl<O: Outlet> Worker<O> {
         };
         demand.branches.push(Grant {
             session,
+            tenant,
             rows,
             branches: true,
             was_for: StepFor::Ahead,

@@ -10,6 +10,7 @@
 
 use std::collections::HashMap;
 
+use foretoken_engine::kv::Salt;
 use foretoken_protocol::link::{Consumer, LinkId};
 use foretoken_service::report::ConsumerReport;
 use foretoken_speculation::fanout::Tenant;
@@ -88,6 +89,20 @@ impl Tenants {
     /// Whose link it is.
     pub(super) fn of(&self, link: LinkId) -> Option<TenantId> {
         self.by_link.get(&link).copied()
+    }
+
+    /// Under which salt the prefixes of a session are kept: one of its tenant's own, so that nobody can
+    /// tell from the time of an answer what another has asked. Those who give no name share one.
+    pub(super) fn salt(&self, link: LinkId, own: [u8; 32]) -> Salt {
+        let tenancy = self.of(link).map(|tenant| &self.list[tenant.0]);
+        let owner = tenancy.map_or(["", ""], |tenancy| {
+            let Consumer {
+                namespace,
+                deployment,
+            } = &tenancy.consumer;
+            [namespace, deployment]
+        });
+        Salt::owned(owner, own)
     }
 
     /// All of them by name, with their links and what they hold of the `sessions`.

@@ -202,20 +202,18 @@ fn nonsense_ends_its_session_and_no_other() {
         "{sent:?}"
     );
     assert!(matches!(sent[3], (B, ToTarget::Resync(_))));
-    let malformed = Malformed {
-        session: Some(SessionId(7)),
-        reason: "odd".into(),
+    let odd = |id| {
+        let malformed = Malformed {
+            session: Some(SessionId(id)),
+            reason: "odd".into(),
+        };
+        let malformed = vec![malformed].into();
+        ServerEvent::Malformed { link: A, malformed }
     };
-    rig.worker
-        .take(0, ServerEvent::Malformed { link: A, malformed });
+    rig.worker.take(0, odd(7));
     rig.tell(A, outcome(1, 0, 10, &[TokenId(1)], 4));
     assert_eq!(windows(&rig.settle().1).len(), 1);
-    let malformed = Malformed {
-        session: Some(SessionId(1)),
-        reason: "odd".into(),
-    };
-    rig.worker
-        .take(0, ServerEvent::Malformed { link: A, malformed });
+    rig.worker.take(0, odd(1));
     assert!(is_refusal(&rig.collect()[0].1, true));
     rig.assert_idle();
 }
@@ -245,23 +243,29 @@ fn when_pages_run_out_the_youngest_session_of_a_target_goes_and_the_others_go_on
 }
 
 #[test]
-fn a_sequence_as_long_as_the_model_gets_empty_windows() {
+fn a_sequence_that_outgrows_the_model_gives_its_slot_back() {
+    let positions = 40;
     let options = SimOptions {
-        max_positions: 32,
+        max_positions: positions,
         ..language()
     };
     let mut rig = Rig::new(&DraftConfig::default(), options);
-    rig.tell(A, open(1, prompt(28)));
+    rig.tell(A, open(1, prompt(30)));
     rig.settle();
-    rig.tell(A, outcome(1, 0, 28, &[TokenId(1), TokenId(2)], 8));
+    rig.tell(A, outcome(1, 0, 30, &prompt(9), 4));
     let (_, sent) = rig.settle();
-    assert_eq!(windows(&sent)[0].1.proposals.len(), 2);
-    rig.tell(
-        A,
-        outcome(1, 1, 30, &[TokenId(1), TokenId(2), TokenId(3)], 8),
+    assert_eq!(
+        windows(&sent)[0].1.proposals.len(),
+        1,
+        "there is room for one"
     );
-    let (_, sent) = rig.settle();
-    assert!(windows(&sent)[0].1.proposals.is_empty());
+    rig.tell(A, outcome(1, 1, 39, &prompt(4000), 4));
+    let sent = rig.collect();
+    assert!(
+        matches!(&sent[..], [(A, refused)] if is_refusal(refused, false)),
+        "{sent:?}"
+    );
+    rig.assert_idle();
 }
 
 #[test]

@@ -40,6 +40,17 @@ impl Salt {
     pub fn of(name: &str) -> Self {
         Self(*blake3::hash(name.as_bytes()).as_bytes())
     }
+
+    /// The salt of what `owner`, a path of names, tells apart by `own`.
+    pub fn owned(owner: [&str; 2], own: [u8; 32]) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&own);
+        for name in owner {
+            hasher.update(&(name.len() as u64).to_le_bytes());
+            hasher.update(name.as_bytes());
+        }
+        Self(*hasher.finalize().as_bytes())
+    }
 }
 
 /// How the pages of a pool are used; the three add up to the pool.

@@ -15,7 +15,9 @@ pub use server::{GenerateService, ServeError, serve_generate};
 
 use std::time::Duration;
 
-use foretoken_speculation::{Seed, TokenId, TraceContext, sampling::SamplingParams};
+use foretoken_speculation::{
+    Seed, TokenId, TraceContext, control::Limit, sampling::SamplingParams,
+};
 
 /// The metadata of a call that names its trace, as W3C Trace Context has it.
 const TRACEPARENT: &str = "traceparent";
@@ -147,6 +149,8 @@ pub struct GenerationStats {
     pub bytes: u64,
     /// What else is counted of drafting ahead.
     pub ahead: AheadStats,
+    /// What was measured of its rounds.
+    pub measured: RoundStats,
     /// Factor by which the endpoint drew less of what it guessed, at the end; none if proposals
     /// were not drawn ahead.
     pub saguaro_c: Option<f32>,
@@ -177,6 +181,75 @@ pub struct AheadStats {
     pub received: u64,
     /// Of these, in windows.
     pub used: u64,
+    /// Tokens drafted ahead that came too late, or twice, or out of order.
+    pub late: u64,
+    /// Hits that were found among the outcomes drafted for: not the rest of a window.
+    pub placed: u32,
+    /// Sum of the places of these, the likeliest outcome being 1.
+    pub places: u64,
+}
+
+/// What is measured of rounds, from one verdict to the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RoundStats {
+    /// Bytes of messages to and from endpoints.
+    pub bytes: u64,
+    /// Rounds in which there were any.
+    pub weighed: u32,
+    /// Time of rounds whose window had been drafted ahead.
+    pub hit: Duration,
+    /// Of that, in the steps that verified the windows.
+    pub hit_verification: Duration,
+    /// Time of rounds that waited for the window they had asked for, without the steps that verified.
+    pub awaited: Duration,
+    /// Choices of a lookahead, by what bound them.
+    pub limits: LookaheadLimits,
+}
+
+/// How often each limit was what kept a lookahead from being larger; see
+/// [`Limit`](foretoken_speculation::control::Limit).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LookaheadLimits {
+    /// The largest allowed was chosen.
+    pub maximum: u32,
+    /// One more token would too seldom have been accepted.
+    pub acceptance: u32,
+    /// One more token would have taken the draft too long.
+    pub answer: u32,
+    /// One more row would have made steps too slow.
+    pub step: u32,
+    /// A better one was not better by enough.
+    pub margin: u32,
+    /// It was tried whether things had changed.
+    pub probe: u32,
+}
+
+impl LookaheadLimits {
+    /// Counts a choice.
+    pub fn add(&mut self, limit: Limit) {
+        let count = match limit {
+            Limit::Maximum => &mut self.maximum,
+            Limit::Acceptance => &mut self.acceptance,
+            Limit::Answer => &mut self.answer,
+            Limit::Step => &mut self.step,
+            Limit::Margin => &mut self.margin,
+            Limit::Probe => &mut self.probe,
+        };
+        *count = count.saturating_add(1);
+    }
+
+    /// Each limit with how often it bound.
+    pub fn counts(&self) -> impl Iterator<Item = (Limit, u32)> {
+        [
+            (Limit::Maximum, self.maximum),
+            (Limit::Acceptance, self.acceptance),
+            (Limit::Answer, self.answer),
+            (Limit::Step, self.step),
+            (Limit::Margin, self.margin),
+            (Limit::Probe, self.probe),
+        ]
+        .into_iter()
+    }
 }
 
 /// What a target is.

@@ -28,6 +28,7 @@ mod plain;
 mod polled;
 mod pump;
 mod queue;
+mod receipt;
 mod serve;
 mod size;
 mod transport;
@@ -44,6 +45,7 @@ pub use frame::{
 };
 pub use grants::{Grants, Terms};
 pub use mailbox::{Mailbox, Postbox};
+pub use receipt::Received;
 pub use serve::LinkServer;
 pub use size::WireSize;
 pub use transport::{Transport, TransportOptions};

@@ -78,6 +78,9 @@ pub struct Open {
     pub tokens: Vec<TokenId>,
     /// Whether, and how, to draft ahead of verdicts, from round 0 on.
     pub branching: Option<Branching>,
+    /// What the endpoint keeps of these tokens is for sessions of the same tenant with the same salt; zeros
+    /// if the request names none.
+    pub salt: [u8; 32],
     /// Trace that the session's work belongs to, if that is recorded. Nothing depends on it.
     pub trace: Option<TraceContext>,
 }

@@ -113,10 +113,11 @@ impl Policy {
     }
 }
 
-/// How many tokens a window has.
+/// How many tokens a window has at most: it may end before one that is not worth its row, see
+/// [`Controller::cutoffs`](crate::control::Controller::cutoffs).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookahead {
-    /// Always this many (near the maximum length: fewer).
+    /// Always up to this many (near the maximum length: fewer).
     Fixed(u32),
     /// As many as pay, measured while serving: 0 up to `max`.
     Adaptive {

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use foretoken_protocol::link::WireSize;
+use foretoken_protocol::{generate::RoundStats, link::WireSize};
 use foretoken_speculation::{
+    control::Limit,
     fallback::Fallback,
     message::ToDraft,
     policy::target::{Effects, Source, TargetStats},
@@ -50,14 +51,26 @@ pub(crate) struct Meter {
     /// Bytes of the round under way, and of all.
     bytes: u32,
     all_bytes: u64,
+    /// Rounds so far.
+    measured: RoundStats,
+    /// Hits among the outcomes drafted for, and the sum of their places from 1.
+    placed: u32,
+    places: u64,
+    /// What bound the latest lookahead.
+    limit: Option<Limit>,
     /// Counts that metrics know of.
     pub(crate) counted: TargetStats,
 }
 
 impl Meter {
-    /// Takes in what follows from a verdict. Gives the round that ended with it, unless that is not
-    /// known whole.
-    pub(crate) fn verdict(&mut self, effects: &Effects, now: Instant) -> Option<Turnaround> {
+    /// Takes in what follows from a verdict, the step of which took `verification`. Gives the round
+    /// that ended with it, unless that is not known whole.
+    pub(crate) fn verdict(
+        &mut self,
+        effects: &Effects,
+        now: Instant,
+        verification: Duration,
+    ) -> Option<Turnaround> {
         let asked = effects.messages.iter().find_map(|message| match message {
             ToDraft::Outcome(outcome) => Some(outcome.asks().unwrap_or(0)),
             ToDraft::Open(_) | ToDraft::Close { .. } => None,
@@ -70,6 +83,7 @@ impl Meter {
             None if effects.local > 0 => Source::Fallback(Fallback::Local),
             None => Source::Fallback(Fallback::Nothing),
         };
+        self.note_place(source);
         self.weigh(effects.messages.iter());
         let bytes = std::mem::take(&mut self.bytes);
         let begun = self.begun.replace(Begun {
@@ -80,7 +94,7 @@ impl Meter {
             in_a_row: self.begun.is_some_and(|before| before.sought > 0),
             source,
         });
-        begun.map(|begun| Turnaround {
+        let round = begun.map(|begun| Turnaround {
             sought: begun.sought,
             ahead: begun.ahead,
             ended: begun.ended,
@@ -88,7 +102,59 @@ impl Meter {
             took: now.saturating_duration_since(begun.at),
             source: begun.source,
             bytes: (bytes > 0).then_some(bytes),
-        })
+        })?;
+        self.measure(&round, verification);
+        Some(round)
+    }
+
+    /// Notes where among the outcomes drafted for a verdict was found.
+    fn note_place(&mut self, source: Source) {
+        if let Source::Ahead { place: Some(place) } = source {
+            self.placed += 1;
+            self.places += u64::from(place) + 1;
+        }
+    }
+
+    fn measure(&mut self, round: &Turnaround, verification: Duration) {
+        let measured = &mut self.measured;
+        if let Some(bytes) = round.bytes {
+            measured.bytes += u64::from(bytes);
+            measured.weighed += 1;
+        }
+        match round.source {
+            Source::Ahead { .. } => {
+                measured.hit += round.took;
+                measured.hit_verification += verification.min(round.took);
+            }
+            Source::Fallback(Fallback::Remote) => {
+                measured.awaited += round.took.saturating_sub(verification);
+            }
+            Source::Fallback(Fallback::Local | Fallback::Nothing) => {}
+        }
+    }
+
+    /// Notes what bound the lookahead for the next window; none if nobody chose it.
+    pub(crate) fn bound_by(&mut self, limit: Option<Limit>) {
+        self.limit = limit;
+        if let Some(limit) = limit {
+            self.measured.limits.add(limit);
+        }
+    }
+
+    /// What bound the latest lookahead, if it was chosen.
+    pub(crate) fn limit(&self) -> Option<Limit> {
+        self.limit
+    }
+
+    /// What was measured of all rounds.
+    pub(crate) fn measured(&self) -> RoundStats {
+        self.measured
+    }
+
+    /// How many verdicts were found among the outcomes drafted for, and the sum of their places there,
+    /// from 1.
+    pub(crate) fn places(&self) -> (u32, u64) {
+        (self.placed, self.places)
     }
 
     /// Whether tokens were sought for the round under way and for the one before it. An endpoint that
@@ -156,8 +222,8 @@ mod tests {
     /// The round after this verdict.
     fn after(effects: &Effects) -> Turnaround {
         let (mut meter, now) = (Meter::default(), Instant::now());
-        assert!(meter.verdict(effects, now).is_none());
-        let ended = meter.verdict(&Effects::default(), now);
+        assert!(meter.verdict(effects, now, Duration::ZERO).is_none());
+        let ended = meter.verdict(&Effects::default(), now, Duration::ZERO);
         ended.expect("it began with a verdict")
     }
 
@@ -197,7 +263,7 @@ mod tests {
     #[test]
     fn a_round_has_the_bytes_between_two_verdicts_and_the_later_of_them() {
         let (mut meter, now) = (Meter::default(), Instant::now());
-        meter.verdict(&outcome(4), now);
+        meter.verdict(&outcome(4), now, Duration::ZERO);
         let opened = ToTarget::Opened {
             session: foretoken_speculation::SessionId(1),
             epoch: foretoken_speculation::Epoch(1),
@@ -205,7 +271,9 @@ mod tests {
         meter.weigh([&opened, &opened].into_iter());
         let later = now + Duration::from_millis(3);
         let effects = outcome(4);
-        let round = meter.verdict(&effects, later).expect("it ended");
+        let round = meter
+            .verdict(&effects, later, Duration::ZERO)
+            .expect("it ended");
         let sizes = 2 * opened.wire_size() + effects.messages[0].wire_size();
         assert_eq!(round.bytes, Some(sizes as u32));
         assert_eq!(
@@ -221,22 +289,61 @@ mod tests {
         let (mut meter, now) = (Meter::default(), Instant::now());
         let mut ended = Vec::new();
         for lookahead in [0, 4, 4, 0, 4] {
-            let round = meter.verdict(&outcome(lookahead), now);
+            let round = meter.verdict(&outcome(lookahead), now, Duration::ZERO);
             ended.extend(round.map(|round| (round.sought, round.in_a_row)));
             let row = ended.last().is_some_and(|&(sought, _)| sought > 0) && lookahead > 0;
             assert_eq!(meter.is_in_a_row(), row);
         }
         assert_eq!(ended, [(0, false), (4, false), (4, true), (0, true)]);
         meter.forget_round();
-        meter.verdict(&outcome(4), now);
+        meter.verdict(&outcome(4), now, Duration::ZERO);
         assert!(!meter.is_in_a_row());
+    }
+
+    #[test]
+    fn rounds_are_measured_by_where_their_windows_came_from() {
+        let (mut meter, began) = (Meter::default(), Instant::now());
+        let ms = Duration::from_millis;
+        let alone = Effects::default();
+        for (after, effects) in [
+            (0, hit(false)),  // then a round of 10 ms that hits,
+            (10, outcome(4)), // one of 30 ms that waits,
+            (40, outcome(0)), // one of 20 ms without a window
+            (60, alone),      // and one that goes on.
+        ] {
+            meter.verdict(&effects, began + ms(after), ms(8));
+        }
+        let measured = meter.measured();
+        assert_eq!((measured.hit, measured.hit_verification), (ms(10), ms(8)));
+        assert_eq!(measured.awaited, ms(30 - 8));
+        // The round that ends with a verdict has the message about it; nothing was said of the last.
+        assert_eq!(measured.weighed, 2);
+        let before = hit(false).messages[0].wire_size() as u64;
+        assert_eq!(measured.bytes, meter.all_bytes() - before);
+        assert_eq!(meter.places(), (1, 4), "places are told from 1");
+        let mut rest = hit(false);
+        rest.lookup.as_mut().unwrap().source = Source::Ahead { place: None };
+        meter.verdict(&rest, began + ms(70), ms(8));
+        assert_eq!(meter.places(), (1, 4), "the rest of a window was no guess");
+        for limit in [
+            Some(Limit::Margin),
+            None,
+            Some(Limit::Margin),
+            Some(Limit::Answer),
+        ] {
+            meter.bound_by(limit);
+            assert_eq!(meter.limit(), limit);
+        }
+        let limits = meter.measured().limits;
+        assert_eq!((limits.margin, limits.answer, limits.step), (2, 1, 0));
     }
 
     #[test]
     fn a_round_that_was_forgotten_is_not_told() {
         let (mut meter, now) = (Meter::default(), Instant::now());
-        meter.verdict(&outcome(4), now);
+        meter.verdict(&outcome(4), now, Duration::ZERO);
         meter.forget_round();
-        assert!(meter.verdict(&outcome(4), now).is_none());
+        assert!(meter.verdict(&outcome(4), now, Duration::ZERO).is_none());
+        assert_eq!(meter.measured(), RoundStats::default());
     }
 }

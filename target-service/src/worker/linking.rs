@@ -16,8 +16,8 @@ impl Worker {
         match event {
             LinkEvent::Up(welcome) => self.link_up(link, &welcome),
             LinkEvent::Messages(messages) => {
-                for message in &messages {
-                    self.receive(link, message, at);
+                for message in messages {
+                    self.receive(link, &message, at);
                 }
             }
             LinkEvent::Load(load) => {
@@ -31,9 +31,11 @@ impl Worker {
                 }
             }
             LinkEvent::Malformed(malformed) => {
-                tracing::warn!(?link, reason = %malformed.reason, "malformed message");
-                if let Some(session) = malformed.session {
-                    self.give_up(link, session.0);
+                for malformed in malformed {
+                    tracing::warn!(?link, reason = %malformed.reason, "malformed message");
+                    if let Some(session) = malformed.session {
+                        self.give_up(link, session.0);
+                    }
                 }
             }
             LinkEvent::Suspect(suspect) => {

@@ -21,6 +21,10 @@ impl Worker {
             };
             let stats = request.session.stats();
             let round = verdict.round;
+            let next = verdict.lookup.filter(|lookup| lookup.expected);
+            // Metrics learn of it after this.
+            let before = request.meter.counted;
+            let (ahead, known) = (stats.ahead, before.ahead);
             let place = match round.map(|round| round.source) {
                 Some(Source::Ahead { place }) => place.map(|place| place + 1),
                 Some(Source::Fallback(_)) | None => None,
@@ -41,9 +45,14 @@ impl Worker {
                 verification_us,
                 rows,
                 c: verdict.drawn.map(|saguaro| saguaro.c()),
+                hit: next.map(|lookup| matches!(lookup.source, Source::Ahead { .. })),
+                first: next.is_some_and(|lookup| lookup.first),
+                received: (ahead.received - known.received) as u32,
+                used: ahead.used - known.used,
+                late_tokens: (ahead.late - known.late) as u32,
+                limit: request.meter.limit().map(|limit| limit.name().into()),
                 bytes: round.and_then(|round| round.bytes).unwrap_or(0),
-                // Metrics learn of it after this.
-                late: stats.missed > request.meter.counted.missed,
+                late: stats.missed > before.missed,
                 ended: verdict.decided.ended.map(|reason| match reason {
                     FinishReason::Stop(_) => "stop".into(),
                     FinishReason::Length => "length".into(),

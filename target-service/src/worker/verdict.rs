@@ -38,7 +38,9 @@ pub(super) struct Decision {
     pub(super) decided: Decided,
     /// What is emitted.
     pub(super) emitted: Vec<TokenId>,
-    /// Tokens of the window that were held against the target's choice, one after the other.
+    /// Most tokens of the window that follow each other, and those that were held against the target's
+    /// choice, one after the other.
+    height: u32,
     tried: u32,
     /// Nodes of the tail to keep, if the window was a tree.
     path: Option<Vec<u32>>,
@@ -93,6 +95,7 @@ impl Worker {
                 clipped,
                 decided,
                 emitted,
+                height: pass.height(),
                 tried,
                 path,
             });
@@ -116,7 +119,7 @@ impl Worker {
                 continue;
             };
             let drawn = self.endpoints.observe_laws(request, decided.accepted);
-            let suggested = suggestions.of(request);
+            let suggested = suggestions.tell(request);
             let step = Step {
                 rows: rows - decision.drafted as u32,
                 sessions,
@@ -141,9 +144,10 @@ impl Worker {
                 ..verified
             };
             let effects = request.session.handle(now, Input::Verified(verified));
-            let round = request.meter.verdict(&effects, self.now);
+            let took = self.feeding.took;
+            let round = request.meter.verdict(&effects, self.now, took);
             let lesson = Lesson {
-                drafted: decision.drafted as u32,
+                drafted: decision.height,
                 clipped: decision.clipped,
                 proposed: decision.tried,
                 drawn: drawn.is_some(),
@@ -327,6 +331,12 @@ impl<'a> Pass<'a> {
         };
         let after = |i: usize| of_node(i.checked_sub(1).map_or(0, |last| path[last]));
         request.emit(passed, after, emitted, scratch)
+    }
+
+    /// Most tokens of the window that follow each other.
+    fn height(&self) -> u32 {
+        let height = self.tree.map_or(self.window.len(), Proposals::height);
+        height as u32
     }
 
     /// How many tokens, one after the other, were held against the target's choice; and the nodes of

@@ -68,6 +68,7 @@ fn target_frame() -> TargetFrame {
                 fan_out: FanOut::Uniform,
                 delivery: Delivery::Pull,
             }),
+            salt: [7; 32],
             trace: TraceContext::parse(TRACEPARENT),
         }),
         ToDraft::Outcome(Outcome {

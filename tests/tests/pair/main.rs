@@ -3,8 +3,10 @@
 
 mod alone;
 mod dialled;
+mod limits;
 mod malice;
 mod metrics;
+mod moving;
 mod refusal;
 mod rejection;
 mod rig;

@@ -1,6 +1,10 @@
 //! Targets that do what they want: they harm themselves, and nobody else notices.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
 
 use foretoken_draft::DraftConfig;
 use foretoken_engine::sim::Role;
@@ -191,6 +195,41 @@ async fn what_an_honest_target_gets_is_the_same_beside_one_that_does_all_it_shou
         endpoint.end().await;
     }
     assert_eq!(served[0], served[1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_never_stops_sending_keeps_nobody_from_being_served() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let address = socket(&folder, "draft");
+    let endpoint = draft_of(
+        config(&address, Duration::from_secs(3600)),
+        runner(sim(Role::Draft { agreement: 0.9 })),
+    );
+    let served = tokio::task::spawn_blocking(move || {
+        let attacker = dial(&address, "attacker");
+        let honest = dial(&address, "honest");
+        let (link, over, begun) = (&attacker.link, AtomicBool::new(false), Instant::now());
+        thread::scope(|scope| {
+            let flood = scope.spawn(|| {
+                let mut sent = 0_u64;
+                while !over.load(Ordering::Relaxed) && begun.elapsed() < PATIENT {
+                    let verdict = Outcome {
+                        session: SessionId(sent),
+                        ..Outcome::default()
+                    };
+                    sent += u64::from(link.send(vec![ToDraft::Outcome(verdict)]).is_ok());
+                }
+                sent
+            });
+            let entries = serve_honestly(&honest, &mut |_| {});
+            over.store(true, Ordering::Relaxed);
+            let sent = flood.join().expect("it only sends");
+            assert!(sent > 2_000, "no flood: {sent} messages");
+            entries.len()
+        })
+    });
+    assert_eq!(served.await.expect("every round had its entries"), 12);
+    endpoint.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

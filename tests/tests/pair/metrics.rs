@@ -3,9 +3,19 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use foretoken_engine::sim::Role;
-use foretoken_protocol::generate::GenerationStats;
+use foretoken_protocol::{
+    Address,
+    generate::GenerationStats,
+    link::{Consumer, LinkEvent},
+};
+use foretoken_speculation::{
+    Epoch, SessionId, TokenId,
+    fanout::FanOut,
+    message::{Branching, Delivery, Open, Outcome, ToDraft, ToTarget},
+};
 
 use super::{
+    dialled::Dialled,
     rig::*,
     ssd::{ahead, quick, slow},
 };
@@ -80,6 +90,7 @@ async fn what_drafting_ahead_comes_to_is_counted_on_both_sides() {
     let (endpoint, draft_port) = observed(&address, runner(quick(0.8)));
     let (client, target, port) = observed_target(with_endpoint(&address), runner(slow()));
     warm(&client).await;
+    let before = Scrape::of(port).await;
     let mut stats = Vec::new();
     for seed in 0..4 {
         stats.push(output(&client, ahead(request(seed, 60))).await.1);
@@ -99,7 +110,13 @@ async fn what_drafting_ahead_comes_to_is_counted_on_both_sides() {
     assert_eq!(hits, total(|s| s.hits));
     assert!(of_target.get(r#"foretoken_hits_total{round="later"}"#) > 0.0);
     // A hit may be the rest of a window, which has no place.
-    assert!(of_target.count("foretoken_hit_place_count") <= hits);
+    let placed = of_target.count("foretoken_hit_place_count");
+    assert!(placed > 0 && placed <= hits, "{placed} of {hits}");
+    assert!(
+        of_target.count("foretoken_hit_place_sum") >= placed,
+        "the first is 1"
+    );
+    assert_told(&stats, |name| of_target.get(name) - before.get(name));
     let fate = |fate: &str| {
         let name = format!("foretoken_entry_tokens_total{{fate=\"{fate}\"}}");
         of_target.get(&name)
@@ -131,16 +148,7 @@ async fn what_drafting_ahead_comes_to_is_counted_on_both_sides() {
     let after_misses = |s: &GenerationStats| s.ahead.alone + s.ahead.local + s.ahead.remote;
     assert!(stats.iter().all(|s| after_misses(s) >= s.misses));
 
-    // Acceptance by position adds up.
-    let accepted = of_target.count("vllm:spec_decode_num_accepted_tokens_total");
-    let by_position = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
-    assert_eq!(of_target.counts(by_position), accepted);
-    let at = |position: u32| {
-        let name = format!("{by_position}{{position=\"{position}\"}}");
-        of_target.get(&name)
-    };
-    assert!(at(0) >= at(1) && at(1) > 0.0, "{} {}", at(0), at(1));
-
+    assert_positions(&of_target);
     let of_draft = Scrape::of(draft_port).await;
     let judged = of_draft.count("foretoken_verdicts_judged_total");
     let ranked = of_draft.count("foretoken_verdict_rank_count");
@@ -160,6 +168,149 @@ async fn what_drafting_ahead_comes_to_is_counted_on_both_sides() {
     // What the target got and sent in rounds is part of what went over the link.
     assert!(of_draft.sum("foretoken_link_bytes_total") >= bytes);
     target.end().await;
+    endpoint.end().await;
+}
+
+/// Acceptance by position adds up.
+fn assert_positions(of_target: &Scrape) {
+    let accepted = of_target.count("vllm:spec_decode_num_accepted_tokens_total");
+    let by_position = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
+    assert_eq!(of_target.counts(by_position), accepted);
+    let at = |position: u32| {
+        let name = format!("{by_position}{{position=\"{position}\"}}");
+        of_target.get(&name)
+    };
+    assert!(at(0) >= at(1) && at(1) > 0.0, "{} {}", at(0), at(1));
+}
+
+/// What answers tell of their rounds is what was counted of them.
+fn assert_told(stats: &[GenerationStats], counted: impl Fn(&str) -> f64) {
+    let all = |field: fn(&GenerationStats) -> f64| stats.iter().map(field).sum::<f64>();
+    let ahead = |name: &str| {
+        counted(&format!(
+            "foretoken_round_{name}seconds_sum{{source=\"ahead\"}}"
+        ))
+    };
+    for (name, told, counted) in [
+        (
+            "bytes",
+            all(|s| s.measured.bytes as f64),
+            counted("foretoken_round_bytes_sum"),
+        ),
+        (
+            "rounds with bytes",
+            all(|s| s.measured.weighed.into()),
+            counted("foretoken_round_bytes_count"),
+        ),
+        (
+            "hits among outcomes",
+            all(|s| s.ahead.placed.into()),
+            counted("foretoken_hit_place_count"),
+        ),
+        (
+            "their places",
+            all(|s| s.ahead.places as f64),
+            counted("foretoken_hit_place_sum"),
+        ),
+        ("hits", all(|s| s.measured.hit.as_secs_f64()), ahead("")),
+        (
+            "verification of hits",
+            all(|s| s.measured.hit_verification.as_secs_f64()),
+            ahead("") - ahead("extra_"),
+        ),
+        (
+            "awaited",
+            all(|s| s.measured.awaited.as_secs_f64()),
+            counted("foretoken_round_extra_seconds_sum{source=\"remote\"}"),
+        ),
+        (
+            "late",
+            all(|s| s.ahead.late as f64),
+            counted("foretoken_entry_tokens_total{fate=\"late\"}"),
+        ),
+    ] {
+        let near = (told - counted).abs() <= 1e-9 * counted.abs().max(1.0);
+        assert!(near, "{name}: {told} told, {counted} counted");
+    }
+}
+
+/// Rounds of a session on the endpoint at `address`, whose first verdict is what was drafted for; the
+/// next window is what was drafted, or is empty because that came too late.
+fn play(address: &Address, session: u64, in_time: bool) -> Dialled {
+    let target = Dialled::new(address, Consumer::default());
+    let (session, epoch) = (SessionId(session), Epoch(1));
+    let open = Open {
+        session,
+        epoch,
+        prompt_len: 20,
+        tokens: (0..20).map(TokenId).collect(),
+        branching: Some(Branching {
+            lookahead: 2,
+            branches: 2,
+            fan_out: FanOut::Learned,
+            delivery: Delivery::Push,
+        }),
+        ..Open::default()
+    };
+    let sent = target.link.send(vec![ToDraft::Open(open)]);
+    sent.expect("it is up");
+    let (decided, drafted) = target.wait("entries", |event| {
+        let LinkEvent::Messages(messages) = event else {
+            return None;
+        };
+        messages.into_iter().find_map(|message| match message {
+            ToTarget::Entries(part) => Some((part.keys.first()?.token, *part.tokens.first()?)),
+            _ => None,
+        })
+    });
+    let window = if in_time { &[drafted][..] } else { &[] };
+    let outcome = Outcome {
+        session,
+        epoch,
+        base_len: 20,
+        tokens: vec![decided],
+        lookahead: 2,
+        verifying: Some(window.into()),
+        branches: 2,
+        ..Outcome::default()
+    };
+    let last = vec![ToDraft::Outcome(outcome), ToDraft::Close { session, epoch }];
+    target.link.send(last).expect("it is up");
+    target
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_drafted_for_what_comes_about_are_timely_if_they_are_verified_and_late_if_not() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let address = socket(&folder, "draft");
+    let (endpoint, port) = observed(&address, runner(quick(0.8)));
+    let counts = async || {
+        let scrape = Scrape::of(port).await;
+        ["timely", "late"].map(|name| scrape.count(&format!("foretoken_entry_tokens_{name}_total")))
+    };
+    assert_eq!(counts().await, [0, 0]);
+    for (session, in_time) in [(1, true), (2, false)] {
+        let [timely, late] = counts().await;
+        let address = address.clone();
+        let played = tokio::task::spawn_blocking(move || play(&address, session, in_time));
+        let target = played.await.expect("it drafts ahead");
+        let counted = async {
+            while counts().await == [timely, late] {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(PATIENT, counted)
+            .await
+            .expect("it is counted");
+        let [timely_now, late_now] = counts().await;
+        let seen = format!("{timely} then {timely_now} timely, {late} then {late_now} late");
+        if in_time {
+            assert_eq!(timely_now, 1, "{seen}");
+        } else {
+            assert!(timely_now == timely && late_now > late, "{seen}");
+        }
+        drop(target);
+    }
     endpoint.end().await;
 }
 

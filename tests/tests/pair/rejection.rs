@@ -4,7 +4,7 @@
 //! The simulated language makes that a question of ranks: after every context the likeliest tokens
 //! have the same four probabilities, so that the ranks of a sequence are independent draws.
 
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 use foretoken_engine::sim::{Latency, Role, SimOptions};
 use foretoken_protocol::generate::{
@@ -97,6 +97,16 @@ impl Tally {
         self.hits += stats.hits;
     }
 
+    /// Adds the outputs of requests with these seeds.
+    async fn fill(&mut self, client: &GenerateClient, policy: &str, seeds: Range<u64>) {
+        let mut outputs = futures::stream::iter(seeds)
+            .map(|seed| ranks(client, sampled(seed, policy)))
+            .buffer_unordered(AT_ONCE);
+        while let Some(output) = outputs.next().await {
+            self.add(output);
+        }
+    }
+
     fn chi_square(&self) -> f64 {
         let total: f64 = self.pairs.iter().flatten().sum();
         let cells = (0..16).map(|cell| (cell / 4, cell % 4));
@@ -110,13 +120,8 @@ impl Tally {
 }
 
 async fn tally(client: &GenerateClient, policy: &str, requests: u64) -> Tally {
-    let mut outputs = futures::stream::iter(0..requests)
-        .map(|seed| ranks(client, sampled(seed, policy)))
-        .buffer_unordered(AT_ONCE);
     let mut tally = Tally::default();
-    while let Some(output) = outputs.next().await {
-        tally.add(output);
-    }
+    tally.fill(client, policy, 0..requests).await;
     tally
 }
 
@@ -161,12 +166,20 @@ async fn a_hundred_thousand_that_were_drafted_ahead_follow_it_too() {
         options.latency.base = Duration::from_millis(2);
         let (client, target) = target(config, runner(options));
         warm(&client).await;
-        let tally = tally(&client, "SSD", requests).await;
+        let mut tally = tally(&client, "SSD", requests).await;
+        // A machine with other work has fewer hits; what is wrong with them has to show.
+        let pushed = matches!(delivery, DeliveryName::Push);
+        for more in 1..8 {
+            if !pushed || tally.hits > 2000 {
+                break;
+            }
+            let seeds = more * requests..(more + 1) * requests;
+            tally.fill(&client, "SSD", seeds).await;
+        }
         let found = tally.chi_square();
         assert!(found < MOST, "{found} {:?}", tally.pairs);
         assert!(tally.accepted > 100, "{delivery:?} {}", tally.accepted);
-        let pushed = matches!(delivery, DeliveryName::Push);
-        assert!(!pushed || tally.hits > 20, "{}", tally.hits);
+        assert!(!pushed || tally.hits > 2000, "{}", tally.hits);
         target.end().await;
     }
     endpoint.end().await;

@@ -117,9 +117,35 @@ async fn a_listener_hears_every_round_and_every_build_and_no_tokens() {
         );
     }
     assert_eq!(rounds.last().expect("a round")["ended"], "length");
+    let verdicts = |hit: bool, first: bool| -> u32 {
+        let mut all = rounds.iter().filter(|round| round["hit"] == hit);
+        all.by_ref()
+            .filter(|round| !first || round["first"] == true)
+            .count() as u32
+    };
+    assert_eq!(verdicts(true, false), stats.hits);
+    assert_eq!(verdicts(false, false), stats.misses);
+    assert_eq!(verdicts(true, true), stats.ahead.first_hits);
+    assert_eq!(verdicts(false, true), stats.ahead.first_misses);
+    assert_eq!(sum(&rounds, "received"), stats.ahead.received);
+    assert_eq!(sum(&rounds, "used"), stats.ahead.used);
+    assert_eq!(sum(&rounds, "late_tokens"), stats.ahead.late);
+    assert!(
+        rounds.iter().all(|round| round["limit"].is_null()),
+        "its lookahead is given"
+    );
 
     let build = of_draft.next().await["build"].clone();
     assert_eq!(build["session"], rounds[0]["session"]);
+    assert_eq!(
+        build["target"], "target",
+        "by the name that it gives itself"
+    );
+    assert!(
+        ["budget", "time"].contains(&build["limit"].as_str().unwrap_or("none")),
+        "{build}"
+    );
+    assert!(build["ahead_us"].as_u64() > Some(0), "{build}");
     assert!(build["outcomes"].as_u64() > Some(0), "{build}");
     assert!(
         build["drafted"].as_u64() >= build["pushed"].as_u64(),

@@ -430,3 +430,30 @@ fn columns_travel_together_if_the_verdict_is_far_off_and_alone_if_nothing_is_kno
     rig.tell(A, outcome(1, 3, 23, &[TokenId(12)], 0));
     assert!(rig.worker.outgoing.is_empty() && rig.take_sent().is_empty());
 }
+
+#[test]
+fn a_verdict_that_comes_twice_or_late_changes_nothing() {
+    let mut rig = Rig::new(&DraftConfig::default(), language());
+    rig.tell(A, open_ahead(1, prompt(20)));
+    rig.settle();
+    rig.tell(A, verifying(1, 0, 20, &[TokenId(7)], &[TokenId(5)]));
+    rig.settle();
+    rig.tell(A, verifying(1, 1, 21, &[TokenId(9)], &[TokenId(6)]));
+    while rig.worker.outgoing.is_empty() {
+        assert!(rig.worker.step(), "it drafts");
+    }
+    let known = |rig: &Rig| {
+        let session = &rig.worker.sessions[0];
+        let (timing, stats) = (&rig.worker.learned[&A].timing, session.draft.stats());
+        let waits = (&session.verification, session.outlook.whole);
+        format!("{:?} {timing:?} {stats:?} {waits:?}", rig.worker.outgoing)
+    };
+    let before = known(&rig);
+    for (round, base, token, window) in [(1, 21, 9, 6), (0, 20, 7, 5)] {
+        rig.tell(
+            A,
+            verifying(1, round, base, &[TokenId(token)], &[TokenId(window)]),
+        );
+        assert_eq!(known(&rig), before);
+    }
+}

@@ -86,7 +86,7 @@ impl Rig {
             0,
             ServerEvent::Messages {
                 link,
-                messages: vec![message],
+                messages: vec![message].into(),
             },
         );
     }

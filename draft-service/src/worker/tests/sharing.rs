@@ -29,6 +29,13 @@ fn refusal(sent: &[(LinkId, ToTarget)], to: LinkId, id: u64) -> Option<&str> {
     })
 }
 
+/// A prompt of 64 tokens that shares no page with those of other numbers.
+fn own_prompt(number: u32) -> Vec<TokenId> {
+    let tokens = prompt(64).into_iter();
+    let tokens = tokens.map(|token| TokenId((token.0 + number) % 64));
+    tokens.collect()
+}
+
 fn held(rig: &Rig, link: LinkId) -> usize {
     let sessions = rig.worker.sessions.iter();
     sessions.filter(|session| session.link == link).count()
@@ -127,10 +134,7 @@ fn when_pages_run_out_the_target_with_fewer_keeps_its_session_though_it_is_young
     };
     let mut rig = Rig::new(&DraftConfig::default(), options);
     for session in 1..=4 {
-        let tokens = prompt(64)
-            .into_iter()
-            .map(|token| TokenId((token.0 + session) % 64));
-        rig.tell(A, open(u64::from(session), tokens.collect()));
+        rig.tell(A, open(u64::from(session), own_prompt(session)));
     }
     rig.tell(B, open(9, prompt(20)));
     rig.settle();
@@ -153,14 +157,9 @@ fn a_prompt_gets_the_pages_of_a_target_with_more_or_nobody_loses_any() {
         pages: 24,
         ..language()
     };
-    let others = |session: u32| -> Vec<TokenId> {
-        let tokens = prompt(64).into_iter();
-        let tokens = tokens.map(|token| TokenId((token.0 + session) % 64));
-        tokens.collect()
-    };
     let mut rig = Rig::new(&DraftConfig::default(), options);
     for session in 1..=5 {
-        rig.tell(A, open(u64::from(session), others(session)));
+        rig.tell(A, open(u64::from(session), own_prompt(session)));
         rig.settle();
     }
     assert_eq!(held(&rig, A), 5);
@@ -170,9 +169,93 @@ fn a_prompt_gets_the_pages_of_a_target_with_more_or_nobody_loses_any() {
     let reason = refusal(&sent, B, 9);
     assert_eq!(reason, Some("14 KV pages are needed and not free"));
     assert_eq!([held(&rig, A), held(&rig, B)], [5, 0]);
-    rig.tell(B, open(10, others(30)));
+    rig.tell(B, open(10, own_prompt(30)));
     assert_eq!([held(&rig, A), held(&rig, B)], [4, 1]);
     let sent = rig.collect();
     let reason = refusal(&sent, A, 5);
     assert_eq!(reason, Some("its pages go to a target with fewer"));
+}
+
+#[test]
+fn one_session_gets_the_rows_of_its_targets_weight_whatever_crowd_another_brings() {
+    // A step has eight rows; a prompt alone takes eight steps.
+    for (weight, most) in [(1, 17), (3, 12)] {
+        let config = DraftConfig {
+            max_step_rows: 8,
+            prefill_rows: 8,
+            quotas: vec![QuotaConfig {
+                namespace: "few".into(),
+                max_slots: None,
+                weight: Some(weight),
+            }],
+            ..DraftConfig::default()
+        };
+        let mut rig = Rig::new(&config, language());
+        let few = dial(&mut rig, 11, "few", "x");
+        for session in 0..20 {
+            rig.tell(A, open(u64::from(session), own_prompt(session)));
+        }
+        for _ in 0..5 {
+            assert!(rig.worker.step());
+        }
+        rig.tell(few, open(99, own_prompt(40)));
+        let primed = |rig: &Rig| {
+            let index = rig.worker.find(few, SessionId(99)).expect("has a slot");
+            rig.worker.sessions[index].primed
+        };
+        let mut steps = 0;
+        while !primed(&rig) {
+            // Another crowd, that begins anew with every step.
+            rig.tell(A, reopened(steps % 20, steps / 20 + 2));
+            assert!(rig.worker.step());
+            steps += 1;
+        }
+        assert!(steps <= most, "{steps} steps");
+    }
+}
+
+/// The session begins anew, with other tokens.
+fn reopened(session: u32, epoch: u32) -> ToDraft {
+    let ToDraft::Open(again) = open(u64::from(session), own_prompt(session + 7)) else {
+        panic!("it opens")
+    };
+    ToDraft::Open(Open {
+        epoch: Epoch(epoch),
+        ..again
+    })
+}
+
+#[test]
+fn a_prefix_is_found_by_its_own_tenant_and_under_its_own_salt_only() {
+    let mut rig = Rig::new(&DraftConfig::default(), language());
+    let one = dial(&mut rig, 11, "a", "x");
+    let same = dial(&mut rig, 12, "a", "x");
+    let other = dial(&mut rig, 13, "b", "x");
+    let salted = |session: u64, salt: u8| {
+        let ToDraft::Open(whole) = open(session, prompt(40)) else {
+            panic!("it opens")
+        };
+        let salt = [salt; 32];
+        ToDraft::Open(Open { salt, ..whole })
+    };
+    let mut found = 0;
+    for (session, (link, salt, known)) in [
+        (one, 0, false),
+        (same, 0, true),
+        (other, 0, false),
+        (one, 1, false),
+        (same, 1, true),
+        (same, 2, false),
+        (A, 0, false),
+        (B, 0, true),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        rig.tell(link, salted(session as u64, salt));
+        rig.settle();
+        let hits = rig.worker.metrics.prefix_hits.get();
+        assert_eq!(hits > found, known, "session {session}");
+        found = hits;
+    }
 }

@@ -17,6 +17,7 @@ pub(crate) enum Op {
     Accept { seq: usize, leaf: usize },
     Truncate { seq: usize, cut: usize },
     Fork { seq: usize, cut: usize },
+    Branch { seq: usize, leaf: usize },
     Close { seq: usize },
 }
 
@@ -55,6 +56,7 @@ pub(crate) fn ops() -> impl Strategy<Value = Vec<Op>> {
         3 => (seq(), 0..64_usize).prop_map(|(seq, leaf)| Op::Accept { seq, leaf }),
         3 => (seq(), 0..40_usize).prop_map(|(seq, cut)| Op::Truncate { seq, cut }),
         2 => (seq(), 0..24_usize).prop_map(|(seq, cut)| Op::Fork { seq, cut }),
+        2 => (seq(), 0..64_usize).prop_map(|(seq, leaf)| Op::Branch { seq, leaf }),
         3 => seq().prop_map(|seq| Op::Close { seq }),
     ];
     prop::collection::vec(op, 1..120)
@@ -114,6 +116,12 @@ impl Twin {
         let mut path: Vec<u32> = std::iter::successors(Some(node), parent).collect();
         path.reverse();
         path
+    }
+
+    /// Nodes from the trunk to a leaf; none if there is no tail.
+    fn way(&self, leaf: usize) -> Vec<u32> {
+        let leaf = leaf.checked_rem(self.tail.len());
+        leaf.map_or_else(Vec::new, |leaf| self.path(leaf as u32))
     }
 
     /// The text that ends with `node`.
@@ -182,10 +190,7 @@ impl Trial {
             Op::Grow { seq, nodes } => self.grow(seq % count, nodes),
             Op::Accept { seq, leaf } => {
                 let twin = &mut self.twins[seq % count];
-                let path = match leaf.checked_rem(twin.tail.len()) {
-                    Some(leaf) => twin.path(leaf as u32),
-                    None => Vec::new(),
-                };
+                let path = twin.way(*leaf);
                 self.engine.accept_path(twin.id, &path).unwrap();
                 for node in path {
                     twin.push(twin.tail[node as usize].0, &mut self.computed);
@@ -207,11 +212,31 @@ impl Trial {
                 twin.tail.clear();
                 self.twins.push(twin);
             }
+            Op::Branch { seq, leaf } => self.branch(seq % count, *leaf),
             Op::Close { seq } => {
                 let twin = self.twins.swap_remove(seq % count);
                 self.engine.close(twin.id).unwrap();
             }
         }
+    }
+
+    /// A sequence of its own for a path of the tail, unless pages are short.
+    fn branch(&mut self, seq: usize, leaf: usize) {
+        let mut twin = self.twins[seq].clone();
+        let path = twin.way(leaf);
+        match self.engine.fork_path(twin.id, &path) {
+            Ok(id) => twin.id = id,
+            Err(StepError::OutOfPages { needed, available }) => {
+                assert!(needed > available && available == self.engine.free_pages());
+                return;
+            }
+            Err(other) => panic!("{other}"),
+        }
+        for node in path {
+            twin.push(twin.tail[node as usize].0, &mut self.computed);
+        }
+        twin.tail.clear();
+        self.twins.push(twin);
     }
 
     fn open(&mut self, prompt: &Prompt, tenant: Option<u8>) {

@@ -1,17 +1,26 @@
 //! Sockets that a service accepts connections on.
 
 use std::{
-    fs, io,
+    fs::{self, Permissions},
+    io,
     net::{TcpListener, ToSocketAddrs},
-    os::unix::{
-        fs::{FileTypeExt, MetadataExt},
-        net::{UnixListener, UnixStream},
+    os::{
+        fd::OwnedFd,
+        unix::{
+            fs::{FileTypeExt, MetadataExt, PermissionsExt},
+            net::{UnixListener, UnixStream},
+        },
     },
     path::{Path, PathBuf},
 };
 
+use socket2::{Domain, SockAddr, Socket, Type};
+
 use super::{Address, socket::Incoming};
 use crate::tls::Tls;
+
+/// Connections that may wait to be accepted; what the system allows if that is less.
+const BACKLOG: i32 = 1024;
 
 /// Why a service cannot listen.
 #[derive(Debug, thiserror::Error)]
@@ -103,7 +112,7 @@ impl Listener {
             }
             Address::Unix(path) => {
                 clear_stale_socket(address, path)?;
-                let listener = UnixListener::bind(path).map_err(io)?;
+                let listener = bind_private(path).map_err(io)?;
                 listener.set_nonblocking(true).map_err(io)?;
                 let inode = fs::symlink_metadata(path).map_err(io)?.ino();
                 let file = SocketFile {
@@ -174,6 +183,16 @@ impl Listener {
             Kind::Unix(listener, file) => Incoming::unix(listener, file)?,
         })
     }
+}
+
+/// Listens at a path that nobody but this user can connect to, whatever the umask: whoever tries before
+/// the file has its mode is refused, since nothing listens yet.
+fn bind_private(path: &Path) -> io::Result<UnixListener> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    fs::set_permissions(path, Permissions::from_mode(0o600))?;
+    socket.listen(BACKLOG)?;
+    Ok(OwnedFd::from(socket).into())
 }
 
 fn clear_stale_socket(address: &Address, path: &Path) -> Result<(), BindError> {

@@ -88,3 +88,17 @@ fn a_file_that_is_no_socket_is_never_deleted() {
     assert!(matches!(error, BindError::NotASocket { .. }), "{error:?}");
     assert_eq!(std::fs::read(&path).expect("still there"), b"data");
 }
+
+#[test]
+fn a_socket_is_for_its_user_alone() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("a.sock");
+    let _listener = Listener::bind(&Address::Unix(path.clone())).expect("binds");
+    let mode = std::fs::metadata(path)
+        .expect("is there")
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+}

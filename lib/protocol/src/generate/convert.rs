@@ -7,7 +7,7 @@ use tonic::{Code, Status};
 
 use super::{
     AheadStats, EmittedToken, FinishReason, GenerateError, GenerateEvent, GenerateRequest,
-    GenerationStats, Round, TargetInfo, TargetLoad, TokenLogprobs,
+    GenerationStats, LookaheadLimits, Round, RoundStats, TargetInfo, TargetLoad, TokenLogprobs,
 };
 use crate::wire::{
     ValueError, Wire, check_text, end_of_call, pack_tokens, pack_words,
@@ -211,6 +211,7 @@ fn pack_finished(reason: FinishReason, stats: &GenerationStats) -> proto::Finish
         bytes: stats.bytes,
         ahead: (stats.ahead != AheadStats::default()).then(|| pack_ahead(&stats.ahead)),
         saguaro_c: stats.saguaro_c,
+        measured: (stats.measured != RoundStats::default()).then(|| pack_measured(&stats.measured)),
         cached_tokens: stats.cached_tokens,
         policy: stats.policy.clone(),
         prefill_nanoseconds: stats.prefill.as_nanos() as u64,
@@ -232,6 +233,7 @@ fn unpack_finished(finished: proto::Finished) -> Result<GenerateEvent, ValueErro
         late: finished.late,
         bytes: finished.bytes,
         ahead: finished.ahead.map(unpack_ahead).unwrap_or_default(),
+        measured: finished.measured.map(unpack_measured).unwrap_or_default(),
         saguaro_c: finished.saguaro_c.filter(|c| (0.0..=1.0).contains(c)),
         cached_tokens: finished.cached_tokens,
         policy: check_text("policy", finished.policy)?,
@@ -250,6 +252,9 @@ fn pack_ahead(stats: &AheadStats) -> proto::Ahead {
         remote,
         received,
         used,
+        late,
+        placed,
+        places,
     } = stats;
     proto::Ahead {
         first_hits,
@@ -259,6 +264,9 @@ fn pack_ahead(stats: &AheadStats) -> proto::Ahead {
         remote,
         received,
         used,
+        late,
+        placed,
+        places,
     }
 }
 
@@ -271,6 +279,9 @@ fn unpack_ahead(ahead: proto::Ahead) -> AheadStats {
         remote,
         received,
         used,
+        late,
+        placed,
+        places,
     } = ahead;
     AheadStats {
         first_hits,
@@ -280,6 +291,61 @@ fn unpack_ahead(ahead: proto::Ahead) -> AheadStats {
         remote,
         received,
         used,
+        late,
+        placed,
+        places,
+    }
+}
+
+fn pack_measured(measured: &RoundStats) -> proto::Measured {
+    let LookaheadLimits {
+        maximum,
+        acceptance,
+        answer,
+        step,
+        margin,
+        probe,
+    } = measured.limits;
+    proto::Measured {
+        bytes: measured.bytes,
+        weighed: measured.weighed,
+        hit_nanoseconds: measured.hit.as_nanos() as u64,
+        hit_verification_nanoseconds: measured.hit_verification.as_nanos() as u64,
+        awaited_nanoseconds: measured.awaited.as_nanos() as u64,
+        limits: Some(proto::LookaheadLimits {
+            maximum,
+            acceptance,
+            answer,
+            step,
+            margin,
+            probe,
+        }),
+    }
+}
+
+fn unpack_measured(measured: proto::Measured) -> RoundStats {
+    let proto::LookaheadLimits {
+        maximum,
+        acceptance,
+        answer,
+        step,
+        margin,
+        probe,
+    } = measured.limits.unwrap_or_default();
+    RoundStats {
+        bytes: measured.bytes,
+        weighed: measured.weighed,
+        hit: Duration::from_nanos(measured.hit_nanoseconds),
+        hit_verification: Duration::from_nanos(measured.hit_verification_nanoseconds),
+        awaited: Duration::from_nanos(measured.awaited_nanoseconds),
+        limits: LookaheadLimits {
+            maximum,
+            acceptance,
+            answer,
+            step,
+            margin,
+            probe,
+        },
     }
 }
 

@@ -16,7 +16,7 @@ use super::{
     frame::{DraftFrame, TargetFrame, VERSION},
     plain::Wire,
     polled::Visit,
-    pump::{Backoff, Ended, Heard, pump},
+    pump::{Backoff, Ended, Heard, Source, pump},
     queue::Queue,
     transport::{Driver, WINDOW},
 };
@@ -219,7 +219,7 @@ impl Dialer {
         } = self;
         let ended = pump(&mut frames, queue, options, stop, |heard| match heard {
             Heard::Suspect(suspect) => on_event(LinkEvent::Suspect(suspect)),
-            Heard::Frame(frame) => deliver(frame, on_event),
+            Heard::Frame(frame, source) => deliver(frame, source, on_event),
         });
         Ok(ended.await)
     }
@@ -261,14 +261,14 @@ impl Dialer {
     }
 }
 
-fn deliver(frame: DraftFrame, on_event: &mut OnEvent) {
-    for malformed in frame.malformed {
-        on_event(LinkEvent::Malformed(malformed));
+fn deliver(frame: DraftFrame, source: &Source, on_event: &mut OnEvent) {
+    if !frame.malformed.is_empty() {
+        on_event(LinkEvent::Malformed(source.receive(frame.malformed)));
     }
     if let Some(load) = frame.load {
         on_event(LinkEvent::Load(load));
     }
     if !frame.messages.is_empty() {
-        on_event(LinkEvent::Messages(frame.messages));
+        on_event(LinkEvent::Messages(source.receive(frame.messages)));
     }
 }

@@ -7,6 +7,8 @@ use foretoken_speculation::{
     message::{ToDraft, ToTarget},
 };
 
+use super::receipt::Received;
+
 /// What a target says of itself when it dials.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hello {
@@ -99,11 +101,11 @@ pub enum LinkEvent {
     /// The endpoint accepted: messages may be sent. No session is open yet.
     Up(Welcome),
     /// Messages of one frame, in order.
-    Messages(Vec<ToTarget>),
+    Messages(Received<ToTarget>),
     /// How busy the endpoint is.
     Load(LoadReport),
-    /// A message that made no sense.
-    Malformed(Malformed),
+    /// Messages of one frame that made no sense.
+    Malformed(Received<Malformed>),
     /// Nothing has been heard for three beats (or something has again): prefer other endpoints.
     Suspect(bool),
     /// The link is gone, and all sessions on it; it is dialled again by itself. Comes once per
@@ -133,14 +135,14 @@ pub enum ServerEvent {
         /// Where they came from.
         link: LinkId,
         /// The messages.
-        messages: Vec<ToDraft>,
+        messages: Received<ToDraft>,
     },
-    /// A message that made no sense.
+    /// Messages of one frame that made no sense.
     Malformed {
-        /// Where it came from.
+        /// Where they came from.
         link: LinkId,
-        /// What is known of it.
-        malformed: Malformed,
+        /// What is known of them.
+        malformed: Received<Malformed>,
     },
     /// A target that dialled does not go together with this endpoint. It will come again, and
     /// again.

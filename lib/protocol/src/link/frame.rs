@@ -244,6 +244,8 @@ impl FrameSize for ToDraft {
                 4 * open.tokens.len()
                     + 8 * open.sampling.logit_bias.len()
                     + 4 * open.sampling.banned_until_min.len()
+                    + 2
+                    + open.salt.len()
                     + open.trace.map_or(0, |_| 2 + TraceContext::LEN)
             }
             Self::Outcome(outcome) => {

@@ -5,6 +5,7 @@ use std::{
     collections::VecDeque,
     fmt,
     future::poll_fn,
+    iter,
     marker::PhantomData,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Poll, Waker},
@@ -102,17 +103,22 @@ impl<T> Mailbox<T> {
     /// The next item, if there is one. If there is none, sends what links have to send and looks
     /// whether something has arrived (about 1 us, over gRPC 3).
     pub fn try_recv(&self) -> Option<T> {
-        self.try_recv_after(Duration::ZERO)
+        self.take().or_else(|| {
+            self.driver.look();
+            self.take()
+        })
     }
 
-    /// The same for a thread that has work to do: looks at links only if nobody did for `pause`,
-    /// and what links have to send waits as long.
-    pub fn try_recv_after(&self, pause: Duration) -> Option<T> {
-        self.take().or_else(|| {
-            if !pause.is_zero() && self.driver.since_driven() < pause {
-                return None;
-            }
+    /// What has arrived by now, for a thread that has work to do: looks at links first, once, unless
+    /// somebody did within `pause`. What links have to send waits as long. Whoever sends faster than
+    /// items are taken in keeps nobody here: what comes meanwhile is for the next time.
+    pub fn arrived(&self, pause: Duration) -> impl Iterator<Item = T> {
+        if pause.is_zero() || self.driver.since_driven() >= pause {
             self.driver.look();
+        }
+        let mut left = lock(&self.post).items.len();
+        iter::from_fn(move || {
+            left = left.checked_sub(1)?;
             self.take()
         })
     }

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use foretoken_speculation::{
     Epoch, Proposals, Round, Seed, SessionId, TokenId,
     fanout::FanOut,
@@ -84,6 +85,21 @@ impl Keyed for ToTarget {
     }
 }
 
+/// That of a request that names none.
+const NO_SALT: [u8; 32] = [0; 32];
+
+/// A salt of 32 bytes, or none.
+fn read_salt(bytes: &[u8]) -> Result<[u8; 32], ValueError> {
+    if bytes.is_empty() {
+        return Ok(NO_SALT);
+    }
+    bytes.try_into().map_err(|_| ValueError::Count {
+        field: "open.salt",
+        found: bytes.len(),
+        expected: 32,
+    })
+}
+
 impl Wire for ToDraft {
     type Proto = TargetMessage;
 
@@ -98,6 +114,11 @@ impl Wire for ToDraft {
                 support: match open.verification {
                     Verification::Coupled => 0,
                     Verification::Rejection { support } => support,
+                },
+                salt: if open.salt == NO_SALT {
+                    Bytes::new()
+                } else {
+                    Bytes::copy_from_slice(&open.salt)
                 },
                 traceparent: open
                     .trace
@@ -158,6 +179,7 @@ impl Wire for ToDraft {
                         0 => Verification::Coupled,
                         support => Verification::Rejection { support },
                     },
+                    salt: read_salt(&open.salt)?,
                     trace: TraceContext::parse(&open.traceparent),
                 })
             }

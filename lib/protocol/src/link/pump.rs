@@ -1,6 +1,6 @@
 //! What both ends of an established link do: take frames in, keep the beat, watch the peer.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
@@ -8,7 +8,8 @@ use tokio_util::sync::CancellationToken;
 use super::{
     DraftFrame, LinkOptions, TargetFrame,
     carrier::Frames,
-    queue::{CREDIT_WINDOW, OutgoingFrame, Queue},
+    queue::{OutgoingFrame, Queue},
+    receipt::{Creditor, Received},
 };
 
 /// A frame as flow control sees it.
@@ -40,9 +41,22 @@ impl IncomingFrame for DraftFrame {
 }
 
 /// What the pump tells its owner.
-pub(super) enum Heard<F> {
-    Frame(F),
+pub(super) enum Heard<'a, F> {
+    Frame(F, &'a Source),
     Suspect(bool),
+}
+
+/// The connection that a frame came over.
+pub(super) struct Source {
+    creditor: Arc<dyn Creditor>,
+    connection: u64,
+}
+
+impl Source {
+    /// Messages of one of its frames, which the owner takes in.
+    pub(super) fn receive<M>(&self, messages: Vec<M>) -> Received<M> {
+        Received::new(messages, &self.creditor, self.connection)
+    }
 }
 
 /// Why a link ended.
@@ -57,17 +71,17 @@ pub(super) enum Ended {
 /// Runs an established link until it ends.
 pub(super) async fn pump<I: IncomingFrame, O: OutgoingFrame>(
     frames: &mut impl Frames<I>,
-    queue: &Queue<O>,
+    queue: &Arc<Queue<O>>,
     options: &LinkOptions,
     stop: &CancellationToken,
-    mut on_heard: impl FnMut(Heard<I>),
+    mut on_heard: impl FnMut(Heard<'_, I>),
 ) -> Ended {
     let mut beat = interval_at(Instant::now() + options.beat, options.beat);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut stopped = std::pin::pin!(stop.cancelled());
-    let mut credit = Credit {
-        allowed: CREDIT_WINDOW,
-        taken: 0,
+    let source = Source {
+        creditor: Arc::clone(queue) as Arc<dyn Creditor>,
+        connection: queue.connection(),
     };
     let mut heard = Instant::now();
     let mut suspected = false;
@@ -83,17 +97,13 @@ pub(super) async fn pump<I: IncomingFrame, O: OutgoingFrame>(
                 if std::mem::take(&mut suspected) {
                     on_heard(Heard::Suspect(false));
                 }
-                let count = frame.count();
-                if !credit.take(count) {
+                if !queue.receive(frame.count()) {
                     return Ended::Lost("the peer sent more than it was granted".into());
                 }
                 if frame.credit() > 0 {
                     queue.granted(frame.credit());
                 }
-                on_heard(Heard::Frame(frame));
-                if let Some(grant) = credit.refill() {
-                    queue.grant(grant);
-                }
+                on_heard(Heard::Frame(frame, &source));
             }
             due = beat.tick() => {
                 queue.beat();
@@ -110,38 +120,6 @@ pub(super) async fn pump<I: IncomingFrame, O: OutgoingFrame>(
             }
             () = &mut stopped => return Ended::Stopped,
         }
-    }
-}
-
-/// What the peer may still send.
-struct Credit {
-    allowed: u32,
-    /// Taken since the last grant.
-    taken: u32,
-}
-
-impl Credit {
-    /// Whether `count` messages were allowed.
-    fn take(&mut self, count: usize) -> bool {
-        let Some(left) = u32::try_from(count)
-            .ok()
-            .and_then(|count| self.allowed.checked_sub(count))
-        else {
-            return false;
-        };
-        self.taken += self.allowed - left;
-        self.allowed = left;
-        true
-    }
-
-    /// What to grant, once it is worth a frame.
-    fn refill(&mut self) -> Option<u32> {
-        if self.taken < CREDIT_WINDOW / 2 {
-            return None;
-        }
-        let grant = std::mem::take(&mut self.taken);
-        self.allowed += grant;
-        Some(grant)
     }
 }
 

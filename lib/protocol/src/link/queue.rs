@@ -23,10 +23,12 @@ use super::{
     departures::Departures,
     frame::{FrameSize, MAX_MESSAGES, VERSION},
     message::Keyed,
+    receipt::Creditor,
 };
 
-/// Messages each side grants the other at the start, and keeps granting as it takes them.
-pub(super) const CREDIT_WINDOW: u32 = 4096;
+/// Messages each side grants the other at the start, and keeps granting as it takes them in: some for
+/// each of a few hundred sessions, and what an engine takes in within a millisecond or two.
+pub(super) const CREDIT_WINDOW: u32 = 1024;
 
 /// A frame that can be made of what waits.
 pub(super) trait OutgoingFrame: Send + 'static {
@@ -135,6 +137,9 @@ struct State<F: OutgoingFrame> {
     phase: Phase,
     /// Messages the peer still allows.
     credit: usize,
+    /// Messages the peer may still send, and those that were taken in since it was last granted some.
+    allowed: usize,
+    taken_in: u32,
     /// Largest frame the peer takes, in bytes.
     max_frame: usize,
     beats: u64,
@@ -160,6 +165,8 @@ impl<F: OutgoingFrame> Queue<F> {
             generation: 0,
             phase: Phase::Closed,
             credit: 0,
+            allowed: 0,
+            taken_in: 0,
             max_frame: 0,
             beats: 0,
             waker: None,
@@ -177,6 +184,8 @@ impl<F: OutgoingFrame> Queue<F> {
         state.generation += 1;
         state.phase = Phase::Greeting;
         state.credit = CREDIT_WINDOW as usize;
+        state.allowed = CREDIT_WINDOW as usize;
+        state.taken_in = 0;
         state.control = Control {
             introduction: Some(introduction),
             ..Control::default()
@@ -238,11 +247,17 @@ impl<F: OutgoingFrame> Queue<F> {
         self.wake(state);
     }
 
-    /// Lets the peer send `messages` more.
-    pub(super) fn grant(&self, messages: u32) {
+    /// The connection that is served now.
+    pub(super) fn connection(&self) -> u64 {
+        self.lock().generation
+    }
+
+    /// So many messages have arrived; says whether the peer was allowed to send them.
+    pub(super) fn receive(&self, messages: usize) -> bool {
         let mut state = self.lock();
-        state.control.credit += messages;
-        self.wake(state);
+        let left = state.allowed.checked_sub(messages);
+        state.allowed = left.unwrap_or(0);
+        left.is_some()
     }
 
     /// Tells the peer how busy this side is.
@@ -273,6 +288,23 @@ impl<F: OutgoingFrame> Queue<F> {
     fn lock(&self) -> MutexGuard<'_, State<F>> {
         // Every critical section leaves the state whole, even if it ends by a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<F: OutgoingFrame> Creditor for Queue<F> {
+    fn taken_in(&self, connection: u64, messages: u32) {
+        let mut state = self.lock();
+        if state.generation != connection {
+            return;
+        }
+        state.taken_in += messages;
+        // A grant has to be worth a frame.
+        if state.taken_in >= CREDIT_WINDOW / 2 {
+            let granted = mem::take(&mut state.taken_in);
+            state.allowed += granted as usize;
+            state.control.credit += granted;
+            self.wake(state);
+        }
     }
 }
 

@@ -176,15 +176,14 @@ impl Accepted {
         shared.tell(ServerEvent::Up { link, hello });
         let pumping = pump(frames, &queue, &shared.options, &shared.stop, |heard| {
             // The endpoint has nothing to do about a silent target until its link is cut.
-            if let Heard::Frame(frame) = heard {
-                for malformed in frame.malformed {
+            if let Heard::Frame(frame, source) = heard {
+                if !frame.malformed.is_empty() {
+                    let malformed = source.receive(frame.malformed);
                     shared.tell(ServerEvent::Malformed { link, malformed });
                 }
                 if !frame.messages.is_empty() {
-                    shared.tell(ServerEvent::Messages {
-                        link,
-                        messages: frame.messages,
-                    });
+                    let messages = source.receive(frame.messages);
+                    shared.tell(ServerEvent::Messages { link, messages });
                 }
             }
         });

@@ -141,7 +141,7 @@ impl Memory {
                 assert_eq!(frame.malformed, []);
                 let event = ServerEvent::Messages {
                     link: self.link,
-                    messages: frame.messages,
+                    messages: frame.messages.into(),
                 };
                 drop(self.to_draft.send(event));
             }
@@ -164,7 +164,10 @@ impl Memory {
         match decode_draft_frame(self.truncate(bytes, harm)) {
             Ok(frame) => {
                 assert_eq!(frame.malformed, []);
-                drop(self.to_target.send(LinkEvent::Messages(frame.messages)));
+                drop(
+                    self.to_target
+                        .send(LinkEvent::Messages(frame.messages.into())),
+                );
             }
             Err(_) => self.lost(),
         }

@@ -183,6 +183,7 @@ impl Row {
                 Duration::from_millis(40),
             ),
             reopen_after: Duration::from_millis(5),
+            salt: [0; 32],
             trace: None,
         };
         let target = TargetSession::new(config, tokens);
@@ -230,7 +231,7 @@ impl Row {
             LinkEvent::Up(_) => tell(Input::LinkUp),
             LinkEvent::Down(_) => tell(Input::LinkDown),
             LinkEvent::Messages(received) => {
-                for message in received {
+                for message in received.iter() {
                     tell(Input::Received(message));
                 }
             }
@@ -368,11 +369,11 @@ pub(crate) fn run_draft(
         let mut answers: HashMap<LinkId, Vec<ToTarget>> = HashMap::new();
         match events.recv_timeout(patience) {
             Ok(ServerEvent::Messages { link, messages }) => {
-                for message in &messages {
+                for message in messages {
                     answers
                         .entry(link)
                         .or_default()
-                        .extend(hear(&mut sessions, link, message));
+                        .extend(hear(&mut sessions, link, &message));
                 }
             }
             Ok(ServerEvent::Down { link, .. }) => sessions.retain(|(of, _), _| *of != link),
@@ -380,12 +381,13 @@ pub(crate) fn run_draft(
             | Err(RecvTimeoutError::Timeout) => {}
             // Its session has lost its thread, and no other.
             Ok(ServerEvent::Malformed { link, malformed }) => {
-                let session = malformed
-                    .session
-                    .and_then(|id| sessions.remove(&(link, id)));
-                let refusal =
-                    session.and_then(|mut served| served.session.evict(&malformed.reason));
-                answers.entry(link).or_default().extend(refusal);
+                for malformed in malformed {
+                    let session = malformed.session;
+                    let session = session.and_then(|id| sessions.remove(&(link, id)));
+                    let refusal =
+                        session.and_then(|mut served| served.session.evict(&malformed.reason));
+                    answers.entry(link).or_default().extend(refusal);
+                }
             }
             Err(RecvTimeoutError::Disconnected) => return,
         }

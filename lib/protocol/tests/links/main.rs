@@ -8,5 +8,6 @@ mod faults;
 mod large;
 mod memory;
 mod proxy;
+mod room;
 mod strangers;
 mod visits;

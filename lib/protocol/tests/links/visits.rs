@@ -102,7 +102,7 @@ fn ask(mailbox: &Mailbox<LinkEvent>, link: &Link, mut habit: impl FnMut() -> Hab
         link.send(vec![outcome(1, round)]).expect("is up");
         mailbox.send();
         match habit().next(mailbox) {
-            LinkEvent::Messages(messages) => assert_eq!(messages, [window(1, round)]),
+            LinkEvent::Messages(messages) => assert_eq!(*messages, [window(1, round)]),
             other => unreachable!("{other:?}"),
         }
     }

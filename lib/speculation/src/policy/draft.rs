@@ -312,6 +312,13 @@ impl DraftSession {
         self.session
     }
 
+    /// The outcome that comes next: none if only an `Open` helps. A message that leaves it as it is
+    /// has said nothing new.
+    pub fn awaits(&self) -> Option<(Epoch, Round)> {
+        let binding = self.binding.as_ref().filter(|binding| !binding.broken)?;
+        Some((binding.epoch, binding.round))
+    }
+
     /// Whether the session holds a binding; if not, its slot is free.
     pub fn is_bound(&self) -> bool {
         self.binding.is_some()

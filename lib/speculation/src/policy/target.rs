@@ -55,6 +55,8 @@ pub struct TargetConfig {
     pub patience: Patience,
     /// How long after a refusal that may be temporary to ask again.
     pub reopen_after: Duration,
+    /// Whose prefixes endpoints may reuse, see [`Open::salt`].
+    pub salt: [u8; 32],
     /// Trace that endpoints are told to add to, if any.
     pub trace: Option<TraceContext>,
 }
@@ -317,6 +319,7 @@ impl TargetSession {
             prompt_len: self.config.prompt_len,
             tokens: self.tokens.clone(),
             branching,
+            salt: self.config.salt,
             trace: self.config.trace,
         }));
     }

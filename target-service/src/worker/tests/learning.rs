@@ -129,3 +129,31 @@ fn windows_that_a_step_has_no_room_for_say_nothing_of_how_long_they_are() {
     assert_eq!(rig.worker.endpoints.window_len(cohort, 4), 4);
     assert!(rig.worker.endpoints.reached(cohort, 3) > 0.9);
 }
+
+#[test]
+fn windows_end_before_tokens_that_are_not_worth_their_rows() {
+    for (per_row, ends) in [(Duration::from_millis(2), true), (Duration::ZERO, false)] {
+        let latency = Latency {
+            base: Duration::from_millis(5),
+            per_row,
+            ..Latency::default()
+        };
+        let dear = SimOptions {
+            latency,
+            ..language()
+        };
+        let config = TargetConfig {
+            lookahead: LookaheadConfig::Fixed(5),
+            ..TargetConfig::default()
+        };
+        let mut rig = Rig::new(config, dear, 1.0);
+        // One that is often wrong, and takes no time.
+        rig.endpoint = MiniEndpoint::new(&language(), 0.5);
+        rig.connect();
+        let mut outputs = [rig.ask(request(3, 1.0, 60))];
+        rig.run(&mut outputs);
+        let stats = outputs[0].stats();
+        let whole = stats.drafted > 4 * stats.rounds;
+        assert_eq!(whole, !ends, "{stats:?}");
+    }
+}

@@ -317,7 +317,7 @@ impl Rig {
         }
         let delivered = !due.is_empty();
         if delivered {
-            self.link(LinkEvent::Messages(due));
+            self.link(LinkEvent::Messages(due.into()));
         }
         delivered
     }

@@ -14,8 +14,8 @@ use crate::{
 
 /// What there is to be learned from a verdict.
 pub(super) struct Lesson {
-    /// Tokens of the window, those of them that were tried one after the other, and how many were
-    /// emitted.
+    /// Most tokens of the window that follow each other, those that were tried one after the other,
+    /// and how many were emitted.
     pub(super) drafted: u32,
     pub(super) proposed: u32,
     /// Whether the window had more, for which the step had no room.

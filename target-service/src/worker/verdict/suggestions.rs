@@ -25,6 +25,7 @@ pub(super) struct Suggestions {
 struct Suggestion {
     cohort: Cohort,
     lookahead: u32,
+    limit: Limit,
     /// Those of this request only; none: of all.
     only: Option<RequestId>,
 }
@@ -61,6 +62,7 @@ impl Worker {
             by_cohort.push(Suggestion {
                 cohort: crowd.cohort,
                 lookahead: choice.lookahead,
+                limit: choice.limit,
                 only: crowd.bound.first().copied().filter(|_| alone),
             });
             let wanted = match (choice.lookahead, choice.limit) {
@@ -133,13 +135,14 @@ impl Worker {
 }
 
 impl Suggestions {
-    pub(super) fn of(&self, request: &Request) -> u32 {
-        if self.fresh.contains(&request.id) {
-            return 0;
-        }
+    /// What the next window of a request should have; it takes down what bound that.
+    pub(super) fn tell(&self, request: &mut Request) -> u32 {
+        let is_fresh = self.fresh.contains(&request.id);
         let cohort = request.link.map(|link| request.cohort(link));
+        let cohort = cohort.filter(|_| request.is_adaptive() && !is_fresh);
         let mut by_cohort = self.by_cohort.iter();
         let found = by_cohort.find(|suggestion| cohort == Some(suggestion.cohort));
+        request.meter.bound_by(found.map(|found| found.limit));
         let found = found.filter(|found| found.only.is_none_or(|only| only == request.id));
         found.map_or(0, |found| found.lookahead)
     }

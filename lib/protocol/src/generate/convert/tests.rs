@@ -134,6 +134,25 @@ fn event() -> impl Strategy<Value = GenerateEvent> {
                 remote: misses / 9,
                 received: nanos / 5,
                 used: nanos / 7,
+                late: nanos / 11,
+                placed: hits / 5,
+                places: nanos / 13,
+            };
+            let limits = LookaheadLimits {
+                maximum: rounds / 5,
+                acceptance: rounds / 7,
+                answer: rounds / 9,
+                step: rounds / 11,
+                margin: rounds / 13,
+                probe: rounds / 15,
+            };
+            let measured = RoundStats {
+                bytes: nanos / 17,
+                weighed: rounds / 17,
+                hit: Duration::from_nanos(nanos / 19),
+                hit_verification: Duration::from_nanos(nanos / 23),
+                awaited: Duration::from_nanos(nanos / 29),
+                limits,
             };
             GenerateEvent::Finished {
                 reason: stop.map_or(FinishReason::Length, |token| {
@@ -148,6 +167,7 @@ fn event() -> impl Strategy<Value = GenerateEvent> {
                     late: rounds / 3,
                     bytes: nanos / 3,
                     ahead,
+                    measured,
                     saguaro_c: stop.map(|token| token as f32 / u32::MAX as f32),
                     cached_tokens,
                     policy: "p".into(),

@@ -64,6 +64,21 @@ fn while_young_the_learned_fan_out_spends_as_the_worked_examples() {
 }
 
 #[test]
+fn uniform_fan_out_spends_alike_on_all_rows_and_geometric_ever_less_until_the_last() {
+    let spent = |fan_out| {
+        let mut planner = Planner::new(fan_out, Prior::default());
+        let mut guesses = Vec::new();
+        planner.plan(&flat(7, 32), 24, &mut guesses);
+        counts(&guesses, 8)
+    };
+    assert_eq!(spent(FanOut::Uniform), [3; 8]);
+    let geometric = spent(FanOut::Geometric);
+    assert!(geometric[..7].is_sorted_by(|a, b| a >= b), "{geometric:?}");
+    assert!(geometric[0] > geometric[6], "{geometric:?}");
+    assert!(geometric[7] > geometric[6], "{geometric:?}");
+}
+
+#[test]
 fn guesses_come_likeliest_first_within_the_budget_and_once_each() {
     for fan_out in [FanOut::Uniform, FanOut::Geometric, FanOut::Learned] {
         let mut planner = Planner::new(fan_out, Prior::default());

@@ -2,7 +2,9 @@
 
 use alloc::{vec, vec::Vec};
 
-use super::{DraftStats, forks::BranchWork, growth::Growth, layout::Layout, work::Ticket};
+use super::{
+    COUNTED_RANKS, DraftStats, forks::BranchWork, growth::Growth, layout::Layout, work::Ticket,
+};
 use crate::{
     Epoch, Proposals, Round, SessionId, TokenId,
     branch::BranchPlan,
@@ -20,8 +22,8 @@ use crate::{
 /// Most nodes of the tail of a fork.
 pub const MAX_TAIL: usize = 64;
 
-/// Fewest candidates that are ranked in a row, whatever the budget: they teach ranks on misses.
-const FEWEST_CANDIDATES: usize = 8;
+/// Fewest candidates that are ranked in a row, whatever the budget: they tell ranks on misses.
+const FEWEST_CANDIDATES: usize = COUNTED_RANKS;
 /// Most candidates that are ranked in a row.
 const MOST_CANDIDATES: usize = 64;
 
@@ -311,6 +313,11 @@ impl Build {
             self.widths = narrowed;
             self.lay_out(order);
         }
+    }
+
+    /// Probability that one of its continuations goes on after a token.
+    pub(super) fn goes_on(&self) -> f64 {
+        self.goes_on
     }
 
     pub(super) fn guesses(&self) -> &[Guess] {

@@ -81,15 +81,18 @@ impl DraftSession {
             let size = self.vocab_size;
             return Err(format!("token {token} is outside the vocabulary of {size}"));
         }
-        let (len, limit) = (open.tokens.len(), self.max_len);
-        if len >= limit {
-            return Err(format!(
-                "{len} tokens leave no room in a draft model of {limit} positions"
-            ));
+        let len = open.tokens.len();
+        if len >= self.max_len {
+            return Err(self.too_long(len));
         }
         let prompt_len = open.prompt_len as usize;
         Sampler::new(open.sampling.clone(), open.seed, &open.tokens, prompt_len)
             .map_err(|invalid| invalid.to_string())
+    }
+
+    fn too_long(&self, len: usize) -> String {
+        let limit = self.max_len;
+        format!("{len} tokens leave no room in a draft model of {limit} positions")
     }
 
     pub(super) fn outcome(&mut self, outcome: &Outcome) -> Option<ToTarget> {
@@ -132,6 +135,12 @@ impl DraftSession {
                     have_len,
                 }));
             }
+        }
+        let len = self.decided + outcome.tokens.len();
+        if len >= self.max_len {
+            // Nothing more can be drafted, and what is kept for it must not grow for ever.
+            self.close(outcome.epoch);
+            return Some(self.refuse(outcome.epoch, self.too_long(len), false));
         }
         // Trees are compared with what the target draws, not by ratio.
         let wish = Wish {

@@ -326,6 +326,11 @@ impl DraftSession {
         self.build.steps_left()
     }
 
+    /// Probability that a continuation of the build goes on after a token: 1 if none ends early.
+    pub fn goes_on(&self) -> f64 {
+        self.build.goes_on()
+    }
+
     /// Notes a step that is about to be made.
     fn take_off(&mut self, keep: usize, end: usize, aim: Aim) -> Ticket {
         self.tickets += 1;

@@ -166,10 +166,7 @@ fn continuations_end_before_unlikely_tokens() {
         let ToDraft::Outcome(told) = verifying(round, before, &emitted, &window, 6) else {
             unreachable!();
         };
-        let cutoffs = Cutoffs {
-            entries: Cutoff::new(0.4),
-            ..Cutoffs::default()
-        };
+        let cutoffs = cutoffs(0.0, 0.4);
         let told = Outcome { cutoffs, ..told };
         bench.draft.handle(&ToDraft::Outcome(told));
     }
@@ -185,6 +182,19 @@ fn continuations_end_before_unlikely_tokens() {
     assert!((1..parts[0].keys.len()).contains(&even.count()));
     // The column in which the last one ends is the last.
     assert_eq!(parts.len(), 4);
+    // What is known of ends is planned with where continuations end, and nowhere else.
+    let goes_on = |bench: &mut Bench, entries: f64, round: u32| {
+        let ToDraft::Outcome(told) = verifying(round, base + round - 400, &[1], &[2], 6) else {
+            unreachable!();
+        };
+        let cutoffs = cutoffs(0.0, entries);
+        let told = Outcome { cutoffs, ..told };
+        bench.draft.handle(&ToDraft::Outcome(told));
+        bench.parts();
+        bench.draft.goes_on()
+    };
+    assert!(goes_on(&mut bench, 0.4, 400) < 0.8);
+    assert!(goes_on(&mut bench, 0.0, 401) >= 1.0);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    message::{Side, TreeBudget},
+    message::{Cutoff, Cutoffs, Side, TreeBudget},
     verify::coupled_tree,
 };
 
@@ -13,8 +13,14 @@ const CHEAP: f64 = 0.0005;
 fn play(policy: Policy, seed: u64, faults: Faults, blur: f32, row_cost: f64) -> World {
     let params = demanding([0.0, 0.7, 1.0][seed as usize % 3]);
     let tree = Some(TreeBudget::new(14, row_cost));
+    // Every third request's windows and continuations may end early besides.
+    let ends = Cutoff::new(if seed % 3 == 2 { 0.2 } else { 0.0 });
     let (world, _) = played(policy, params, seed, faults, blur, |world| {
         world.tree = tree;
+        world.cutoffs = Cutoffs {
+            window: ends,
+            entries: ends,
+        };
     });
     let stats = world.target.stats();
     assert!(stats.accepted <= stats.drafted);

@@ -145,6 +145,7 @@ impl World {
             vocab_size: VOCAB,
             patience: Patience::new(1.5, 500 * US, 20_000 * US, 5_000 * US),
             reopen_after: 10_000 * US,
+            salt: [0; 32],
             trace: None,
         };
         Self {

@@ -132,9 +132,14 @@ pub(super) fn to_draft() -> impl Strategy<Value = ToDraft> {
         span: span.try_into().expect("not zero"),
         flags: TraceFlags::new(flags),
     });
-    let how = (sampling(), option::of(1..300_u32), option::of(trace));
+    let salt = option::of(any::<[u8; 32]>());
+    let how = (
+        sampling(),
+        option::of(1..300_u32),
+        (salt, option::of(trace)),
+    );
     let open = (key(), how, any::<u64>(), tokens(40), branching()).prop_map(
-        |((session, epoch), (sampling, support, trace), seed, tokens, branching)| {
+        |((session, epoch), (sampling, support, (salt, trace)), seed, tokens, branching)| {
             let prompt_len = tokens.len() as u32 / 2;
             ToDraft::Open(Open {
                 session,
@@ -147,6 +152,7 @@ pub(super) fn to_draft() -> impl Strategy<Value = ToDraft> {
                 prompt_len,
                 tokens,
                 branching,
+                salt: salt.unwrap_or_default(),
                 trace,
             })
         },
