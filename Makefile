@@ -1,5 +1,5 @@
 # `make up` serves the models of this repository, `make test` runs every check and test.
-# Needs the Rust toolchain, make, git and Python 3; everything else is fetched by cargo and pip.
+# Needs the Rust toolchain, make, git and Python 3 with venv; everything else is fetched by cargo and pip.
 
 PORT ?= 8000
 MODEL ?= examples/laptop.yaml
@@ -50,7 +50,8 @@ client-test: rust-build $(VENV)/clients
 		$(VENV)/bin/python tests/clients/openai_client.py
 
 $(VENV)/clients: tests/clients/requirements.txt
-	python3 -m venv $(VENV)
+	python3 -m venv $(VENV) || { rm -rf $(VENV); \
+		echo "the test of the OpenAI client needs Python with venv and pip: install python3-venv (Debian, Ubuntu)" >&2; exit 1; }
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	touch $@
 

@@ -15,8 +15,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 mod answer;
 mod events;
+mod spelling;
 
-use self::answer::{Answer, Piece};
+use self::{answer::Answer, spelling::Piece};
 use crate::{child, failure::usage};
 
 const GREEN: &str = "\x1b[32m";
@@ -70,6 +71,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         client,
         url: format!("{base}/v1/chat/completions"),
         request: request(args, &model),
+        max_tokens: args.max_tokens as usize,
         messages: args
             .system
             .iter()
@@ -128,6 +130,8 @@ struct Chat {
     url: String,
     /// What every request has.
     request: Value,
+    /// Most tokens of an answer.
+    max_tokens: usize,
     messages: Vec<Value>,
     colours: bool,
 }
@@ -140,7 +144,7 @@ impl Chat {
         let mut request = self.request.clone();
         request["messages"] = self.messages.clone().into();
         let begun = tokio::select! {
-            sent = self.client.post(&self.url).json(&request).send() => Answer::begin(sent).await,
+            sent = self.client.post(&self.url).json(&request).send() => Answer::begin(sent, self.max_tokens).await,
             _ = interrupts.recv() => Err(anyhow::anyhow!("stopped before the answer began")),
         };
         let mut answer = match begun {

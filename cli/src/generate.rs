@@ -29,17 +29,19 @@ use crate::{
     failure::usage,
     model::{Dtype, Loaded, ModelConfig},
     report::Reporter,
+    shipped::Shipped,
 };
 
 /// Tokens of a window unless the user says otherwise.
 const LOOKAHEAD: u32 = 5;
 
 /// Arguments of `foretoken generate`.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     model: ModelConfig,
-    /// Draft model: a folder, file:///path or hf://owner/name; kept like the target
+    /// Draft model: a folder, file:///path or hf://owner/name [default: with neither --model nor this,
+    /// that of the small pair that comes with foretoken]
     #[arg(long, value_name = "URI")]
     draft: Option<String>,
     /// Autoregressive, Speculative or SSD [default: Speculative with a draft]
@@ -150,6 +152,7 @@ struct Output {
 
 /// Loads the models, decodes and prints.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let args = &args.clone().with_models()?;
     let policy = args.policy()?;
     let runtime = child::small_runtime()?;
     let Loaded {
@@ -169,6 +172,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         }
         (_, Policy::Autoregressive | Policy::Speculative(_) | Policy::Ssd(_)) => None,
     };
+    // All computing is on this thread, and both have the same cores.
+    runner.bind_thread()?;
     let tokenizer = load_tokenizer(folder.as_deref())?;
     let job = Job {
         prompt: args.prompt_tokens(tokenizer.as_deref())?,
@@ -213,6 +218,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 impl Args {
+    /// The same, with the models that come with foretoken if none are named.
+    fn with_models(mut self) -> anyhow::Result<Self> {
+        if self.model.model.is_some() || self.model.simulated.is_some() {
+            return Ok(self);
+        }
+        let shipped = Shipped::unpack()?;
+        eprintln!("no --model: this is the small pair of models that comes with foretoken");
+        self.model.model = Some(shipped.target()?);
+        self.draft = self.draft.map_or_else(|| shipped.draft(), Ok).map(Some)?;
+        Ok(self)
+    }
+
     fn policy(&self) -> anyhow::Result<Policy> {
         let speculative = Policy::Speculative(Lookahead::Fixed(self.lookahead));
         match (self.policy, &self.draft) {

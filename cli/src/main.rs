@@ -21,6 +21,7 @@ mod registry;
 mod report;
 mod router;
 mod service;
+mod shipped;
 mod stop;
 mod target;
 mod top;

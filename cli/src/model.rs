@@ -10,6 +10,7 @@ use foretoken_artifacts::{
     progress::{Bar, Progress},
 };
 use foretoken_engine::{
+    isa::Isa,
     model::{CpuOptions, CpuRunner, KvSize, KvType, LoadError, WeightType},
     runner::ModelRunner,
 };
@@ -37,7 +38,7 @@ pub(crate) struct ModelConfig {
     /// Threads that compute [default: one per core]
     #[arg(long)]
     pub(crate) threads: Option<usize>,
-    /// Cores the threads are bound to, such as 0,1 [default: unbound]
+    /// Cores the threads are bound to, in turn, such as 0,1 [default: unbound]
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub(crate) cores: Vec<usize>,
     /// Memory for keys and values, in MiB [default: 512]
@@ -171,6 +172,7 @@ impl ModelConfig {
 
     /// What can be refused before anything is downloaded or loaded.
     fn check(&self) -> anyhow::Result<()> {
+        check_instructions()?;
         if self.kv_mib == Some(0) {
             return Err(usage("--kv-mib is 0; it must be at least 1"));
         }
@@ -225,6 +227,12 @@ impl ModelConfig {
         }
         Ok(options)
     }
+}
+
+/// Refuses instructions (`FORETOKEN_ISA`) that this machine lacks or nobody knows.
+pub(crate) fn check_instructions() -> anyhow::Result<()> {
+    let found = Isa::from_environment().map(drop);
+    found.map_err(|error| usage(error.to_string()))
 }
 
 /// Cores that this process may run on, as Linux lists them, such as `0-3,8`; none elsewhere.

@@ -9,11 +9,13 @@
 //! be reached is shown as such and asked again.
 
 mod board;
+mod counts;
 mod figures;
 mod places;
 mod plain;
 mod scrape;
 mod screen;
+mod session;
 mod terminal;
 mod watch;
 

@@ -36,15 +36,17 @@ use crate::{
     check::{describe, folder_of, needs_of_up, read},
     child::{self, KeyArgs},
     failure::{UsageError, usage},
-    model::{Part, resolve},
+    model::{Part, check_instructions, resolve},
+    shipped::Shipped,
 };
 
 /// Arguments of `foretoken up`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// File with a SpecDecodeDeployment and the SpeculationEndpoints it uses
+    /// File with a SpecDecodeDeployment and the SpeculationEndpoints it uses [default: that of the small
+    /// pair of models that comes with foretoken]
     #[arg(short, long)]
-    file: PathBuf,
+    file: Option<PathBuf>,
     /// Port of the HTTP API; 0: any free one
     #[arg(short, long, default_value_t = 8000)]
     port: u16,
@@ -72,6 +74,7 @@ pub(crate) struct Args {
 
 /// Runs everything until it is told to stop.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    check_instructions()?;
     let mut plan = read_plan(args)?;
     let address = free_address(&args.host, args.port)?;
     let state = StateFolder::open(args.state_dir.as_deref(), &plan.name)?;
@@ -129,7 +132,10 @@ pub(crate) fn folder_for(file: &Path, name: Option<&str>) -> anyhow::Result<Path
 
 /// Reads the file; problems are printed with their lines.
 fn read_plan(args: &Args) -> anyhow::Result<Plan> {
-    let file = &args.file;
+    let file = &match &args.file {
+        Some(file) => file.clone(),
+        None => shipped_file()?,
+    };
     let manifest =
         Manifest::parse(&read(file)?).map_err(|invalid| explain(file, &invalid.problems))?;
     let folder = folder_of(file);
@@ -147,6 +153,16 @@ fn read_plan(args: &Args) -> anyhow::Result<Plan> {
         )));
     }
     Ok(plan)
+}
+
+/// The file of the models that come with foretoken.
+fn shipped_file() -> anyhow::Result<PathBuf> {
+    let file = Shipped::unpack()?.manifest();
+    eprintln!(
+        "no --file: serving the small pair of models that comes with foretoken, {}",
+        file.display()
+    );
+    Ok(file)
 }
 
 fn explain(file: &Path, problems: &[Problem]) -> anyhow::Error {

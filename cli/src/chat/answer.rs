@@ -4,30 +4,42 @@ use anyhow::{Context as _, bail};
 use reqwest::Response;
 use serde_json::Value;
 
-use super::events::Events;
-
-/// Text of a token.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
-    /// The text.
-    pub(super) text: String,
-    /// Whether a draft had proposed it.
-    pub(super) is_accepted: bool,
-}
+use super::{
+    events::Events,
+    spelling::{Piece, Spelling},
+};
 
 /// An answer as it streams in.
 #[derive(Debug)]
 pub(super) struct Answer {
     response: Response,
     events: Events,
+    rounds: Rounds,
     text: String,
     usage: Option<Value>,
     timings: Value,
 }
 
+/// Tells which text a draft had proposed. A chunk is a round of the target: it decided the last token,
+/// and those before it had been proposed, unless the round was cut at the most tokens that were asked
+/// for. Then the last one may have been proposed too, which is known once all are counted.
+#[derive(Debug)]
+struct Rounds {
+    spelling: Spelling,
+    max_tokens: usize,
+    /// Tokens so far, and those of them that had been proposed.
+    tokens: usize,
+    accepted: usize,
+    /// Choices of the chunks that wait for the count, in order.
+    waiting: Vec<Value>,
+}
+
 impl Answer {
-    /// Checks that the server took the request.
-    pub(super) async fn begin(sent: reqwest::Result<Response>) -> anyhow::Result<Self> {
+    /// Checks that the server took the request, for this many tokens at most.
+    pub(super) async fn begin(
+        sent: reqwest::Result<Response>,
+        max_tokens: usize,
+    ) -> anyhow::Result<Self> {
         let response = sent.context("the server does not answer")?;
         let status = response.status();
         if !status.is_success() {
@@ -40,6 +52,7 @@ impl Answer {
         Ok(Self {
             response,
             events: Events::default(),
+            rounds: Rounds::new(max_tokens),
             text: String::new(),
             usage: None,
             timings: Value::Null,
@@ -57,6 +70,7 @@ impl Answer {
         let mut all = Vec::new();
         for data in self.events.push(&bytes) {
             if data == "[DONE]" {
+                all.extend(self.rounds.finish(None));
                 continue;
             }
             let chunk: Value = serde_json::from_str(&data).context("the server sent no JSON")?;
@@ -66,12 +80,13 @@ impl Answer {
             if chunk["usage"].is_object() {
                 self.usage = Some(chunk["usage"].clone());
                 self.timings = chunk["timings"].clone();
+                let accepted = chunk["usage"]["foretoken"]["accepted"].as_u64();
+                all.extend(self.rounds.finish(accepted));
             }
-            let pieces = pieces(&chunk["choices"][0]);
-            self.text
-                .extend(pieces.iter().map(|piece| piece.text.as_str()));
-            all.extend(pieces);
+            all.extend(self.rounds.push(&chunk["choices"][0]));
         }
+        self.text
+            .extend(all.iter().map(|piece| piece.text.as_str()));
         Ok(Some(all))
     }
 
@@ -89,31 +104,54 @@ impl Answer {
     }
 }
 
-/// The tokens of a chunk. A chunk is a round of the target: it decided the last token, and the
-/// ones before it had been proposed by a draft.
-fn pieces(choice: &Value) -> Vec<Piece> {
-    let content = choice["delta"]["content"].as_str().unwrap_or_default();
-    if content.is_empty() {
-        return Vec::new();
+impl Rounds {
+    fn new(max_tokens: usize) -> Self {
+        Self {
+            spelling: Spelling::default(),
+            max_tokens,
+            tokens: 0,
+            accepted: 0,
+            waiting: Vec::new(),
+        }
     }
-    let empty = Vec::new();
-    let tokens = choice["logprobs"]["content"].as_array().unwrap_or(&empty);
-    let texts: Vec<&str> = tokens
-        .iter()
-        .filter_map(|token| token["token"].as_str())
-        .collect();
-    if texts.concat() != content {
-        // Characters whose bytes are spread over tokens, or text held back: no token has it.
-        return vec![Piece {
-            text: content.to_owned(),
-            is_accepted: false,
-        }];
+
+    /// Takes the choice of a chunk. What may have been cut is shown by [`Rounds::finish`].
+    fn push(&mut self, choice: &Value) -> Vec<Piece> {
+        let tokens = entries(choice).len();
+        self.tokens += tokens;
+        if self.tokens >= self.max_tokens {
+            self.waiting.push(choice.clone());
+            return Vec::new();
+        }
+        self.show(choice, tokens.saturating_sub(1))
     }
-    let piece = |(index, text): (usize, &&str)| Piece {
-        text: (*text).to_owned(),
-        is_accepted: index + 1 < texts.len(),
-    };
-    texts.iter().enumerate().map(piece).collect()
+
+    /// Shows what waited; `accepted` of all tokens had been proposed.
+    fn finish(&mut self, accepted: Option<u64>) -> Vec<Piece> {
+        let waiting = std::mem::take(&mut self.waiting);
+        let tokens: usize = waiting.iter().map(|choice| entries(choice).len()).sum();
+        let is_all = accepted == Some((self.accepted + tokens) as u64);
+        let show = |choice: &Value| {
+            let decided = usize::from(!is_all);
+            self.show(choice, entries(choice).len().saturating_sub(decided))
+        };
+        waiting.iter().flat_map(show).collect()
+    }
+
+    fn show(&mut self, choice: &Value, accepted: usize) -> Vec<Piece> {
+        self.accepted += accepted;
+        for (index, entry) in entries(choice).iter().enumerate() {
+            self.spelling.expect(entry, index < accepted);
+        }
+        let content = choice["delta"]["content"].as_str();
+        self.spelling.show(content.unwrap_or_default())
+    }
+}
+
+/// The tokens of a chunk, with what is told of each.
+fn entries(choice: &Value) -> &[Value] {
+    let entries = choice["logprobs"]["content"].as_array();
+    entries.map_or(&[], Vec::as_slice)
 }
 
 /// Tokens a second are by the server's clock: what arrives together says nothing of its time.
@@ -139,29 +177,50 @@ mod tests {
     use super::*;
 
     fn chunk(content: &str, tokens: &[&str]) -> Value {
-        let tokens: Vec<Value> = tokens.iter().map(|token| json!({"token": token})).collect();
+        let entry = |token: &&str| json!({"token": token, "bytes": token.as_bytes()});
+        let tokens: Vec<Value> = tokens.iter().map(entry).collect();
         json!({"delta": {"content": content}, "logprobs": {"content": tokens}})
+    }
+
+    /// Accepted text in brackets.
+    fn shown(pieces: &[Piece]) -> String {
+        let shown = |piece: &Piece| {
+            if piece.is_accepted {
+                format!("[{}]", piece.text)
+            } else {
+                piece.text.clone()
+            }
+        };
+        pieces.iter().map(shown).collect()
     }
 
     #[test]
     fn all_tokens_of_a_round_but_the_last_were_accepted() {
-        let found = pieces(&chunk("a b c", &["a", " b", " c"]));
-        let accepted: Vec<bool> = found.iter().map(|piece| piece.is_accepted).collect();
-        assert_eq!(accepted, [true, true, false]);
-        assert_eq!(found[1].text, " b");
+        let mut rounds = Rounds::new(100);
+        assert_eq!(
+            shown(&rounds.push(&chunk("a b c", &["a", " b", " c"]))),
+            "[a b] c"
+        );
+        let end = chunk(" d.", &[" d", ".", "</s>"]);
+        assert_eq!(shown(&rounds.push(&end)), "[ d.]");
+        assert_eq!(rounds.push(&json!({"delta": {}})), []);
+        assert_eq!(rounds.finish(Some(4)), [], "nothing waits");
     }
 
     #[test]
-    fn text_that_is_not_that_of_its_tokens_is_shown_without_colour() {
-        let found = pieces(&chunk("\u{fc}", &["\u{fffd}", "\u{fffd}"]));
-        assert_eq!(
-            found,
-            [Piece {
-                text: "\u{fc}".into(),
-                is_accepted: false
-            }]
-        );
-        assert_eq!(pieces(&json!({"delta": {}})), []);
+    fn of_a_round_that_was_cut_the_count_tells_whether_the_last_token_was_accepted() {
+        for (accepted, last) in [(Some(4), "[ d e]"), (Some(3), "[ d] e"), (None, "[ d] e")] {
+            let mut rounds = Rounds::new(5);
+            assert_eq!(
+                shown(&rounds.push(&chunk("a b c", &["a", " b", " c"]))),
+                "[a b] c"
+            );
+            assert_eq!(rounds.push(&chunk(" d e", &[" d", " e"])), [], "it waits");
+            // Text that might have become a stop string comes last and has no tokens of its own.
+            assert_eq!(rounds.push(&chunk("f", &[])), [], "its turn is later");
+            assert_eq!(shown(&rounds.finish(accepted)), format!("{last}f"));
+            assert_eq!(rounds.finish(accepted), [], "it was shown");
+        }
     }
 
     #[test]

@@ -118,6 +118,7 @@ impl Decoding {
             vocab_size: info.vocab_size as u32,
             patience: Patience::default(),
             reopen_after: Duration::ZERO,
+            salt: [0; 32],
             trace: None,
         };
         let session = TargetSession::new(config, job.prompt.clone());

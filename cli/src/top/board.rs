@@ -1,24 +1,25 @@
 //! What is known of all services and of the requests they serve.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::BTreeMap,
     time::{Duration, Instant, UNIX_EPOCH},
 };
 
 use foretoken_service::{
     metrics::START,
-    rounds::{Line, Round},
+    rounds::{Build, Line, Round},
 };
 use serde::Serialize;
 
-use super::{figures::Figures, places::Place, scrape::Totals, watch::News};
+use super::{
+    counts::Counts,
+    figures::Figures,
+    places::Place,
+    scrape::Totals,
+    session::{Session, SessionView},
+    watch::News,
+};
 
-/// Rounds of a session that are kept.
-pub(super) const RECENT: usize = 32;
-/// How long a session that has ended is shown.
-const FAREWELL: Duration = Duration::from_secs(2);
-/// How long a session may be silent before it is not shown any more.
-const SILENCE: Duration = Duration::from_secs(15);
 /// Most sessions that are kept; the silent ones go first.
 const MOST_SESSIONS: usize = 512;
 
@@ -35,33 +36,11 @@ struct Service {
     name: String,
     trouble: Option<String>,
     kind: Option<String>,
+    /// What it calls itself.
+    instance: String,
     /// The look before the latest, and the latest.
     before: Option<(Totals, Instant)>,
     latest: Option<(Totals, Instant)>,
-}
-
-#[derive(Debug)]
-struct Session {
-    policy: String,
-    rounds: u32,
-    tokens: u64,
-    hits: u32,
-    windows: u32,
-    recent: VecDeque<Bar>,
-    took: Option<Duration>,
-    heard: Instant,
-    ended: Option<String>,
-}
-
-/// One round, as it is drawn.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Bar {
-    /// Tokens accepted.
-    pub(super) accepted: u32,
-    /// Tokens of the window.
-    pub(super) window: u32,
-    /// Where it came from.
-    pub(super) source: String,
 }
 
 /// The board at one moment.
@@ -105,25 +84,6 @@ pub(super) struct ServiceView {
     pub(super) links: Option<u64>,
 }
 
-/// A request that runs.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct SessionView {
-    /// Name of its target.
-    pub(super) target: String,
-    pub(super) session: u64,
-    pub(super) policy: String,
-    pub(super) rounds: u32,
-    pub(super) tokens: u64,
-    /// Share of its windows that had been drafted ahead.
-    pub(super) ahead_share: Option<f64>,
-    /// Milliseconds of the latest round.
-    pub(super) round_ms: Option<f64>,
-    /// Why it ended, if it has.
-    pub(super) ended: Option<String>,
-    /// The latest rounds, the last one last.
-    pub(super) recent: Vec<Bar>,
-}
-
 impl Board {
     /// Takes in what became known.
     pub(super) fn note(&mut self, news: News) {
@@ -144,11 +104,13 @@ impl Board {
             News::Told(url, Line::Hello(hello)) => {
                 if let Some(service) = self.services.get_mut(&url) {
                     service.kind = Some(hello.service.into_owned());
+                    service.instance = hello.instance;
                 }
             }
             News::Told(url, Line::Round(round)) => self.note_round(url, round),
             News::Told(_, Line::Missed { events }) => self.missed += events,
-            News::Told(_, Line::Build(_)) | News::Stop => {}
+            News::Told(_, Line::Build(build)) => self.note_build(&build),
+            News::Stop => {}
         }
     }
 
@@ -166,35 +128,9 @@ impl Board {
     fn note_round(&mut self, url: String, round: Round) {
         let now = Instant::now();
         let key = (url, round.session);
-        let session = self.sessions.entry(key).or_insert_with(|| Session {
-            policy: round.policy.clone().into_owned(),
-            rounds: 0,
-            tokens: 0,
-            hits: 0,
-            windows: 0,
-            recent: VecDeque::with_capacity(RECENT),
-            took: None,
-            heard: now,
-            ended: None,
-        });
-        session.heard = now;
-        session.rounds = round.round;
-        session.tokens += u64::from(round.emitted);
-        session.took = round.took_us.map(Duration::from_micros);
-        session.ended = round.ended.map(std::borrow::Cow::into_owned);
-        // The verdict on a prompt has no window.
-        if round.took_us.is_some() {
-            session.windows += 1;
-            session.hits += u32::from(round.source == "ahead");
-            if session.recent.len() == RECENT {
-                session.recent.pop_front();
-            }
-            session.recent.push_back(Bar {
-                accepted: round.accepted,
-                window: round.window,
-                source: round.source.into_owned(),
-            });
-        }
+        let session = self.sessions.entry(key);
+        let session = session.or_insert_with(|| Session::new(&round.policy, now));
+        session.note_round(round, now);
         if self.sessions.len() > MOST_SESSIONS {
             let silent = self
                 .sessions
@@ -203,6 +139,22 @@ impl Board {
             if let Some(key) = silent.map(|(key, _)| key.clone()) {
                 self.sessions.remove(&key);
             }
+        }
+    }
+
+    /// An endpoint knows a session by its number and by what the target calls itself.
+    fn note_build(&mut self, build: &Build) {
+        let services = self.services.iter();
+        let mut named = services.filter(|(_, service)| {
+            service.kind() == Some("target") && service.instance == build.target
+        });
+        // Of two targets of one name it could be either's.
+        let (Some((url, _)), None) = (named.next(), named.next()) else {
+            return;
+        };
+        let key = (url.clone(), build.session);
+        if let Some(session) = self.sessions.get_mut(&key) {
+            session.note_build(build);
         }
     }
 
@@ -219,15 +171,7 @@ impl Board {
     /// All of it, as it is now. Forgets sessions that are over.
     pub(super) fn snapshot(&mut self) -> Snapshot {
         let now = Instant::now();
-        self.sessions.retain(|_, session| {
-            let silent = now.saturating_duration_since(session.heard);
-            silent
-                < if session.ended.is_some() {
-                    FAREWELL
-                } else {
-                    SILENCE
-                }
-        });
+        self.sessions.retain(|_, session| session.is_shown(now));
         Snapshot {
             now: self.figures(|service| service.before.as_ref()),
             all: self.lifetime(),
@@ -271,7 +215,7 @@ impl Board {
                 _ => {}
             }
         }
-        Figures::of(&targets, &drafts, longest.as_secs_f64())
+        Figures::of(&Counts::of(&targets, &drafts), longest.as_secs_f64())
     }
 
     fn requests(&self) -> Requests {
@@ -292,21 +236,9 @@ impl Board {
 
     fn views(&self) -> Vec<SessionView> {
         let view = |((url, number), session): (&(String, u64), &Session)| {
-            let windows = f64::from(session.windows);
-            SessionView {
-                target: self
-                    .services
-                    .get(url)
-                    .map_or_else(|| url.clone(), |s| s.name.clone()),
-                session: *number,
-                policy: session.policy.clone(),
-                rounds: session.rounds,
-                tokens: session.tokens,
-                ahead_share: (windows > 0.0).then(|| f64::from(session.hits) / windows),
-                round_ms: session.took.map(|took| took.as_secs_f64() * 1e3),
-                ended: session.ended.clone(),
-                recent: session.recent.iter().cloned().collect(),
-            }
+            let service = self.services.get(url);
+            let target = service.map_or_else(|| url.clone(), |s| s.name.clone());
+            session.view(target, *number)
         };
         self.sessions.iter().map(view).collect()
     }

@@ -3,8 +3,9 @@
 use std::{collections::BTreeMap, fmt::Write as _};
 
 use super::{
-    board::{Bar, ServiceView, SessionView, Snapshot},
+    board::{ServiceView, Snapshot},
     figures::Figures,
+    session::{Bar, SessionView},
 };
 
 /// Heights of bars.
@@ -22,16 +23,19 @@ pub(super) fn figures(snapshot: &Snapshot) -> Vec<[String; 3]> {
         row("hit rate", &|f| percent(f.hit_rate)),
         row("hit rate, later rounds", &|f| percent(f.later_hit_rate)),
         row("draft time hidden", &|f| percent(f.hidden_share)),
-        row("extra time of hit rounds", &|f| {
-            f.hit_round_extra
-                .map_or_else(none, |extra| format!("+{:.1} %", extra * 100.0))
-        }),
+        row("extra time of hit rounds", &|f| extra(f.hit_round_extra)),
         row("bytes a round", &|f| number(f.bytes_per_round, 0)),
         row("outcomes, place of hits", &|f| {
             let (outcomes, place) = (f.outcomes_per_build, f.hit_place);
             format!("{}, {}", number(outcomes, 1), number(place, 1))
         }),
         row("rank of decided tokens", &|f| number(f.decided_rank, 2)),
+        row("decided and not ranked", &|f| percent(f.unranked_share)),
+        row("ahead: sent, used, late", &|f| {
+            let entries = f.entry_tokens;
+            let [sent, used, late] = [entries.pushed, entries.used, entries.late].map(short);
+            format!("{sent}, {used}, {late}")
+        }),
         row("drafted ahead and used", &|f| percent(f.used_share)),
         row("late windows", &|f| format!("{:.0}", f.late)),
         row("windows of SSD from", &|f| shares(&f.sources)),
@@ -73,13 +77,31 @@ pub(super) fn service(service: &ServiceView) -> Result<[String; 6], [String; 2]>
     ])
 }
 
-/// Columns of the sessions, before their rounds.
-pub(super) const SESSION_COLUMNS: [&str; 7] = [
-    "session", "target", "policy", "rounds", "tokens", "ahead", "ms",
+/// Columns of the sessions before their rounds, the most telling first, with the room that each takes.
+pub(super) const SESSION_COLUMNS: [(&str, usize); 14] = [
+    ("session", 8),
+    ("target", 10),
+    ("policy", 14),
+    ("rounds", 6),
+    ("tokens", 6),
+    ("ahead", 7),
+    ("ms", 7),
+    ("hits", 7),
+    ("rank", 5),
+    ("bytes", 5),
+    ("extra", 8),
+    ("hidden", 7),
+    ("sent/used/late", 14),
+    ("bound by", 18),
 ];
 
 /// A session in these columns.
-pub(super) fn session(session: &SessionView) -> [String; 7] {
+pub(super) fn session(session: &SessionView) -> [String; SESSION_COLUMNS.len()] {
+    let figures = &session.figures;
+    let entries = figures.entry_tokens;
+    let [sent, used, late] = [entries.pushed, entries.used, entries.late].map(short);
+    let limits = [&figures.lookahead_limits, &figures.build_limits];
+    let limits = limits.map(|shares| largest(shares).map_or("-", |(name, _)| name.as_str()));
     [
         session.session.to_string(),
         session.target.clone(),
@@ -88,6 +110,13 @@ pub(super) fn session(session: &SessionView) -> [String; 7] {
         session.tokens.to_string(),
         percent(session.ahead_share),
         number(session.round_ms, 2),
+        percent(figures.hit_rate),
+        number(figures.decided_rank, 1),
+        number(figures.bytes_per_round, 0),
+        extra(figures.hit_round_extra),
+        percent(figures.hidden_share),
+        format!("{sent}/{used}/{late}"),
+        limits.join("/"),
     ]
 }
 
@@ -119,11 +148,12 @@ pub(super) fn text(snapshot: &Snapshot) -> String {
         };
     }
     if !snapshot.sessions.is_empty() {
-        let _ = writeln!(text, "\n{}accepted by round", columns(&SESSION_COLUMNS));
+        let names = SESSION_COLUMNS.map(|(name, _)| name.to_owned());
+        let _ = writeln!(text, "\n{}accepted by round", padded(&names));
     }
     for view in snapshot.sessions.iter().take(LISTED) {
         let bars: String = view.recent.iter().map(bar).collect();
-        let _ = writeln!(text, "{}{bars}", columns(&session(view)));
+        let _ = writeln!(text, "{}{bars}", padded(&session(view)));
     }
     if snapshot.sessions.len() > LISTED {
         let _ = writeln!(text, "and {} more", snapshot.sessions.len() - LISTED);
@@ -154,6 +184,15 @@ fn columns<T: AsRef<str>>(cells: &[T]) -> String {
     cells.iter().map(cell).collect()
 }
 
+/// The cells of a session, each with the room that its column has.
+fn padded(cells: &[String; SESSION_COLUMNS.len()]) -> String {
+    let columns = cells.iter().zip(SESSION_COLUMNS);
+    let columns: Vec<_> = columns
+        .map(|(cell, (_, width))| format!("{cell:<width$} "))
+        .collect();
+    columns.concat()
+}
+
 fn none() -> String {
     "-".into()
 }
@@ -164,6 +203,24 @@ fn number(value: Option<f64>, digits: usize) -> String {
 
 fn percent(value: Option<f64>) -> String {
     value.map_or_else(none, |value| format!("{:.1} %", value * 100.0))
+}
+
+fn extra(value: Option<f64>) -> String {
+    value.map_or_else(none, |extra| format!("+{:.1} %", extra * 100.0))
+}
+
+/// A count in five letters at most, as long as that is possible.
+fn short(count: f64) -> String {
+    match count {
+        1e6.. => format!("{:.1}M", count / 1e6),
+        1e4.. => format!("{:.0}k", count / 1e3),
+        _ => format!("{count:.0}"),
+    }
+}
+
+/// The largest one.
+fn largest(shares: &BTreeMap<String, f64>) -> Option<(&String, &f64)> {
+    shares.iter().max_by(|a, b| a.1.total_cmp(b.1))
 }
 
 /// The largest two.
@@ -179,5 +236,86 @@ fn shares(shares: &BTreeMap<String, f64>) -> String {
         none()
     } else {
         told.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::top::{board::tests::example, counts::EntryTokens};
+
+    #[test]
+    fn every_figure_is_told_by_its_name() {
+        let mut snapshot = example();
+        let one = |name: &str, share| BTreeMap::from([(name.to_owned(), share)]);
+        snapshot.now = Figures {
+            hit_place: Some(2.25),
+            decided_rank: Some(1.5),
+            unranked_share: Some(0.03),
+            outcomes_per_build: Some(12.0),
+            used_share: Some(0.1),
+            entry_tokens: EntryTokens {
+                pushed: 12_345.0,
+                received: 400.0,
+                used: 1234.0,
+                late: 7.0,
+            },
+            lookahead_limits: one("margin", 0.75),
+            build_limits: one("worth", 0.5),
+            ..Figures::default()
+        };
+        let rows = figures(&snapshot);
+        for (name, expected) in [
+            ("outcomes, place of hits", "12.0, 2.2"),
+            ("rank of decided tokens", "1.50"),
+            ("decided and not ranked", "3.0 %"),
+            ("ahead: sent, used, late", "12k, 1234, 7"),
+            ("drafted ahead and used", "10.0 %"),
+            ("lookahead bound by", "margin 75 %"),
+            ("outcomes bound by", "worth 50 %"),
+            ("hit rate", "-"),
+        ] {
+            let row = rows.iter().find(|row| row[0] == name);
+            assert_eq!(row.unwrap()[1], expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_session_has_a_cell_for_each_of_its_figures() {
+        let snapshot = example();
+        let cells = session(&snapshot.sessions[0]);
+        let cell = |name: &str| {
+            let mut columns = SESSION_COLUMNS.iter();
+            let at = columns.position(|(column, _)| *column == name);
+            cells[at.unwrap()].as_str()
+        };
+        for (name, expected) in [
+            ("session", "7"),
+            ("policy", "SSD"),
+            ("rank", "3.0"),
+            ("hidden", "90.0 %"),
+            ("sent/used/late", "40/0/0"),
+            ("bound by", "-/time"),
+            ("hits", "-"),
+        ] {
+            assert_eq!(cell(name), expected, "{name}");
+        }
+        let text = text(&snapshot);
+        assert!(
+            text.contains("bound by") && text.contains("-/time"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn counts_stay_short() {
+        for (count, told) in [
+            (0.0, "0"),
+            (9999.0, "9999"),
+            (54_321.0, "54k"),
+            (2.5e6, "2.5M"),
+        ] {
+            assert_eq!(short(count), told);
+        }
     }
 }

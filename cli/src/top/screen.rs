@@ -9,8 +9,9 @@ use ratatui::{
 };
 
 use super::{
-    board::{RECENT, ServiceView, SessionView, Snapshot},
-    plain,
+    board::{ServiceView, Snapshot},
+    plain::{self, SESSION_COLUMNS},
+    session::{RECENT, SessionView},
 };
 
 /// Lines of the services: their heading and a frame around them.
@@ -99,12 +100,14 @@ fn draw_services(frame: &mut Frame<'_>, area: Rect, services: &[ServiceView]) {
 
 fn draw_sessions(frame: &mut Frame<'_>, area: Rect, sessions: &[SessionView]) {
     let room = usize::from(area.height.saturating_sub(AROUND));
+    let columns = fitting(area.width.into());
     let rows = sessions.iter().take(room).map(|session| {
         let bars = session.recent.iter().map(|bar| {
             let letter = plain::bar(bar).to_string();
             Span::styled(letter, style(&bar.source))
         });
-        let cells = plain::session(session).map(Cell::from).into_iter();
+        let cells = plain::session(session).into_iter().take(columns);
+        let cells = cells.map(Cell::from);
         let row = Row::new(cells.chain([Cell::from(bars.collect::<Line<'_>>())]));
         if session.ended.is_some() {
             row.dim()
@@ -112,17 +115,11 @@ fn draw_sessions(frame: &mut Frame<'_>, area: Rect, sessions: &[SessionView]) {
             row
         }
     });
-    let widths = [
-        Constraint::Length(8),
-        Constraint::Length(10),
-        Constraint::Length(14),
-        Constraint::Length(6),
-        Constraint::Length(6),
-        Constraint::Length(7),
-        Constraint::Length(7),
-        Constraint::Min(RECENT as u16),
-    ];
-    let names = plain::SESSION_COLUMNS.into_iter();
+    let shown = SESSION_COLUMNS.into_iter().take(columns);
+    let widths = shown.clone().map(|(_, width)| width as u16);
+    let widths = widths.map(Constraint::Length);
+    let widths = widths.chain([Constraint::Min(RECENT as u16)]);
+    let names = shown.map(|(name, _)| name);
     let header = Row::new(names.chain(["accepted by round"])).dim();
     let hidden = sessions.len().saturating_sub(room);
     let title = if hidden > 0 {
@@ -132,6 +129,18 @@ fn draw_sessions(frame: &mut Frame<'_>, area: Rect, sessions: &[SessionView]) {
     };
     let table = Table::new(rows, widths).header(header);
     frame.render_widget(table.block(framed(&title)), area);
+}
+
+/// How many columns of a session there is room for beside its rounds: its number at least.
+fn fitting(width: usize) -> usize {
+    let mut left = width.saturating_sub(RECENT);
+    let mut fits = |(_, width): &(&str, usize)| {
+        let found = left.checked_sub(width + 1);
+        left = found.unwrap_or(0);
+        found.is_some()
+    };
+    let fitting = SESSION_COLUMNS.iter().take_while(|column| fits(column));
+    fitting.count().max(1)
 }
 
 /// How rounds are coloured, by where their windows came from.
@@ -172,6 +181,20 @@ mod tests {
         ] {
             assert!(screen.contains(word), "{word} in\n{screen}");
         }
+    }
+
+    #[test]
+    fn a_session_has_as_many_columns_as_there_is_room_for_beside_its_rounds() {
+        let all = |screen: &str| {
+            let names = SESSION_COLUMNS.iter().map(|(name, _)| *name);
+            names.filter(|name| screen.contains(name)).count()
+        };
+        let (narrow, wide) = (drawn(110, 30), drawn(200, 30));
+        assert!(wide.contains("█▄·") && narrow.contains("█▄·"), "{narrow}");
+        assert_eq!(all(&wide), SESSION_COLUMNS.len(), "{wide}");
+        assert!(wide.contains("40/0/0") && wide.contains("-/time"), "{wide}");
+        assert!(!narrow.contains("sent/used/late"), "{narrow}");
+        assert_eq!([0, 96, 97].map(fitting), [1, 6, 7]);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use std::{
     env,
-    fs::{self, File, TryLockError},
+    fs::{self, DirBuilder, File, TryLockError},
+    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
 };
 
@@ -69,7 +70,11 @@ impl StateFolder {
     pub(super) fn open(path: Option<&Path>, name: &str) -> anyhow::Result<Self> {
         let path = path.map_or_else(|| default_folder(name), Path::to_owned);
         let create = || -> std::io::Result<(PathBuf, File)> {
-            fs::create_dir_all(&path)?;
+            // Sockets and keys are in it.
+            DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(&path)?;
             let path = fs::canonicalize(&path)?;
             let lock = File::create(path.join("lock"))?;
             Ok((path, lock))
@@ -214,6 +219,16 @@ mod tests {
         let state = StateFolder::open(Some(&deep), "a").unwrap();
         let error = state.socket("target-0").unwrap_err().to_string();
         assert!(error.contains("shorter --state-dir"), "{error}");
+    }
+
+    #[test]
+    fn a_new_folder_is_for_its_user_alone() {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateFolder::open(Some(&folder.path().join("a/b")), "a").unwrap();
+        let mode = fs::metadata(&state.path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
     }
 
     #[test]

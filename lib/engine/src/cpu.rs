@@ -59,9 +59,9 @@ pub enum CpuError {
 }
 
 impl Cpu {
-    /// Starts `threads` threads, the calling one included (so 1 starts none). With `cores` given,
-    /// worker i is pinned to `cores[i % cores.len()]`; the calling thread pins itself with
-    /// [`threads::pin_current_thread`] if it wants to.
+    /// Starts `threads` threads, that of the caller of kernels included (so 1 starts none). With
+    /// `cores` given, worker i is pinned to `cores[i % cores.len()]`; whoever calls kernels pins itself
+    /// to the first with [`Pool::pin_caller`].
     ///
     /// # Errors
     /// If the machine lacks `isa`, a thread cannot be started or a core does not exist.

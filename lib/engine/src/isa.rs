@@ -41,6 +41,12 @@ pub enum IsaError {
         /// What was asked for.
         wanted: Isa,
     },
+    /// The environment variable asks for such a path.
+    #[error("{}: {problem}", ISA_VARIABLE)]
+    Variable {
+        /// What is wrong with it.
+        problem: Box<Self>,
+    },
 }
 
 impl Isa {
@@ -59,10 +65,14 @@ impl Isa {
     /// # Errors
     /// If the variable names no path, or one that this machine lacks.
     pub fn from_environment() -> Result<Self, IsaError> {
-        match env::var(ISA_VARIABLE) {
-            Ok(name) if !name.is_empty() => name.parse::<Self>()?.require(),
-            _ => Ok(Self::best()),
+        let name = env::var_os(ISA_VARIABLE).unwrap_or_default();
+        if name.is_empty() {
+            return Ok(Self::best());
         }
+        let named = name.to_string_lossy().parse().and_then(Self::require);
+        named.map_err(|problem| IsaError::Variable {
+            problem: Box::new(problem),
+        })
     }
 
     /// The most capable path of this machine.

@@ -153,6 +153,10 @@ impl ModelRunner for CpuRunner {
         &self.info
     }
 
+    fn bind_thread(&self) -> Result<(), RunnerError> {
+        Ok(self.cpu.pool().pin_caller()?)
+    }
+
     fn forward(&mut self, plan: &StepPlan, logits: &mut Logits) -> Result<(), RunnerError> {
         check::step(plan, &self.info)?;
         let Self {

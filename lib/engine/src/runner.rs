@@ -6,6 +6,8 @@
 
 use foretoken_speculation::TokenId;
 
+use crate::cpu::PoolError;
+
 /// Tokens per KV page.
 pub const PAGE_TOKENS: usize = 16;
 
@@ -127,6 +129,15 @@ pub trait ModelRunner: Send {
     /// Facts that do not change while it runs.
     fn info(&self) -> &RunnerInfo;
 
+    /// Binds the calling thread to where the one that calls [`ModelRunner::forward`] is meant to run, if
+    /// that was said. Threads that it starts later would be bound like it.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    fn bind_thread(&self) -> Result<(), RunnerError> {
+        Ok(())
+    }
+
     /// Writes the KV of every row to its slot and fills `logits` with the rows that want them.
     ///
     /// # Errors
@@ -171,4 +182,7 @@ pub enum RunnerError {
     /// The plan contradicts itself; a bug of the caller.
     #[error("malformed step: {0}")]
     Malformed(&'static str),
+    /// The thread that computes cannot be where it is meant to.
+    #[error(transparent)]
+    Thread(#[from] PoolError),
 }

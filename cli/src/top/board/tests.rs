@@ -1,6 +1,9 @@
 use foretoken_service::rounds::Hello;
 
-use super::*;
+use super::{
+    super::session::{FAREWELL, RECENT},
+    *,
+};
 
 const TARGET: &str = "http://t:1";
 const DRAFT: &str = "http://d:1";
@@ -32,6 +35,32 @@ fn told(session: u64, round: u32, accepted: u32, window: u32) -> News {
     News::Told(TARGET.into(), Line::Round(round))
 }
 
+/// What an endpoint had done for a verdict on session 7 of the target that is called so.
+fn built(target: &str, rank: Option<u32>) -> News {
+    let build = Build {
+        target: target.into(),
+        session: 7,
+        outcomes: 12,
+        pushed: 40,
+        judged: 1,
+        rank,
+        limit: Some("time".into()),
+        ahead_us: 90,
+        awaited_us: 10,
+        ..Build::default()
+    };
+    News::Told(DRAFT.into(), Line::Build(build))
+}
+
+fn hello(url: &str, service: &'static str, instance: &str) -> News {
+    let hello = Hello {
+        service: service.into(),
+        instance: instance.into(),
+        tokens: false,
+    };
+    News::Told(url.into(), Line::Hello(hello))
+}
+
 fn board() -> Board {
     let mut board = Board::default();
     let places = [("target-0", TARGET), ("draft-0", DRAFT), ("router", ROUTER)];
@@ -43,12 +72,7 @@ fn board() -> Board {
 /// Two looks at a target, two at a draft, and a router that does not answer.
 fn filled() -> Board {
     let mut board = board();
-    let hello = Hello {
-        service: "target".into(),
-        instance: "target-0".into(),
-        tokens: false,
-    };
-    board.note(News::Told(TARGET.into(), Line::Hello(hello)));
+    board.note(hello(TARGET, "target", "target-0"));
     let (then, now) = (Instant::now(), Instant::now() + Duration::from_secs(2));
     let began = UNIX_EPOCH.elapsed().unwrap().as_secs_f64() - 100.0;
     let target = |tokens: u32, hits: u32, misses: u32| {
@@ -80,7 +104,73 @@ pub(crate) fn example() -> Snapshot {
     for (round, accepted, window) in [(1, 0, 0), (2, 5, 5), (3, 2, 4), (4, 0, 0)] {
         board.note(told(7, round, accepted, window));
     }
+    board.note(built("target-0", Some(3)));
     board.snapshot()
+}
+
+#[test]
+fn a_session_has_figures_of_its_own_from_its_rounds_and_from_what_was_built_for_it() {
+    let mut board = filled();
+    board.note(built("target-0", Some(1)));
+    assert!(
+        board.snapshot().sessions.is_empty(),
+        "no round was told yet"
+    );
+    let round = |session, hit| {
+        let round = Round {
+            session,
+            round: 2,
+            policy: "SSD".into(),
+            source: "ahead".into(),
+            took_us: Some(105),
+            verification_us: 100,
+            bytes: 210,
+            hit: Some(hit),
+            late_tokens: 3,
+            limit: Some("margin".into()),
+            ..Round::default()
+        };
+        News::Told(TARGET.into(), Line::Round(round))
+    };
+    for (session, hit) in [(7, true), (7, false), (8, true)] {
+        board.note(round(session, hit));
+    }
+    for (target, rank) in [
+        ("target-0", Some(4)),
+        ("target-0", None),
+        ("another", Some(30)),
+    ] {
+        board.note(built(target, rank));
+    }
+    let snapshot = board.snapshot();
+    let [seven, eight] = snapshot.sessions.as_slice() else {
+        panic!("{:?}", snapshot.sessions)
+    };
+    let figures = &seven.figures;
+    assert_eq!(
+        (figures.hit_rate, eight.figures.hit_rate),
+        (Some(0.5), Some(1.0))
+    );
+    assert_eq!(
+        (figures.decided_rank, eight.figures.decided_rank),
+        (Some(4.0), None)
+    );
+    assert_eq!(figures.unranked_share, Some(0.5));
+    assert_eq!(figures.hidden_share, Some(0.9));
+    assert_eq!(figures.outcomes_per_build, Some(12.0));
+    assert_eq!(figures.bytes_per_round, Some(210.0));
+    let entries = figures.entry_tokens;
+    assert!((entries.pushed - 80.0).abs() < 1e-9 && (entries.late - 6.0).abs() < 1e-9);
+    assert_eq!(figures.build_limits.keys().collect::<Vec<_>>(), ["time"]);
+    assert_eq!(
+        figures.lookahead_limits.keys().collect::<Vec<_>>(),
+        ["margin"]
+    );
+
+    // Which of two targets of one name is meant cannot be said.
+    board.note(hello(ROUTER, "target", "target-0"));
+    board.note(built("target-0", Some(100)));
+    assert_eq!(board.snapshot().sessions[0].figures.decided_rank, Some(4.0));
 }
 
 #[test]

@@ -58,6 +58,8 @@ pub struct Pool {
     /// Held for the length of a job, so that callers on several threads take turns.
     turn: Mutex<()>,
     workers: Vec<JoinHandle<()>>,
+    /// Core of the thread that calls [`Pool::run`].
+    first_core: Option<usize>,
 }
 
 /// Why the worker threads could not be started.
@@ -77,8 +79,9 @@ pub enum PoolError {
 }
 
 impl Pool {
-    /// Starts `threads - 1` workers; the calling thread is the remaining one. Worker i is pinned
-    /// to `cores[i % cores.len()]`, counting the caller as 0, unless `cores` is empty.
+    /// Starts `threads - 1` workers; the thread that calls [`Pool::run`] is the remaining one. Worker
+    /// i is pinned to `cores[i % cores.len()]`, unless `cores` is empty; `cores[0]` is for the caller,
+    /// which [`Pool::pin_caller`] pins: it need not be the thread that calls this.
     ///
     /// # Errors
     /// If a thread cannot be started or pinned.
@@ -97,6 +100,7 @@ impl Pool {
             shared,
             turn: Mutex::new(()),
             workers: Vec::new(),
+            first_core: cores.first().copied(),
         };
         for worker in 1..threads {
             let core = cores.get(worker % cores.len().max(1)).copied();
@@ -123,6 +127,14 @@ impl Pool {
             .map_err(PoolError::Start)?;
         self.workers.push(handle);
         pinned.recv().unwrap_or(Ok(()))
+    }
+
+    /// Pins the calling thread, which will call [`Pool::run`], to the first core, if there are cores.
+    ///
+    /// # Errors
+    /// If this process may not use the core.
+    pub fn pin_caller(&self) -> Result<(), PoolError> {
+        self.first_core.map_or(Ok(()), pin_current_thread)
     }
 
     /// Runs `job(0)` to `job(tasks - 1)`, shared among the threads, and returns when all are
@@ -289,11 +301,8 @@ fn relock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Pins the calling thread to a core.
-///
-/// # Errors
-/// If this process may not use the core.
 #[cfg(target_os = "linux")]
-pub fn pin_current_thread(core: usize) -> Result<(), PoolError> {
+fn pin_current_thread(core: usize) -> Result<(), PoolError> {
     let words = core / 64 + 1;
     let mut mask = vec![0_u64; words];
     mask[core / 64] = 1 << (core % 64);
@@ -309,12 +318,9 @@ pub fn pin_current_thread(core: usize) -> Result<(), PoolError> {
     }
 }
 
-/// Pins the calling thread to a core: elsewhere than on Linux the system places threads.
-///
-/// # Errors
-/// Always.
+/// Fails: elsewhere than on Linux the system places threads.
 #[cfg(not(target_os = "linux"))]
-pub fn pin_current_thread(core: usize) -> Result<(), PoolError> {
+fn pin_current_thread(core: usize) -> Result<(), PoolError> {
     Err(PoolError::Pin {
         core,
         source: io::ErrorKind::Unsupported.into(),
@@ -395,5 +401,52 @@ mod tests {
     fn a_core_that_does_not_exist_is_named() {
         let error = Pool::new(2, &[100_000]).unwrap_err().to_string();
         assert!(error.contains("100000"), "{error}");
+        let alone = Pool::new(1, &[100_000]).unwrap();
+        let error = alone.pin_caller().unwrap_err().to_string();
+        assert!(error.contains("100000"), "{error}");
+    }
+
+    /// Cores that the calling thread may run on.
+    #[cfg(target_os = "linux")]
+    fn cores_of_this_thread() -> Vec<usize> {
+        let mut mask = [0_u64; 16];
+        // SAFETY: the mask has the size that is said; thread 0 is the calling one.
+        let status =
+            unsafe { libc::sched_getaffinity(0, size_of_val(&mask), mask.as_mut_ptr().cast()) };
+        assert_eq!(status, 0);
+        let is_set = |core: &usize| mask[core / 64] >> (core % 64) & 1 == 1;
+        (0..64 * mask.len()).filter(is_set).collect()
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn whoever_calls_has_the_first_core_and_workers_the_others_in_turn() {
+        let cores = cores_of_this_thread();
+        let (first, last) = (cores[0], *cores.last().unwrap());
+        for order in [[first, last], [last, first]] {
+            let pool = Pool::new(2, &order).unwrap();
+            let caller = thread::spawn(move || {
+                pool.pin_caller().unwrap();
+                let seen = Mutex::new(Vec::new());
+                // Two tasks that wait for each other are on two threads.
+                let both = std::sync::Barrier::new(2);
+                pool.run(2, &|_| {
+                    both.wait();
+                    relock(&seen).push((thread::current().id(), cores_of_this_thread()));
+                });
+                let me = thread::current().id();
+                let mut seen = seen.into_inner().unwrap();
+                seen.sort_by_key(|(id, _)| *id != me);
+                seen.into_iter().map(|(_, cores)| cores).collect::<Vec<_>>()
+            });
+            assert_eq!(caller.join().unwrap(), order.map(|core| vec![core]));
+        }
+        assert_eq!(
+            cores_of_this_thread(),
+            cores,
+            "whoever made the pool is free"
+        );
+        Pool::new(1, &[]).unwrap().pin_caller().unwrap();
+        assert_eq!(cores_of_this_thread(), cores, "no cores were said");
     }
 }

@@ -42,7 +42,7 @@ pub struct CpuOptions {
     pub threads: Option<usize>,
     /// Cores the threads are bound to, in order; empty binds none. The first is meant for the
     /// thread that calls `forward`, which binds itself with
-    /// [`crate::cpu::threads::pin_current_thread`].
+    /// [`bind_thread`](crate::runner::ModelRunner::bind_thread).
     pub cores: Vec<usize>,
     /// Instruction path; `None` is what `FORETOKEN_ISA` names, or the best the machine has.
     pub isa: Option<Isa>,
