@@ -1,13 +1,17 @@
 //! The papers' scale, simulated: the product's own state machines in a discrete-event clock.
 //!
 //! ```text
-//! Target: TargetSession, Sampler, coupled_chain     Endpoint: DraftSession, Planner, theory
+//! Target: TargetSession, Controller, Chooser, Linger     Endpoint: DraftSession, Planners, Budgets
 //!    └──── pass: Times::target(rows) ──── links: round trip ──── steps: Times::draft(rows) ────┘
 //! ```
 //!
-//! No model of the policies is made: whether a verdict was drafted for, what is sent when, and what
-//! happens after a miss is what `lib/speculation` does when told so at that time. Given are the times
-//! of passes and steps (`published`) and a pair of models without weights (`pair`).
+//! No model of the policies is made: whether a verdict was drafted for, what is sent when, how many
+//! tokens are sought, how many outcomes are drafted for and what happens after a miss is what
+//! `lib/speculation` makes of what it saw until then in simulated time. What services have beside that
+//! and is pure is their own file (`gather`, `timing`); the rest, which only passes on what was seen, is
+//! mirrored here in a few lines (`target/learned`, `target/meter`, `endpoint/outlook`,
+//! `endpoint/session`). Given are the times of passes and steps (`published`) and a pair of models
+//! without weights (`pair`).
 //!
 //! Nothing here depends on the machine it runs on; the same binary gives the same JSON.
 
@@ -15,7 +19,6 @@ pub(crate) mod arm;
 mod arms;
 mod clock;
 mod endpoint;
-mod fit;
 mod lines;
 mod pair;
 mod published;
@@ -41,7 +44,7 @@ pub struct SimArgs {
 pub fn run(args: SimArgs, results: &Path) -> anyhow::Result<()> {
     let lines = simulate(args.tokens)?;
     let method = format!(
-        "Discrete-event simulation of the state machines of lib/speculation with published times; at least {} \
+        "Discrete-event simulation of the policies of lib/speculation with published times; at least {} \
          tokens measured a cell after a warm-up. Given: times of parts of a round, plain and speculative tokens/s, a \
          hit rate; marked as given where a published figure was used to set the simulation up. Everything else follows.",
         args.tokens

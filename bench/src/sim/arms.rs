@@ -2,31 +2,30 @@
 
 use std::time::Duration;
 
+use anyhow::Context;
 use foretoken_speculation::{
-    control::{AnswerTime, ControlConfig, Controller, Load},
-    fallback::{Fallback, Offer, OnMiss, RowWorth},
+    fallback::OnMiss,
     fanout::FanOut,
     message::Delivery,
     policy::{Lookahead, Policy, SsdOptions},
-    theory::{self, Ahead, Speculator},
 };
 
 use super::{
     endpoint::Service,
     pair::Pair,
-    published::{self, HIT_RATE, LOG, Setting},
+    published::{self, LOG, Setting},
     times::Times,
-    world::Scenario,
+    world::{Conduct, Scenario},
 };
 
-/// Outcomes that ours drafts for.
-const BUDGET: u32 = 24;
-/// Most tokens of a window of ours.
+/// Lookaheads among which the best is sought.
+const SHORTEST: u32 = 2;
 const LONGEST: u32 = 12;
-/// Most proposals of a tree.
-const NODES: u32 = 32;
-/// Tokens of a request that pass before anything is measured.
-const WARM_UP: u64 = 512;
+/// Tokens of a simulation that pass before anything is measured: the longest that anything takes to
+/// settle is to compare trees with chains.
+const WARM_UP: u64 = 4096;
+/// The same of each target of several, which learn apart.
+const WARM_UP_EACH: u64 = 1024;
 /// Fewest tokens of a request that are measured.
 const FEWEST: u64 = 128;
 
@@ -42,7 +41,6 @@ pub(super) struct Lab {
 pub(super) struct Case<'a> {
     lab: &'a Lab,
     setting: Setting,
-    agreement: f64,
     pair: Pair,
     /// How many times slower the draft is.
     slower: u32,
@@ -67,7 +65,6 @@ impl Lab {
         Case {
             lab: self,
             setting,
-            agreement,
             pair: Pair::agreeing(agreement),
             slower: 1,
         }
@@ -86,15 +83,14 @@ impl Case<'_> {
             pair: self.pair.clone(),
             times: self.times(),
             policy: Policy::Autoregressive,
-            on_miss: None,
-            tree: None,
+            conduct: Conduct::LockStep,
             temperature: 0.0,
             batch: 1,
-            lock_step: true,
             service: Service::Streaming,
             round_trip: Duration::ZERO,
             targets: 1,
             endpoints: 1,
+            weights: Vec::new(),
             tokens: self.lab.tokens,
             warm_up: WARM_UP,
         }
@@ -126,73 +122,46 @@ impl Case<'_> {
 
     /// The reference at the lookahead that suits it best, of those around the published one.
     pub(super) fn best_reference(&self) -> anyhow::Result<(u32, Scenario)> {
-        let mut best = (0.0, 1);
-        for k in self.setting.k - 1..=self.setting.k + 2 {
-            let speed = self.reference(k).run()?.speed();
-            if speed > best.0 {
-                best = (speed, k);
-            }
-        }
-        Ok((best.1, self.reference(best.1)))
+        let around = self.setting.k - 1..=self.setting.k + 2;
+        fastest(around.map(|k| (k, self.reference(k))))
     }
 
-    /// SSD as here: guesses by what was learned, sent as they are drafted and looked up by the target;
-    /// requests do not wait for each other.
-    pub(super) fn ours(&self, k: u32) -> Scenario {
+    /// SSD as here, with the options that it has by default: guesses by what was learned, sent as they
+    /// are drafted and looked up by the target; requests do not wait for each other; and how much is
+    /// drafted, how long a verdict waits and what follows a miss is decided by what was measured.
+    pub(super) fn ours(&self) -> Scenario {
         let mut scenario = self.plain();
-        scenario.lock_step = false;
-        scenario.policy = Policy::Ssd(SsdOptions {
-            lookahead: Lookahead::Fixed(k),
-            budget: BUDGET,
-            fan_out: FanOut::Learned,
-            fallback: OnMiss::Auto,
-            delivery: Delivery::Push,
-        });
-        scenario.on_miss = Some(self.on_miss(k, 1, Duration::ZERO));
+        scenario.conduct = Conduct::Learned { trees: false };
+        scenario.policy = Policy::Ssd(SsdOptions::default());
         scenario
     }
 
-    /// The same for `batch` requests at once and a round trip, with what suits these: the lookahead
-    /// and what follows a miss.
-    pub(super) fn ours_for(&self, batch: usize, round_trip: Duration) -> (u32, Scenario) {
-        let hidden = self.hidden_lookahead(batch, round_trip);
-        let pays = self.late(hidden + 1, batch, round_trip) < self.delay(hidden + 1, batch);
-        let k = hidden + u32::from(pays);
-        let mut scenario = self.ours(k);
-        scenario.round_trip = round_trip;
-        scenario.on_miss = Some(self.on_miss(k, batch, round_trip));
-        (k, self.batched(scenario, batch))
-    }
-
-    /// Lets windows be trees where that pays.
-    pub(super) fn with_trees(&self, mut scenario: Scenario) -> Scenario {
-        let answers = AnswerTime::new(Duration::ZERO, Duration::ZERO);
-        let controller = Controller::new(ControlConfig::default(), self.times().target, answers);
-        let load = Load::of(scenario.batch as u32);
-        let lookahead = scenario.policy.lookahead(0);
-        scenario.tree = controller.tree_budget(NODES, lookahead, load);
-        scenario
+    /// Ours at the lookahead that suits it best.
+    pub(super) fn best_of_ours(&self) -> anyhow::Result<(u32, Scenario)> {
+        let fixed = |k| {
+            let mut scenario = self.ours();
+            scenario.look_ahead(k);
+            scenario
+        };
+        fastest((SHORTEST..=LONGEST).map(|k| (k, fixed(k))))
     }
 
     /// What is fastest for one request, ours or plain speculation.
-    pub(super) fn best(&self) -> anyhow::Result<(u32, Scenario)> {
-        let (k, ours) = self.ours_for(1, Duration::ZERO);
-        let mut best = (ours.run()?.speed(), k, ours);
-        for k in 0..=LONGEST {
-            let mut scenario = self.speculative(k);
-            scenario.times = self.times();
-            let speed = scenario.run()?.speed();
-            if speed > best.0 {
-                best = (speed, k, scenario);
-            }
-        }
-        Ok((best.1, best.2))
+    pub(super) fn best(&self) -> anyhow::Result<Scenario> {
+        let speculative = |k| Scenario {
+            times: self.times(),
+            ..self.speculative(k)
+        };
+        let plain = (0..=LONGEST).map(|k| (k, speculative(k)));
+        let (_, best) = fastest(std::iter::once((0, self.ours())).chain(plain))?;
+        Ok(best)
     }
 
     /// With `batch` requests at once.
     pub(super) fn batched(&self, mut scenario: Scenario, batch: usize) -> Scenario {
         scenario.batch = batch;
-        self.measure(&mut scenario, batch);
+        scenario.tokens = self.each(batch);
+        scenario.warm_up = (WARM_UP / batch as u64).max(FEWEST);
         scenario
     }
 
@@ -205,83 +174,14 @@ impl Case<'_> {
     ) -> Scenario {
         scenario.targets = targets;
         scenario.endpoints = endpoints;
-        self.measure(&mut scenario, targets);
+        scenario.tokens = self.each(targets);
+        scenario.warm_up = (WARM_UP / targets as u64).max(WARM_UP_EACH);
         scenario
     }
 
-    /// Sets how much of each of so many requests is measured.
-    fn measure(&self, scenario: &mut Scenario, requests: usize) {
-        let each = |tokens: u64| (tokens / requests as u64).max(FEWEST);
-        scenario.tokens = each(self.lab.tokens);
-        scenario.warm_up = each(WARM_UP);
-    }
-
-    /// The longest lookahead whose continuations are drafted while the target verifies.
-    fn hidden_lookahead(&self, batch: usize, round_trip: Duration) -> u32 {
-        let fits = |k: &u32| {
-            let verification = self.verification(*k, batch);
-            let (overhead, step) = self.drafting(*k, batch, round_trip);
-            *k <= theory::hidden_lookahead(verification, overhead, step)
-        };
-        (1..=LONGEST).take_while(fits).last().unwrap_or(1)
-    }
-
-    /// How long after the verdict the last token of a continuation of `k` comes.
-    fn late(&self, k: u32, batch: usize, round_trip: Duration) -> Duration {
-        let (overhead, step) = self.drafting(k, batch, round_trip);
-        (overhead + step * k).saturating_sub(self.verification(k - 1, batch))
-    }
-
-    /// How long the last of `k` tokens is worth waiting for.
-    fn delay(&self, k: u32, batch: usize) -> Duration {
-        let gain = self.agreement.powi(k as i32) * HIT_RATE;
-        Duration::from_secs_f64(gain / self.worth(k, batch).rate)
-    }
-
-    /// What a request should do after a miss.
-    fn on_miss(&self, k: u32, batch: usize, round_trip: Duration) -> Fallback {
-        let times = self.times();
-        let window = times.service + (times.token.base + times.token.row) * k + round_trip;
-        let remote = Offer {
-            fallback: Fallback::Remote,
-            tokens: theory::expected_tokens(self.agreement, k) - 1.0,
-            // Whoever waits while others go on misses their pass.
-            delay: if batch > 1 {
-                window.max(self.verification(k, batch))
-            } else {
-                window
-            },
-            next_hit: HIT_RATE,
-        };
-        let offers = [Offer::nothing(HIT_RATE), remote];
-        self.worth(k, batch).choose(&offers)
-    }
-
-    /// What the time of a request is worth.
-    fn worth(&self, k: u32, batch: usize) -> RowWorth {
-        let speculator = |tokens| Speculator {
-            tokens,
-            time: 0.0,
-            next_hit: HIT_RATE,
-        };
-        let ahead = Ahead {
-            primary: speculator(theory::expected_tokens(self.agreement, k)),
-            backup: speculator(1.0),
-        };
-        RowWorth::of(&ahead, self.verification(k, batch))
-    }
-
-    fn verification(&self, k: u32, batch: usize) -> Duration {
-        self.times().pass(batch as u32 * (k + 1))
-    }
-
-    /// What an endpoint takes before it draws the first tokens of continuations, and for each step.
-    fn drafting(&self, k: u32, batch: usize, round_trip: Duration) -> (Duration, Duration) {
-        let times = self.times();
-        let batch = batch as u32;
-        let glue = times.glue.base + times.glue.row * (batch * (k + 1));
-        let step = times.branch.base + times.branch.row * (batch * BUDGET);
-        (times.service + glue + round_trip, step)
+    /// How much of each of so many requests is measured.
+    fn each(&self, requests: usize) -> u64 {
+        (self.lab.tokens / requests as u64).max(FEWEST)
     }
 
     fn times(&self) -> Times {
@@ -293,4 +193,17 @@ impl Case<'_> {
         times.service *= self.slower;
         times
     }
+}
+
+/// The fastest of several, with its number.
+fn fastest(scenarios: impl Iterator<Item = (u32, Scenario)>) -> anyhow::Result<(u32, Scenario)> {
+    let mut best: Option<(f64, u32, Scenario)> = None;
+    for (number, scenario) in scenarios {
+        let speed = scenario.run()?.speed();
+        if best.as_ref().is_none_or(|(most, ..)| speed > *most) {
+            best = Some((speed, number, scenario));
+        }
+    }
+    let (_, number, scenario) = best.context("there is no scenario")?;
+    Ok((number, scenario))
 }

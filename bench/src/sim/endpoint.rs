@@ -8,58 +8,81 @@
 //! taken in between steps, so what a step was planned with cannot change under it.
 
 mod forks;
+mod outlook;
+mod session;
+// The endpoint's own, not one like it.
+#[path = "../../../draft-service/src/worker/timing.rs"]
+#[cfg_attr(
+    test,
+    expect(dead_code, reason = "it has a method for tests of its service")
+)]
+mod timing;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use foretoken_speculation::{
     SessionId,
+    control::StepCost,
+    fanout::{Budgets, Tenant},
     message::{ToDraft, ToTarget},
-    policy::draft::{DraftSession, Planners, Purpose, Wants},
+    policy::draft::Planners,
     sampling::Scratch,
-    theory,
 };
 
-use self::forks::{Forks, Tail};
+use self::{
+    outlook::ROWS,
+    session::{Session, Wish},
+    timing::Timing,
+};
 use super::{
-    fit::{Leeway, Room},
-    pair::{Pair, Role, VOCAB},
+    pair::Pair,
     times::{DraftRows, Times},
 };
 
-/// Tokens that a session may be behind if nobody waits for it.
-const FOLLOW: usize = 32;
+/// Rows of steps that are measured before an endpoint serves.
+const MEASURED: [u32; 5] = [1, 8, 32, 128, 512];
 
 /// When an endpoint answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Service {
     /// As the paper's reference: it reads its inbox when everything for the last verdicts is drafted,
-    /// and answers all of a target's requests at once.
+    /// and answers all of a target's requests at once. It drafts for all that is asked for.
     Blocking,
-    /// It reads its inbox between any two steps, and sends whatever is ready.
+    /// As here: it reads its inbox between any two steps, sends whatever is ready, and divides its
+    /// time by what that brings.
     Streaming,
 }
 
 /// A message for a target.
 pub(super) type Answer = (usize, ToTarget);
 
-struct Session {
-    target: usize,
-    draft: DraftSession,
-    /// What was fed last.
-    fed: Tail,
-    forks: Forks,
-    leeway: Leeway,
+/// What was learned of one target.
+#[derive(Default)]
+struct Learned {
+    planners: Planners,
+    timing: Timing,
 }
 
 /// An endpoint.
 pub(super) struct Endpoint {
     service: Service,
     max_len: usize,
-    /// Time from a step's end here until the target has its answer, and back.
-    round_trip: Duration,
+    /// When simulated time begins.
+    began: Instant,
     sessions: BTreeMap<SessionId, Session>,
-    planners: BTreeMap<usize, Planners>,
-    inbox: Vec<(Duration, usize, ToDraft)>,
+    learned: BTreeMap<usize, Learned>,
+    /// All targets.
+    tenants: Vec<Tenant>,
+    budgets: Budgets,
+    /// Outcomes that each target was granted while others bid too.
+    granted: Vec<u64>,
+    steps: StepCost,
+    /// Whom the next step serves first, should there be too little for all.
+    turn: usize,
+    inbox: Vec<(usize, ToDraft)>,
     held: Vec<Answer>,
     /// Branches of this round are still to be filled into the table.
     unfilled: bool,
@@ -77,13 +100,30 @@ pub(super) struct Counts {
 }
 
 impl Endpoint {
-    pub(super) fn new(service: Service, max_len: usize, round_trip: Duration) -> Self {
+    pub(super) fn new(
+        service: Service,
+        max_len: usize,
+        times: &Times,
+        tenants: Vec<Tenant>,
+    ) -> Self {
+        let measured = MEASURED.map(|branch| {
+            let rows = DraftRows {
+                branch,
+                ..DraftRows::default()
+            };
+            (branch, times.draft(rows))
+        });
         Self {
             service,
             max_len,
-            round_trip,
+            began: Instant::now(),
             sessions: BTreeMap::new(),
-            planners: BTreeMap::new(),
+            learned: BTreeMap::new(),
+            granted: vec![0; tenants.len()],
+            tenants,
+            budgets: Budgets::default(),
+            steps: StepCost::new(measured.to_vec()),
+            turn: 0,
             inbox: Vec::new(),
             held: Vec::new(),
             unfilled: false,
@@ -93,8 +133,13 @@ impl Endpoint {
     }
 
     /// A message has come.
-    pub(super) fn receive(&mut self, now: Duration, target: usize, message: ToDraft) {
-        self.inbox.push((now, target, message));
+    pub(super) fn receive(&mut self, target: usize, message: ToDraft) {
+        self.inbox.push((target, message));
+    }
+
+    /// Outcomes that it granted to each target while others bid too.
+    pub(super) fn granted(&self) -> &[u64] {
+        &self.granted
     }
 
     /// Does the next thing, if there is one; how long it takes, and what leaves after it.
@@ -109,26 +154,20 @@ impl Endpoint {
             return None;
         }
         let mut answers = Vec::new();
-        let took = match self.service {
-            Service::Streaming if !self.inbox.is_empty() => self.serve(times, &mut answers),
-            Service::Streaming => self.step(now, times, pair, scratch, &mut answers)?,
-            Service::Blocking => match self.step(now, times, pair, scratch, &mut answers) {
+        let waits = !self.inbox.is_empty();
+        let took = if self.service == Service::Streaming && waits {
+            self.serve(now, times, &mut answers)
+        } else {
+            match self.step(now, times, pair, scratch, &mut answers) {
                 Some(took) => took,
-                None if !self.inbox.is_empty() => self.serve(times, &mut answers),
+                None if waits => self.serve(now, times, &mut answers),
                 None => return None,
-            },
+            }
         };
         if self.service == Service::Blocking {
             self.held.append(&mut answers);
             if self.sessions.values().all(|s| s.draft.remaining() == 0) {
                 answers.append(&mut self.held);
-            }
-        }
-        for (_, answer) in &answers {
-            if let ToTarget::Window(window) = answer
-                && let Some(session) = self.sessions.get_mut(&window.session)
-            {
-                session.leeway.begin(now + took);
             }
         }
         self.busy = true;
@@ -137,31 +176,20 @@ impl Endpoint {
     }
 
     /// Takes in all messages; how long that takes.
-    fn serve(&mut self, times: &Times, answers: &mut Vec<Answer>) -> Duration {
-        for (came, target, message) in std::mem::take(&mut self.inbox) {
+    fn serve(&mut self, now: Duration, times: &Times, answers: &mut Vec<Answer>) -> Duration {
+        let now = self.began + now;
+        for (target, message) in std::mem::take(&mut self.inbox) {
             let id = match &message {
                 ToDraft::Open(open) => open.session,
                 ToDraft::Outcome(outcome) => outcome.session,
                 ToDraft::Close { session, .. } => *session,
             };
             let max_len = self.max_len;
-            let session = self.sessions.entry(id).or_insert_with(|| Session {
-                target,
-                draft: DraftSession::new(id, VOCAB as u32, max_len),
-                fed: Tail::default(),
-                forks: Forks::default(),
-                leeway: Leeway::default(),
-            });
-            if let ToDraft::Outcome(outcome) = &message {
-                session.leeway.end(came);
-                if outcome.verifying.is_some() {
-                    session.leeway.begin(came);
-                }
-            }
+            let session = self.sessions.entry(id);
+            let session = session.or_insert_with(|| Session::new(id, target, max_len));
+            let learned = self.learned.entry(target).or_default();
             let before = session.draft.stats();
-            let answer = session.draft.handle(&message);
-            // Contexts are made from tokens anyway.
-            session.draft.take_decided();
+            let answer = session.hear(now, &message, learned);
             let after = session.draft.stats();
             self.counts.prepared += u64::from(after.prepared - before.prepared);
             self.counts.windows += u64::from(matches!(answer, Some(ToTarget::Window(_))));
@@ -180,134 +208,62 @@ impl Endpoint {
         scratch: &mut Scratch,
         answers: &mut Vec<Answer>,
     ) -> Option<Duration> {
-        self.plan(now, times);
-        let waited_for = self.service == Service::Blocking
-            && self.sessions.values().any(|s| s.draft.remaining() > 0);
-        let mut rows = DraftRows::default();
-        let round_trip = self.round_trip;
-        for session in self.sessions.values_mut() {
-            if self.service == Service::Streaming {
-                let planners = self.planners.entry(session.target).or_default();
-                let planner = planners.for_session(&session.draft);
-                let acceptance = planner.map_or(0.0, |p| p.estimates().acceptance());
-                if session.is_late(now, round_trip, times, acceptance) {
-                    session.draft.drop_branches();
+        match self.service {
+            Service::Streaming => self.prepare_branches(self.began + now),
+            Service::Blocking => {
+                for session in self.sessions.values_mut() {
+                    let learned = self.learned.entry(session.target).or_default();
+                    session.draft.plan(&mut learned.planners);
                 }
             }
-            let answer = session.feed(pair, scratch, &mut rows, waited_for);
-            if let Some(answer) = answer {
-                self.counts.windows += u64::from(matches!(answer, ToTarget::Window(_)));
-                answers.push((session.target, answer));
-            }
+        }
+        let mut rows = DraftRows::default();
+        let first = answers.len();
+        for (id, wish) in self.demand() {
+            let Some(session) = self.sessions.get_mut(&id) else {
+                continue;
+            };
+            let answer = session.feed(wish, pair, scratch, &mut rows);
+            answers.extend(answer.map(|answer| (session.target, answer)));
         }
         if rows.is_empty() {
-            if self.service == Service::Blocking && std::mem::take(&mut self.unfilled) {
-                return (times.fill > Duration::ZERO).then_some(times.fill);
-            }
-            return None;
+            let fills = self.service == Service::Blocking && std::mem::take(&mut self.unfilled);
+            return (fills && times.fill > Duration::ZERO).then_some(times.fill);
         }
-        Some(times.draft(rows))
+        self.turn += 1;
+        let took = times.draft(rows);
+        self.steps.observe(rows.all(), took);
+        let ends = self.began + now + took;
+        for (_, answer) in &answers[first..] {
+            if let ToTarget::Window(window) = answer
+                && let Some(session) = self.sessions.get_mut(&window.session)
+            {
+                self.counts.windows += 1;
+                session.verification.begin(ends, window.proposals.len());
+            }
+        }
+        Some(took)
     }
 
-    /// Plans the branches of sessions whose candidates are known.
-    fn plan(&mut self, now: Duration, times: &Times) {
-        for session in self.sessions.values_mut() {
-            let planners = self.planners.entry(session.target).or_default();
-            session.draft.plan(planners);
+    /// Who gets what it wants of the next step: the most urgent first, as long as there are rows. As
+    /// the reference works, nothing is done beside windows that are waited for.
+    fn demand(&mut self) -> Vec<(SessionId, Wish)> {
+        let blocking = self.service == Service::Blocking;
+        let windows_only = blocking && self.sessions.values().any(|s| s.draft.remaining() > 0);
+        let mut demand = Vec::with_capacity(self.sessions.len());
+        for (&id, session) in &mut self.sessions {
+            demand.extend(session.wish().map(|(wish, rows)| (wish, rows, id)));
         }
-        if self.service == Service::Blocking {
-            return;
-        }
-        let building = |session: &&Session| session.draft.build().is_some();
-        let sharers = self.sessions.values().filter(building).count().max(1) as u32;
-        for session in self.sessions.values_mut() {
-            if session.draft.build().is_none() || session.forks.belong_to(session.draft.build()) {
-                continue;
-            }
-            let Some(planners) = self.planners.get_mut(&session.target) else {
-                continue;
-            };
-            let Some(planner) = planners.for_session(&session.draft) else {
-                continue;
-            };
-            let acceptance = planner.estimates().acceptance();
-            let room = Room {
-                left: session.leeway.left(now, self.round_trip),
-                steps: session.draft.branch_steps(),
-                sharers,
-            };
-            let guesses = session.draft.plan(planners);
-            let granted = room.branches(guesses, acceptance, |rows| {
-                times.branch.base + times.branch.row * rows
-            });
-            session.draft.grant(&[granted as u32]);
-        }
-    }
-}
-
-impl Session {
-    /// Whether the next step of its branches would end too late for the verdict, even if the target
-    /// waits for as long as a token more is worth. It would be in vain, and the verdict would wait
-    /// for it.
-    fn is_late(&mut self, now: Duration, round_trip: Duration, times: &Times, a: f64) -> bool {
-        let Some(work) = self.draft.branches() else {
-            return false;
-        };
-        let (made, rows) = (work.step, work.rows() as u32);
-        let step = times.draft(DraftRows {
-            branch: rows,
-            ..DraftRows::default()
+        let count = demand.len().max(1);
+        demand.rotate_left(self.turn % count);
+        demand.retain(|(wish, ..)| !windows_only || *wish == Wish::Window);
+        demand.sort_by_key(|(wish, ..)| *wish);
+        let mut left = if blocking { u32::MAX } else { ROWS };
+        demand.retain(|(_, rows, _)| {
+            let fits = *rows <= left;
+            left -= if fits { *rows } else { 0 };
+            fits
         });
-        let all = made + self.draft.branch_steps();
-        let tokens = theory::expected_tokens(a, all);
-        let grace = self.leeway.grace(a.powi(made as i32 + 1), tokens);
-        let left = self.leeway.left(now, round_trip);
-        left.is_some_and(|left| step > left + grace)
-    }
-
-    /// Feeds what the session wants, in `rows` of the step; what it answers.
-    fn feed(
-        &mut self,
-        pair: &Pair,
-        scratch: &mut Scratch,
-        rows: &mut DraftRows,
-        windows_only: bool,
-    ) -> Option<ToTarget> {
-        if let Some(work) = self.draft.work() {
-            let (keep, fed) = (work.keep, work.tokens.len());
-            let (ticket, wants, purpose) = (work.ticket, work.wants, work.purpose);
-            let follows = purpose == Purpose::Follow && fed < FOLLOW;
-            if follows || (windows_only && purpose != Purpose::Window) {
-                return None;
-            }
-            match purpose {
-                Purpose::Window => rows.token += fed as u32,
-                Purpose::Ahead | Purpose::Follow => rows.glue += fed as u32,
-            }
-            let (tokens, parents) = (work.tokens.to_vec(), work.parents.map(<[_]>::to_vec));
-            let chain = || (0..fed as u32).map(|node| node.checked_sub(1)).collect();
-            let mut tail = Tail::after(&self.draft.tokens()[..keep]);
-            tail.grow(&tokens, parents.unwrap_or_else(chain));
-            let wanted = match wants {
-                Wants::All => fed,
-                Wants::Last => 1,
-                Wants::None => 0,
-            };
-            let logits = pair.rows(Role::Draft, tail.last(wanted));
-            let logits: Vec<&[f32]> = logits.chunks_exact(VOCAB).collect();
-            self.fed = tail;
-            return self.draft.stepped(ticket, fed, &logits, scratch);
-        }
-        if windows_only {
-            return None;
-        }
-        let sequence = self.draft.tokens().to_vec();
-        let work = self.draft.branches()?;
-        rows.branch += work.rows() as u32;
-        let ticket = work.ticket;
-        let contexts = self.forks.feed(&sequence, &self.fed, &work);
-        let logits = pair.rows(Role::Draft, &contexts);
-        let logits: Vec<&[f32]> = logits.chunks_exact(VOCAB).collect();
-        self.draft.branched(ticket, &logits, scratch)
+        demand.into_iter().map(|(wish, _, id)| (id, wish)).collect()
     }
 }

@@ -37,6 +37,9 @@ pub struct Line {
     pub draft_busy: f64,
     /// Jain's index over targets.
     pub fairness: f64,
+    /// The same of the outcomes that endpoints granted to each while others bid too; none where nobody
+    /// shared.
+    pub shares: Option<f64>,
 }
 
 /// The lines as a table.

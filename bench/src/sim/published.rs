@@ -33,8 +33,6 @@ const LOG_ROUND_OF_16: f64 = 44.0;
 /// Hardware: bytes and operations a millisecond; of operations half the peak is assumed.
 const BYTES: f64 = 3.35e9;
 const OPERATIONS: f64 = 989e9 / 2.0;
-/// Paper: the decided token is predicted up to nine times in ten.
-pub(super) const HIT_RATE: f64 = 0.9;
 /// Rows of a pass up to which the target's time is taken to be that of a verification.
 const FEW_ROWS: u32 = 8;
 

@@ -31,10 +31,11 @@ impl Bench {
         }
     }
 
+    /// Simulates an arm with this lookahead; without one its targets choose it.
     fn add(
         &mut self,
         arm: &'static str,
-        (x, lookahead): (f64, u32),
+        (x, lookahead): (f64, Option<u32>),
         published: Published,
         scenario: &Scenario,
     ) -> anyhow::Result<()> {
@@ -45,7 +46,7 @@ impl Bench {
             axis: self.axis.to_owned(),
             x,
             arm: arm.to_owned(),
-            lookahead,
+            lookahead: lookahead.unwrap_or(figures.lookahead.round() as u32),
             speed: figures.speed(),
             published: published.figure,
             given: published.given,
@@ -55,6 +56,7 @@ impl Bench {
             wait_ms: figures.wait_ms,
             draft_busy: figures.draft_busy,
             fairness: figures.fairness(),
+            shares: figures.shares(),
         });
         Ok(())
     }
@@ -94,23 +96,25 @@ pub(super) fn published(lab: &Lab) -> anyhow::Result<Vec<Line>> {
             let case = lab.case(setting, setting.agreement(set.speculative));
             let name = format!("{}: {}", setting.name, set.name);
             let mut bench = Bench::new("published", name, "streams");
-            bench.add(arm::PLAIN, (1.0, 0), given(setting.plain), &case.plain())?;
+            let known = given(setting.plain);
+            bench.add(arm::PLAIN, (1.0, Some(0)), known, &case.plain())?;
             let k = setting.speculative_k;
-            let speculative = case.speculative(k);
+            let known = given(set.speculative);
             bench.add(
                 arm::SPECULATIVE,
-                (1.0, k),
-                given(set.speculative),
-                &speculative,
+                (1.0, Some(k)),
+                known,
+                &case.speculative(k),
             )?;
-            let reference = case.reference(setting.k);
-            bench.add(arm::PAPER, (1.0, setting.k), shown(set.ssd), &reference)?;
+            let (k, known) = (setting.k, shown(set.ssd));
+            bench.add(arm::PAPER, (1.0, Some(k)), known, &case.reference(k))?;
             let (k, reference) = case.best_reference()?;
-            bench.add(arm::PAPER_BEST, (1.0, k), NOTHING, &reference)?;
-            let (k, ours) = case.ours_for(1, Duration::ZERO);
-            bench.add(arm::OURS, (1.0, k), NOTHING, &ours)?;
-            let trees = case.with_trees(ours);
-            bench.add(arm::TREES, (1.0, k), NOTHING, &trees)?;
+            bench.add(arm::PAPER_BEST, (1.0, Some(k)), NOTHING, &reference)?;
+            bench.add(arm::OURS, (1.0, None), NOTHING, &case.ours())?;
+            let (k, ours) = case.best_of_ours()?;
+            bench.add(arm::OURS_BEST, (1.0, Some(k)), NOTHING, &ours)?;
+            let trees = case.ours().with_trees();
+            bench.add(arm::TREES, (1.0, None), NOTHING, &trees)?;
             lines.extend(bench.lines);
         }
     }
@@ -122,21 +126,23 @@ pub(super) fn reproduction(lab: &Lab) -> anyhow::Result<Vec<Line>> {
     let setting = REPRODUCTION;
     let case = lab.case(setting, setting.agreement(REPRODUCTION_SPECULATIVE));
     let mut bench = Bench::new("lookahead", setting.name, "K");
-    bench.add(arm::PLAIN, (0.0, 0), given(setting.plain), &case.plain())?;
+    let known = given(setting.plain);
+    bench.add(arm::PLAIN, (0.0, Some(0)), known, &case.plain())?;
     for k in 1..=8 {
-        let x = f64::from(k);
+        let x = (f64::from(k), Some(k));
         let speculative = if k == setting.speculative_k {
             given(REPRODUCTION_SPECULATIVE)
         } else {
             NOTHING
         };
-        bench.add(arm::SPECULATIVE, (x, k), speculative, &case.speculative(k))?;
+        bench.add(arm::SPECULATIVE, x, speculative, &case.speculative(k))?;
         let published = REPRODUCTION_SPEEDS.iter().find(|(known, _)| *known == k);
         let published = published.map_or(NOTHING, |(_, speed)| shown(*speed));
-        bench.add(arm::PAPER, (x, k), published, &case.reference(k))?;
-        bench.add(arm::OURS, (x, k), NOTHING, &case.ours(k))?;
-        let trees = case.with_trees(case.ours(k));
-        bench.add(arm::TREES, (x, k), NOTHING, &trees)?;
+        bench.add(arm::PAPER, x, published, &case.reference(k))?;
+        let mut ours = case.ours();
+        ours.look_ahead(k);
+        bench.add(arm::OURS, x, NOTHING, &ours)?;
+        bench.add(arm::TREES, x, NOTHING, &ours.with_trees())?;
     }
     Ok(bench.lines)
 }
@@ -147,23 +153,19 @@ pub(super) fn batches(lab: &Lab) -> anyhow::Result<Vec<Line>> {
     let mut bench = Bench::new("batch", LOG.name, "streams");
     let single = [(1, LOG_SINGLE)];
     for (batch, speed) in single.into_iter().chain(LOG_BATCHES) {
-        let x = batch as f64;
+        let at = |k| (batch as f64, k);
         let known = if batch == 1 { given } else { shown };
         let batched = |scenario| case.batched(scenario, batch);
-        bench.add(arm::PLAIN, (x, 0), NOTHING, &batched(case.plain()))?;
-        let speculative = batched(case.speculative(LOG.speculative_k));
-        bench.add(
-            arm::SPECULATIVE,
-            (x, LOG.speculative_k),
-            NOTHING,
-            &speculative,
-        )?;
+        let plain = batched(case.plain());
+        bench.add(arm::PLAIN, at(Some(0)), NOTHING, &plain)?;
+        let k = LOG.speculative_k;
+        let speculative = batched(case.speculative(k));
+        bench.add(arm::SPECULATIVE, at(Some(k)), NOTHING, &speculative)?;
         let reference = batched(case.reference(LOG.k));
-        bench.add(arm::PAPER, (x, LOG.k), known(speed), &reference)?;
-        let (k, ours) = case.ours_for(batch, Duration::ZERO);
-        bench.add(arm::OURS, (x, k), NOTHING, &ours)?;
-        let trees = case.with_trees(ours);
-        bench.add(arm::TREES, (x, k), NOTHING, &trees)?;
+        bench.add(arm::PAPER, at(Some(LOG.k)), known(speed), &reference)?;
+        let ours = batched(case.ours());
+        bench.add(arm::OURS, at(None), NOTHING, &ours)?;
+        bench.add(arm::TREES, at(None), NOTHING, &ours.with_trees())?;
     }
     Ok(bench.lines)
 }
@@ -174,7 +176,7 @@ pub(super) fn network(lab: &Lab) -> anyhow::Result<Vec<Line>> {
     let last = sets[sets.len() - 1];
     let cases: [(Setting, f64, &str); 2] = [
         (llama, last.speculative, last.name),
-        (REPRODUCTION, REPRODUCTION_SPECULATIVE, "K by the rule"),
+        (REPRODUCTION, REPRODUCTION_SPECULATIVE, "K as learned"),
     ];
     let mut lines = Vec::new();
     for (setting, speculative, data) in cases {
@@ -183,16 +185,15 @@ pub(super) fn network(lab: &Lab) -> anyhow::Result<Vec<Line>> {
         let mut bench = Bench::new("network", name, "round trip ms");
         for micros in [0, 100, 500, 1000, 2000] {
             let round_trip = Duration::from_micros(micros);
-            let x = micros as f64 / 1e3;
+            let at = |k| (micros as f64 / 1e3, k);
             let mut reference = case.reference(setting.k);
             reference.round_trip = round_trip;
-            bench.add(arm::PAPER, (x, setting.k), NOTHING, &reference)?;
-            let (k, ours) = case.ours_for(1, round_trip);
-            bench.add(arm::OURS, (x, k), NOTHING, &ours)?;
-            let (k, mut pull) = case.ours_for(1, Duration::ZERO);
-            pull.round_trip = round_trip;
-            pull.pull();
-            bench.add(arm::PULL, (x, k), NOTHING, &pull)?;
+            bench.add(arm::PAPER, at(Some(setting.k)), NOTHING, &reference)?;
+            let mut ours = case.ours();
+            ours.round_trip = round_trip;
+            bench.add(arm::OURS, at(None), NOTHING, &ours)?;
+            ours.pull();
+            bench.add(arm::PULL, at(None), NOTHING, &ours)?;
         }
         lines.extend(bench.lines);
     }
@@ -205,15 +206,14 @@ pub(super) fn sharing(lab: &Lab) -> anyhow::Result<Vec<Line>> {
     let (setting, sets) = LLAMA;
     let set = sets[sets.len() - 1];
     let mut case = lab.case(setting, setting.agreement(set.speculative));
-    let (k, ours) = case.ours_for(1, Duration::ZERO);
     let name = |what: &str| format!("{}: {}, {what}", setting.name, set.name);
     let mut lines = Vec::new();
     for (endpoints, what) in [(1, "1 endpoint"), (2, "2 endpoints"), (8, "8 endpoints")] {
         let mut bench = Bench::new("sharing", name(what), "targets");
         for targets in [1, 4, 16, 64] {
             if targets >= endpoints {
-                let shared = case.shared(ours.clone(), targets, endpoints);
-                bench.add(arm::OURS, (targets as f64, k), NOTHING, &shared)?;
+                let shared = case.shared(case.ours(), targets, endpoints);
+                bench.add(arm::OURS, (targets as f64, None), NOTHING, &shared)?;
             }
         }
         lines.extend(bench.lines);
@@ -221,9 +221,8 @@ pub(super) fn sharing(lab: &Lab) -> anyhow::Result<Vec<Line>> {
     let mut bench = Bench::new("sharing", name("1/N each"), "targets");
     for targets in [1, 4, 16, 64] {
         case.draft_slower_by(targets as u32);
-        let (k, own) = case.best()?;
-        let own = case.shared(own, targets, targets);
-        bench.add(arm::OWN, (targets as f64, k), NOTHING, &own)?;
+        let own = case.shared(case.best()?, targets, targets);
+        bench.add(arm::OWN, (targets as f64, None), NOTHING, &own)?;
     }
     lines.extend(bench.lines);
     Ok(lines)
@@ -235,19 +234,14 @@ pub(super) fn temperatures(lab: &Lab) -> anyhow::Result<Vec<Line>> {
     let mut bench = Bench::new("temperature", LOG.name, "T");
     for x in [0.0, 0.7, 1.0] {
         let temperature = x as f32;
-        let (k, mut ours) = case.ours_for(1, Duration::ZERO);
+        let mut ours = case.ours();
         ours.temperature = temperature;
-        bench.add(arm::OURS, (x, k), NOTHING, &ours)?;
-        let trees = case.with_trees(ours);
-        bench.add(arm::TREES, (x, k), NOTHING, &trees)?;
-        let mut speculative = case.speculative(LOG.speculative_k);
+        bench.add(arm::OURS, (x, None), NOTHING, &ours)?;
+        bench.add(arm::TREES, (x, None), NOTHING, &ours.with_trees())?;
+        let k = LOG.speculative_k;
+        let mut speculative = case.speculative(k);
         speculative.temperature = temperature;
-        bench.add(
-            arm::SPECULATIVE,
-            (x, LOG.speculative_k),
-            NOTHING,
-            &speculative,
-        )?;
+        bench.add(arm::SPECULATIVE, (x, Some(k)), NOTHING, &speculative)?;
     }
     Ok(bench.lines)
 }

@@ -1,13 +1,21 @@
 //! A simulated target: its requests, and when it verifies.
+//!
+//! ```text
+//! begin: gather, pass ──> decide ──> linger ──> conclude: suggest, advise, learn ──> messages
+//! ```
+
+// The target's own, not one like it.
+#[path = "../../../target-service/src/gather.rs"]
+mod gather;
+mod learned;
+mod meter;
 
 use std::{ops::Range, time::Duration};
 
 use foretoken_speculation::{
     Seed, SessionId, TokenId,
-    control::{Acceptance, Pace},
-    fallback::Fallback,
-    linger::{Linger, Wait},
-    message::{ToDraft, ToTarget, TreeBudget},
+    linger::Wait,
+    message::{ToDraft, ToTarget},
     policy::{
         Patience,
         target::{Input, Next, TargetConfig, TargetSession, Verified},
@@ -16,24 +24,33 @@ use foretoken_speculation::{
     verify::{self, Verification},
 };
 
+use self::{
+    gather::Ready,
+    learned::{Learned, Lesson},
+    meter::Meter,
+};
 use super::{
     pair::{Context, Pair, Role, VOCAB},
     times::Times,
-    world::Scenario,
+    world::{Conduct, Scenario},
 };
 
 /// Tokens of every prompt.
 pub(super) const PROMPT: usize = 16;
 /// No simulated message is ever lost, so nobody gives up waiting.
 const FOREVER: Duration = Duration::from_secs(3600);
+/// Least wait for others, since a window that is due now may come a moment later.
+const MOMENT: Duration = Duration::from_micros(1);
 
 /// One request.
 struct Row {
     session: TargetSession,
     sampler: Sampler,
+    meter: Meter,
     /// Rows of its part of the pass under way.
     rows: u32,
-    /// Proposals in turn that the pass decided upon: those accepted, and one more if there was one.
+    /// Most proposals of the pass that follow each other, and those that it tried in turn.
+    height: u32,
     tried: u32,
     /// What the pass decided.
     tokens: Vec<TokenId>,
@@ -53,21 +70,24 @@ impl Row {
     }
 }
 
+/// What a target does now.
+pub(super) enum Begin {
+    /// A pass of this length.
+    Pass(Duration),
+    /// It waits, for that long at most.
+    Wait(Duration),
+    Nothing,
+}
+
 /// A target with as many requests as its batch has rows; they go on without end.
 pub(super) struct Target {
     rows: Vec<Row>,
-    /// Passes begin when all requests can take part in them; otherwise as soon as one can.
-    lock_step: bool,
-    on_miss: Option<Fallback>,
-    tree: Option<TreeBudget>,
-    /// Whether verdicts wait for more of what was drafted for them.
-    linger: Linger,
+    /// What it has learned; none: it does as it was told, in lock-step.
+    learned: Option<Learned>,
     waiting: Option<Waiting>,
-    acceptance: Acceptance,
-    pace: Pace,
-    /// When consequences were last drawn.
-    concluded: Option<Duration>,
     busy: bool,
+    /// How long the pass under way takes.
+    took: Duration,
     /// When the pass ended whose verdicts are still to be acted upon.
     decided_at: Option<Duration>,
     idle_since: Duration,
@@ -95,6 +115,8 @@ pub(super) struct Counts {
     /// Verdicts that something was drafted for, and others, both without the first ones.
     pub(super) hits: u64,
     pub(super) misses: u64,
+    /// Tokens that windows might have had.
+    pub(super) sought: u64,
 }
 
 impl Target {
@@ -120,27 +142,31 @@ impl Target {
                 vocab_size: VOCAB as u32,
                 patience: Patience::new(1.5, FOREVER, FOREVER, FOREVER),
                 reopen_after: FOREVER,
+                salt: [0; 32],
                 trace: None,
             };
             Ok(Row {
                 sampler: Sampler::new(sampling.clone(), Seed(id), &tokens, PROMPT)?,
                 session: TargetSession::new(config, tokens),
+                meter: Meter::default(),
                 rows: 0,
+                height: 0,
                 tried: 0,
                 tokens: Vec::new(),
             })
         };
+        let learned = match scenario.conduct {
+            Conduct::LockStep => None,
+            Conduct::Learned { trees } => {
+                Learned::new(scenario.policy, &scenario.times.target, trees)
+            }
+        };
         Ok(Self {
             rows: ids.map(row).collect::<anyhow::Result<_>>()?,
-            lock_step: scenario.lock_step,
-            on_miss: scenario.on_miss,
-            tree: scenario.tree,
-            linger: Linger::default(),
+            learned,
             waiting: None,
-            acceptance: Acceptance::default(),
-            pace: Pace::default(),
-            concluded: None,
             busy: false,
+            took: Duration::ZERO,
             decided_at: None,
             idle_since: Duration::ZERO,
             counts: Counts::default(),
@@ -162,32 +188,51 @@ impl Target {
             ToTarget::Entries(entries) => entries.session,
             ToTarget::Resync(resync) => resync.session,
         };
-        let row = self.rows.iter_mut().find(|row| row.session.id() == id);
-        let effects = row.map(|row| row.session.handle(now, Input::Received(message)));
-        effects.map_or_else(Vec::new, |effects| effects.messages)
+        let Some(row) = self.rows.iter_mut().find(|row| row.session.id() == id) else {
+            return Vec::new();
+        };
+        let effects = row.session.handle(now, Input::Received(message));
+        let usual = effects.answer.filter(|_| row.meter.is_in_a_row());
+        if let (Some(answer), Some(learned)) = (usual, &mut self.learned) {
+            learned.observe_answer(answer);
+        }
+        effects.messages
     }
 
-    /// Begins a pass if it is time for one; how long it takes.
-    pub(super) fn begin(&mut self, now: Duration, times: &Times) -> Option<Duration> {
+    /// Begins a pass if it is time for one.
+    pub(super) fn begin(&mut self, now: Duration, times: &Times) -> Begin {
         if self.busy {
-            return None;
+            return Begin::Nothing;
         }
-        let (mut rows, mut waits) = (0, false);
+        let (mut ready, mut due) = (Ready::default(), Vec::new());
         for row in &mut self.rows {
             row.rows = match row.session.next(now) {
                 Next::Verify(window) => window.len() as u32 + 1,
                 Next::Wait { .. } | Next::Finished => 0,
             };
-            waits |= row.rows == 0;
-            rows += row.rows;
+            if row.rows > 0 {
+                ready.requests += 1;
+                ready.rows += row.rows as usize;
+            } else if let Some(learned) = &self.learned {
+                due.push(learned.due(now, row.meter.asked));
+            }
         }
-        if rows == 0 || (self.lock_step && waits) {
-            return None;
+        let all = ready.requests == self.rows.len();
+        if ready.requests == 0 || (self.learned.is_none() && !all) {
+            return Begin::Nothing;
+        }
+        if let Some(learned) = &self.learned {
+            due.sort_unstable_by_key(|due| due.after);
+            let wait = gather::wait_for(ready, &due, |rows| learned.pass(rows));
+            if let Some(wait) = wait {
+                return Begin::Wait(wait.max(MOMENT));
+            }
         }
         self.busy = true;
         self.counts.waited += now.saturating_sub(self.idle_since);
         self.counts.passes += 1;
-        Some(times.pass(rows))
+        self.took = times.pass(ready.rows as u32);
+        Begin::Pass(self.took)
     }
 
     /// Ends the pass: decides.
@@ -207,14 +252,20 @@ impl Target {
                 &logits[node as usize * VOCAB..][..VOCAB]
             });
             row.tokens = proposals.spelled(verdict.node);
+            row.height = proposals.height() as u32;
             let more = proposals.children(verdict.node).next().is_some();
-            row.tried = row.tokens.len() as u32 + u32::from(more);
+            row.tried = if proposals.is_chain() {
+                row.height
+            } else {
+                row.tokens.len() as u32 + u32::from(more)
+            };
             row.tokens.push(verdict.decided);
         }
     }
 
     /// Whether to wait for more of what was drafted for the verdicts, and until when.
     pub(super) fn lingers(&mut self, now: Duration) -> Option<Duration> {
+        let learned = self.learned.as_mut()?;
         let rows = self.rows.iter().filter(|row| row.rows > 0);
         let coming: Vec<u32> = rows.filter_map(Row::in_part).collect();
         let came = coming.iter().sum();
@@ -225,16 +276,13 @@ impl Target {
                 return Some(self.waiting.insert(waiting).until);
             }
             let waited = now.saturating_sub(waiting.since);
-            self.linger.observe(waiting.wait, more, waited);
+            learned.observe_wait(waiting.wait, more, waited);
             if !more {
                 return None;
             }
             wait = Wait::Next;
         }
-        let chances = coming.iter().map(|&came| self.acceptance.chance(came));
-        let chance = Some(chances.sum()).filter(|_| !coming.is_empty())?;
-        let pace = self.pace.per_second();
-        let until = now + self.linger.patience(wait, chance, pace)?;
+        let until = now + learned.patience(wait, &coming)?;
         self.waiting = Some(Waiting {
             wait,
             since: now,
@@ -242,14 +290,6 @@ impl Target {
             came,
         });
         Some(until)
-    }
-
-    fn note_pace(&mut self, now: Duration) {
-        let rows = self.rows.iter().filter(|row| row.rows > 0);
-        let tokens: usize = rows.map(|row| row.tokens.len()).sum();
-        if let Some(before) = self.concluded.replace(now) {
-            self.pace.observe(tokens as u32, now.saturating_sub(before));
-        }
     }
 
     /// Whether verdicts wait to be drawn consequences of.
@@ -261,30 +301,57 @@ impl Target {
     pub(super) fn conclude(&mut self, now: Duration) -> Vec<ToDraft> {
         self.busy = false;
         self.idle_since = self.decided_at.take().unwrap_or(now);
-        self.note_pace(now);
-        let mut messages = Vec::new();
-        for row in self.rows.iter_mut().filter(|row| row.rows > 0) {
+        let lingered = now.saturating_sub(self.idle_since);
+        let requests = self.rows.len() as u32;
+        let rows: u32 = self.rows.iter().map(|row| row.rows).sum();
+        let mut learned = self.learned.as_mut();
+        let suggestion = learned.as_mut().map(|learned| {
+            learned.observe_pass(rows, self.took);
+            learned.suggest(requests)
+        });
+        let (mut messages, mut emitted) = (Vec::new(), 0);
+        let decided = self.rows.iter_mut().enumerate();
+        for (index, row) in decided.filter(|(_, row)| row.rows > 0) {
             let accepted = row.tokens.len() as u32 - 1;
-            self.acceptance.observe(row.tried, accepted);
+            let mut verified = Verified {
+                tokens: &row.tokens,
+                accepted,
+                lingered,
+                ..Verified::default()
+            };
+            if let (Some(learned), Some(suggestion)) = (&learned, suggestion) {
+                verified.suggested = suggestion.of(index);
+                let others = rows - row.rows + 1;
+                let caught_up = row.session.is_caught_up();
+                verified = learned.advise(verified, suggestion, others, caught_up);
+            }
             let before = row.session.stats().ahead;
-            let effects = row.session.handle(
-                now,
-                Input::Verified(Verified {
-                    tokens: &row.tokens,
-                    accepted,
-                    fallback: self.on_miss,
-                    tree: self.tree,
-                    ..Verified::default()
-                }),
-            );
+            let effects = row.session.handle(now, Input::Verified(verified));
             let after = row.session.stats().ahead;
+            let round = row.meter.verdict(&effects, now);
+            if let Some(learned) = &mut learned {
+                learned.learn(&Lesson {
+                    height: row.height,
+                    tried: row.tried,
+                    accepted,
+                    rows,
+                    requests,
+                    round,
+                    lookup: effects.lookup,
+                });
+            }
             if effects.lookup.is_some_and(|lookup| !lookup.first) {
                 self.counts.hits += u64::from(after.hits - before.hits);
                 self.counts.misses += u64::from(after.misses - before.misses);
             }
-            self.counts.tokens += row.tokens.len() as u64;
+            emitted += row.tokens.len() as u32;
             self.counts.rounds += 1;
+            self.counts.sought += round.map_or(0, |round| u64::from(round.sought));
             messages.extend(effects.messages);
+        }
+        self.counts.tokens += u64::from(emitted);
+        if let Some(learned) = learned {
+            learned.note_pace(now, emitted);
         }
         messages
     }

@@ -38,7 +38,11 @@ pub(super) struct DraftRows {
 
 impl DraftRows {
     pub(super) fn is_empty(self) -> bool {
-        self.token + self.glue + self.branch == 0
+        self.all() == 0
+    }
+
+    pub(super) fn all(self) -> u32 {
+        self.token + self.glue + self.branch
     }
 }
 

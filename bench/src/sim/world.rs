@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use foretoken_speculation::{
-    fallback::Fallback,
-    message::{Delivery, ToDraft, ToTarget, TreeBudget},
-    policy::Policy,
+    fanout::Tenant,
+    message::{Delivery, ToDraft, ToTarget},
+    policy::{Lookahead, Policy},
     sampling::{SamplingParams, Scratch},
 };
 
@@ -13,10 +13,19 @@ use super::{
     clock::Clock,
     endpoint::{self, Endpoint, Service},
     pair::Pair,
-    target::{self, PROMPT, Target},
+    target::{self, Begin, PROMPT, Target},
     times::Times,
 };
 use crate::stats::jain;
+
+/// What decides when targets verify what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Conduct {
+    /// The policy alone, as in the paper's reference: all requests of a target wait for each other.
+    LockStep,
+    /// What was learned, as in targets of services; windows may be trees, or not.
+    Learned { trees: bool },
+}
 
 /// A deployment and what it is to do.
 #[derive(Clone, Debug)]
@@ -24,19 +33,16 @@ pub(super) struct Scenario {
     pub(super) pair: Pair,
     pub(super) times: Times,
     pub(super) policy: Policy,
-    /// What follows a miss, where the policy leaves that open.
-    pub(super) on_miss: Option<Fallback>,
-    /// Whether windows may be trees, and what there is for them.
-    pub(super) tree: Option<TreeBudget>,
+    pub(super) conduct: Conduct,
     pub(super) temperature: f32,
     /// Requests at once, per target.
     pub(super) batch: usize,
-    /// Whether the requests of a target wait for each other.
-    pub(super) lock_step: bool,
     pub(super) service: Service,
     pub(super) round_trip: Duration,
     pub(super) targets: usize,
     pub(super) endpoints: usize,
+    /// What targets should have of their endpoint relative to each other; 1 each if there are none.
+    pub(super) weights: Vec<f64>,
     /// Tokens a request, over all requests of a target in the mean, that are measured.
     pub(super) tokens: u64,
     /// Tokens before that, in which estimates settle.
@@ -58,6 +64,10 @@ pub(super) struct Figures {
     pub(super) wait_ms: f64,
     /// Share of the time in which endpoints worked.
     pub(super) draft_busy: f64,
+    /// Tokens that windows might have had, in the mean.
+    pub(super) lookahead: f64,
+    /// Outcomes that endpoints granted to each target while others bid too.
+    pub(super) granted: Vec<f64>,
 }
 
 impl Figures {
@@ -70,6 +80,12 @@ impl Figures {
     pub(super) fn fairness(&self) -> f64 {
         jain(&self.speeds)
     }
+
+    /// The same of what they were granted while others bid too, if any were.
+    pub(super) fn shares(&self) -> Option<f64> {
+        let any = self.granted.iter().any(|&granted| granted > 0.0);
+        any.then(|| jain(&self.granted))
+    }
 }
 
 enum Event {
@@ -77,6 +93,8 @@ enum Event {
     Pass(usize),
     /// A target has waited long enough for more of a continuation.
     Enough(usize),
+    /// A target has waited long enough for requests that have no window yet.
+    Gathered(usize),
     /// An endpoint may have something to do; ends what it did, if that.
     Endpoint {
         endpoint: usize,
@@ -105,6 +123,7 @@ struct Snapshot {
     at: Duration,
     targets: Vec<target::Counts>,
     endpoints: Vec<endpoint::Counts>,
+    granted: Vec<u64>,
 }
 
 impl Scenario {
@@ -120,7 +139,7 @@ impl Scenario {
             let first = number * self.batch;
             Target::new(first..first + self.batch, self, &sampling, max_len)
         };
-        let endpoint = |_| Endpoint::new(self.service, max_len, self.round_trip);
+        let endpoint = |_| Endpoint::new(self.service, max_len, &self.times, self.tenants());
         let mut world = World {
             scenario: self,
             clock: Clock::new(),
@@ -145,6 +164,28 @@ impl Scenario {
         if let Policy::Ssd(options) = &mut self.policy {
             options.delivery = Delivery::Pull;
         }
+    }
+
+    /// Sets the lookahead, if any is sought at all.
+    pub(super) fn look_ahead(&mut self, k: u32) {
+        if let Policy::Ssd(options) = &mut self.policy {
+            options.lookahead = Lookahead::Fixed(k);
+        }
+    }
+
+    /// The same with windows that may be trees.
+    pub(super) fn with_trees(mut self) -> Self {
+        self.conduct = Conduct::Learned { trees: true };
+        self
+    }
+
+    /// The targets as endpoints see them.
+    fn tenants(&self) -> Vec<Tenant> {
+        let tenant = |target| Tenant {
+            weight: self.weights.get(target).copied().unwrap_or(1.0),
+            quota: u32::MAX,
+        };
+        (0..self.targets).map(tenant).collect()
     }
 
     /// Time of a message from one side to the other.
@@ -172,6 +213,7 @@ impl World<'_> {
                 self.conclude(target);
             }
             Event::Enough(target) => self.conclude(target),
+            Event::Gathered(target) => self.begin(target),
             Event::ToTarget { target, message } => {
                 let messages = self.targets[target].receive(now, &message);
                 self.tell(target, messages);
@@ -180,7 +222,7 @@ impl World<'_> {
             }
             Event::ToDraft { target, message } => {
                 let endpoint = target % self.endpoints.len();
-                self.endpoints[endpoint].receive(now, target, message);
+                self.endpoints[endpoint].receive(target, message);
                 // After all that comes at the same time.
                 let ends = false;
                 self.clock
@@ -228,8 +270,10 @@ impl World<'_> {
 
     fn begin(&mut self, target: usize) {
         let now = self.clock.now();
-        if let Some(took) = self.targets[target].begin(now, &self.scenario.times) {
-            self.clock.after(took, Event::Pass(target));
+        match self.targets[target].begin(now, &self.scenario.times) {
+            Begin::Pass(took) => self.clock.after(took, Event::Pass(target)),
+            Begin::Wait(wait) => self.clock.after(wait, Event::Gathered(target)),
+            Begin::Nothing => {}
         }
     }
 
@@ -245,6 +289,9 @@ impl World<'_> {
             at: self.clock.now(),
             targets: self.targets.iter().map(|target| target.counts).collect(),
             endpoints: self.endpoints.iter().map(|one| one.counts).collect(),
+            granted: (0..self.targets.len())
+                .map(|target| self.endpoints.iter().map(|one| one.granted()[target]).sum())
+                .collect(),
         }
     }
 }
@@ -280,6 +327,13 @@ impl Snapshot {
             round_ms: seconds * 1e3 * self.targets.len() as f64 / passes,
             wait_ms: waited.as_secs_f64() * 1e3 / passes,
             draft_busy: busy.as_secs_f64() / seconds / self.endpoints.len() as f64,
+            lookahead: sum(|c| c.sought) / sum(|c| c.rounds),
+            granted: self
+                .granted
+                .iter()
+                .zip(&to.granted)
+                .map(|(from, to)| (to - from) as f64)
+                .collect(),
         }
     }
 }

@@ -5,7 +5,7 @@ use foretoken_speculation::{
     policy::draft::{BranchWork, BuildId},
 };
 
-use super::super::pair::Context;
+use crate::sim::pair::Context;
 
 /// A sequence and the tree of tokens that follows it.
 #[derive(Default)]
@@ -49,11 +49,6 @@ pub(super) struct Forks {
 }
 
 impl Forks {
-    /// Whether the forks of this build are there already.
-    pub(super) fn belong_to(&self, build: Option<BuildId>) -> bool {
-        self.build == build
-    }
-
     /// Feeds a step; the contexts of its rows. Forks are of `sequence`, or of what was fed after it
     /// if the window under verification is a tree.
     pub(super) fn feed(

@@ -1,0 +1,177 @@
+//! What an endpoint keeps of a session, and what that wants of a step.
+
+use std::time::Instant;
+
+use foretoken_speculation::{
+    SessionId,
+    message::{Outcome, ToDraft, ToTarget},
+    policy::draft::{DraftSession, DraftStats, Purpose, Wants},
+    sampling::Scratch,
+};
+
+use super::{
+    Learned,
+    forks::{Forks, Tail},
+    outlook::Outlook,
+    timing::Verification,
+};
+use crate::sim::{
+    pair::{Pair, Role, VOCAB},
+    times::DraftRows,
+};
+
+/// Tokens that a session may be behind if nobody waits for it.
+const FOLLOW: usize = 32;
+
+/// What a session wants of a step, most urgent first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Wish {
+    /// Tokens of a window that is waited for.
+    Window,
+    /// To read the window under verification.
+    Ahead,
+    /// To read what was decided; nobody waits.
+    Follow,
+    Branches,
+}
+
+pub(super) struct Session {
+    pub(super) target: usize,
+    pub(super) draft: DraftSession,
+    /// What was fed last.
+    fed: Tail,
+    forks: Forks,
+    /// What its branches are for.
+    pub(super) outlook: Outlook,
+    /// What its target is doing.
+    pub(super) verification: Verification,
+}
+
+impl Session {
+    pub(super) fn new(id: SessionId, target: usize, max_len: usize) -> Self {
+        Self {
+            target,
+            draft: DraftSession::new(id, VOCAB as u32, max_len),
+            fed: Tail::default(),
+            forks: Forks::default(),
+            outlook: Outlook::default(),
+            verification: Verification::default(),
+        }
+    }
+
+    /// Takes in a message; what it answers.
+    pub(super) fn hear(
+        &mut self,
+        now: Instant,
+        message: &ToDraft,
+        learned: &mut Learned,
+    ) -> Option<ToTarget> {
+        let before = self.draft.stats();
+        let answer = self.draft.handle(message);
+        // Contexts are made from tokens anyway.
+        self.draft.take_decided();
+        if let ToDraft::Outcome(outcome) = message {
+            self.hear_verdict(now, outcome, &before, learned);
+        }
+        if let Some(ToTarget::Window(window)) = &answer {
+            self.verification.begin(now, window.proposals.len());
+        }
+        answer
+    }
+
+    /// Notes what a verdict says of its target's times, and of what was drafted for it.
+    fn hear_verdict(
+        &mut self,
+        now: Instant,
+        outcome: &Outcome,
+        before: &DraftStats,
+        learned: &mut Learned,
+    ) {
+        let (verification, outlook) = (&mut self.verification, &mut self.outlook);
+        verification.end(now, outcome, &mut learned.timing);
+        if let Some(window) = &outcome.verifying {
+            verification.begin(now, window.len());
+            outlook.remote &= !window.is_empty();
+        } else if outcome.lookahead > 0 {
+            outlook.remote = true;
+        }
+        if !std::mem::take(&mut outlook.whole) {
+            return;
+        }
+        let after = self.draft.stats();
+        let planned = after.planned - before.planned;
+        let missing = after.missing - before.missing;
+        // What a verdict waited for was not there in time either.
+        if !outcome.lingered.is_zero() {
+            learned.timing.observe_build(1.0);
+        } else if planned > 0 {
+            let share = f64::from(missing) / f64::from(planned);
+            learned.timing.observe_build(share);
+        }
+    }
+
+    /// What it wants of the next step, and how many rows that takes.
+    pub(super) fn wish(&mut self) -> Option<(Wish, u32)> {
+        let Some(work) = self.draft.work() else {
+            let rows = self.draft.branches()?.rows();
+            return Some((Wish::Branches, rows as u32));
+        };
+        let rows = work.tokens.len();
+        let wish = match work.purpose {
+            Purpose::Window => Wish::Window,
+            Purpose::Ahead => Wish::Ahead,
+            Purpose::Follow => Wish::Follow,
+        };
+        let waits = wish == Wish::Follow && rows < FOLLOW;
+        (!waits).then_some((wish, rows as u32))
+    }
+
+    /// Feeds what it wished for, in `rows` of the step; what it answers.
+    pub(super) fn feed(
+        &mut self,
+        wish: Wish,
+        pair: &Pair,
+        scratch: &mut Scratch,
+        rows: &mut DraftRows,
+    ) -> Option<ToTarget> {
+        if wish == Wish::Branches {
+            return self.feed_branches(pair, scratch, rows);
+        }
+        let work = self.draft.work()?;
+        let (keep, fed) = (work.keep, work.tokens.len());
+        let (ticket, wants) = (work.ticket, work.wants);
+        match wish {
+            Wish::Window => rows.token += fed as u32,
+            Wish::Ahead | Wish::Follow | Wish::Branches => rows.glue += fed as u32,
+        }
+        let (tokens, parents) = (work.tokens.to_vec(), work.parents.map(<[_]>::to_vec));
+        let chain = || (0..fed as u32).map(|node| node.checked_sub(1)).collect();
+        let mut tail = Tail::after(&self.draft.tokens()[..keep]);
+        tail.grow(&tokens, parents.unwrap_or_else(chain));
+        let wanted = match wants {
+            Wants::All => fed,
+            Wants::Last => 1,
+            Wants::None => 0,
+        };
+        let logits = pair.rows(Role::Draft, tail.last(wanted));
+        let logits: Vec<&[f32]> = logits.chunks_exact(VOCAB).collect();
+        self.fed = tail;
+        self.draft.stepped(ticket, fed, &logits, scratch)
+    }
+
+    fn feed_branches(
+        &mut self,
+        pair: &Pair,
+        scratch: &mut Scratch,
+        rows: &mut DraftRows,
+    ) -> Option<ToTarget> {
+        let sequence = self.draft.tokens().to_vec();
+        let work = self.draft.branches()?;
+        rows.branch += work.rows() as u32;
+        let ticket = work.ticket;
+        let contexts = self.forks.feed(&sequence, &self.fed, &work);
+        let logits = pair.rows(Role::Draft, &contexts);
+        let logits: Vec<&[f32]> = logits.chunks_exact(VOCAB).collect();
+        self.draft.branched(ticket, &logits, scratch)
+    }
+}
