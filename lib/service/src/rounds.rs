@@ -94,6 +94,24 @@ pub struct Round {
     /// what the endpoint guesses, 1 being off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub c: Option<f64>,
+    /// Whether what follows had been drafted for this verdict; none if nothing was to be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hit: Option<bool>,
+    /// Whether that was the first verdict of a binding, for which an endpoint has little time.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub first: bool,
+    /// Tokens drafted ahead that came in time since the round before.
+    #[serde(default)]
+    pub received: u32,
+    /// Tokens of the next window that had been drafted ahead.
+    #[serde(default)]
+    pub used: u32,
+    /// Tokens drafted ahead that came too late, or twice, or out of order, since the round before.
+    #[serde(default)]
+    pub late_tokens: u32,
+    /// What kept the lookahead chosen for the next window from being larger; none if it was not chosen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Name>,
     /// Bytes of messages to and from the endpoint.
     pub bytes: u32,
     /// Whether the window did not come in time.
@@ -113,6 +131,9 @@ pub struct Build {
     pub at_ms: u64,
     /// Number of the link to the target.
     pub link: u64,
+    /// What the target calls itself.
+    #[serde(default)]
+    pub target: String,
     /// Number of the request on that target.
     pub session: u64,
     /// Round that was decided.
@@ -123,12 +144,35 @@ pub struct Build {
     pub drafted: u32,
     /// Of these, sent ahead.
     pub pushed: u32,
+    /// Tokens sent ahead for what came about, in time.
+    #[serde(default)]
+    pub timely: u32,
+    /// The same, not in time.
+    #[serde(default)]
+    pub late: u32,
     /// Whether the verdict came before all was drafted.
     pub cut: bool,
+    /// What kept the endpoint from drafting for more outcomes; none if it drafted for none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Name>,
+    /// Microseconds of steps that drafted for this session ahead of a verdict, since the build before.
+    #[serde(default)]
+    pub ahead_us: u64,
+    /// The same of steps for a window that the target waited for.
+    #[serde(default)]
+    pub awaited_us: u64,
+    /// Verdicts held against candidates since the build before.
+    #[serde(default)]
+    pub judged: u32,
     /// Rank of the latest decided token that was held against candidates, from 1; none if it was
     /// not among them, or if there were none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// Where a service tells its rounds. Cheap to clone.

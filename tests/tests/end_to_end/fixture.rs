@@ -68,6 +68,13 @@ pub(crate) fn signal(pid: u64, name: &str) {
     assert!(status.unwrap().success());
 }
 
+/// Folder of a model of the shipped pair, `target` or `draft`.
+pub(crate) fn model(name: &str) -> String {
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models");
+    let folder = models.join(name).canonicalize().unwrap();
+    folder.into_os_string().into_string().unwrap()
+}
+
 /// A manifest of the shipped pair with this many targets.
 pub(crate) fn manifest(targets: u32) -> String {
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models");
@@ -132,22 +139,22 @@ impl Up {
     /// Starts what `manifest` says, in an environment with these variables, and waits until it
     /// serves.
     pub(crate) fn serving(manifest: &str, variables: &[(&str, &str)]) -> Self {
+        Self::told(Some(manifest), variables, &[])
+    }
+
+    /// The same with these flags besides; without a manifest it is told no file.
+    pub(crate) fn told(manifest: Option<&str>, variables: &[(&str, &str)], flags: &[&str]) -> Self {
         let machine = machine();
         let folder = TempDir::new().unwrap();
-        let file = folder.path().join("story.yaml");
-        fs::write(&file, manifest).unwrap();
-        let process = Command::new(executable())
-            .args([
-                "up",
-                "--port",
-                "0",
-                "--target-threads",
-                "1",
-                "--draft-threads",
-                "1",
-                "-f",
-            ])
-            .arg(&file)
+        let mut command = Command::new(executable());
+        command.args(["up", "--port", "0", "--target-threads", "1"]);
+        command.args(["--draft-threads", "1"]).args(flags);
+        if let Some(manifest) = manifest {
+            let file = folder.path().join("story.yaml");
+            fs::write(&file, manifest).unwrap();
+            command.arg("-f").arg(file);
+        }
+        let process = command
             .arg("--state-dir")
             .arg(folder.path())
             .envs(variables.iter().copied())

@@ -108,18 +108,26 @@ fn drafting_ahead_changes_no_byte_under_any_sampling_options() {
 fn a_draft_killed_while_it_drafts_ahead_changes_no_byte() {
     let up = Up::slow(1);
     run(async {
-        let mut request = json!({
-            "model": "story", "prompt": PROMPTS[1], "max_tokens": 100, "temperature": 1,
-            "seed": 12, "ignore_eos": true,
-            "foretoken": {"policy": "Autoregressive"},
-        });
-        let plain = up.complete(&request).await;
-        request["foretoken"] = json!({"policy": "SSD", "lookahead": 4});
-        let (ahead, ()) = join(up.complete(&request), async {
-            tokio::time::sleep(std::time::Duration::from_millis(150)).await;
-            up.kill("draft-tiny-0");
-        })
-        .await;
-        assert_eq!(ahead["choices"], plain["choices"]);
+        for (restarts, temperature) in [(1, 0), (2, 1)] {
+            let mut request = json!({
+                "model": "story", "prompt": PROMPTS[1], "max_tokens": 100,
+                "temperature": temperature, "seed": 12, "ignore_eos": true,
+                "foretoken": {"policy": "Autoregressive"},
+            });
+            let plain = up.complete(&request).await;
+            request["foretoken"] = json!({"policy": "SSD", "lookahead": 4});
+            let (ahead, ()) = join(up.complete(&request), async {
+                tokio::time::sleep(std::time::Duration::from_millis(150)).await;
+                up.kill("draft-tiny-0");
+            })
+            .await;
+            assert_eq!(ahead["choices"], plain["choices"]);
+            let told = &ahead["usage"]["foretoken"];
+            assert!(
+                told["hits"].as_u64() > Some(0),
+                "it did not draft ahead: {told}"
+            );
+            up.wait_for_restart("draft-tiny-0", restarts);
+        }
     });
 }

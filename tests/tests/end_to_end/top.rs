@@ -37,6 +37,46 @@ async fn busy<T>(up: &Up, done: impl Future<Output = T>) -> T {
     }
 }
 
+/// Figures of drafting ahead are there, and are what they can be.
+fn check_figures(figures: &Value) {
+    for name in ["decided_rank", "bytes_per_round", "outcomes_per_build"] {
+        assert!(figures[name].as_f64() >= Some(1.0), "{name}: {figures}");
+    }
+    for name in ["hit_rate", "hidden_share", "used_share"] {
+        let share = figures[name].as_f64();
+        assert!(
+            share >= Some(0.0) && share <= Some(1.0),
+            "{name}: {figures}"
+        );
+    }
+    let pushed = figures["entry_tokens"]["pushed"].as_f64();
+    assert!(pushed > Some(0.0), "{figures}");
+    let limits = figures["build_limits"].as_object();
+    assert!(limits.is_some_and(|limits| !limits.is_empty()), "{figures}");
+}
+
+/// All that the two sides know of drafting ahead is there.
+fn assert_complete(figures: &Value) {
+    for name in ["decided_rank", "bytes_per_round", "outcomes_per_build"] {
+        assert!(figures[name].as_f64() >= Some(1.0), "{name}: {figures}");
+    }
+    for name in ["hit_rate", "hidden_share", "used_share"] {
+        let share = figures[name].as_f64();
+        assert!(
+            share >= Some(0.0) && share <= Some(1.0),
+            "{name}: {figures}"
+        );
+    }
+    assert!(
+        figures["entry_tokens"]["pushed"].as_f64() > Some(0.0),
+        "{figures}"
+    );
+    assert!(
+        !figures["build_limits"].as_object().unwrap().is_empty(),
+        "{figures}"
+    );
+}
+
 #[test]
 fn what_runs_is_told_once_in_json_and_in_words() {
     let up = Up::slow(1);
@@ -60,7 +100,9 @@ fn what_runs_is_told_once_in_json_and_in_words() {
                 assert!(output.status.success(), "{log}");
                 told = serde_json::from_slice(&output.stdout).unwrap();
                 let goes_on = told["now"]["tokens_per_second"].as_f64() > Some(0.0);
-                if goes_on && told["all"]["hit_rate"].as_f64() > Some(0.0) {
+                let is_hit = told["all"]["hit_rate"].as_f64() > Some(0.0);
+                let figures = &told["sessions"][0]["figures"];
+                if goes_on && is_hit && figures["decided_rank"].is_number() {
                     break;
                 }
             }
@@ -98,6 +140,10 @@ fn what_runs_is_told_once_in_json_and_in_words() {
             (&"SSD".into(), &"target-0".into())
         );
         assert!(!session["recent"].as_array().unwrap().is_empty());
+        // Of the request alone, what its endpoint tells included.
+        for figures in [&session["figures"], &told["all"]] {
+            assert_complete(figures);
+        }
 
         let output = busy(&up, async { watch(false).await.unwrap() }).await;
         let text = String::from_utf8_lossy(&output.stdout);

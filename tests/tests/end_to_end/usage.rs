@@ -174,10 +174,10 @@ fn a_model_that_cannot_be_loaded_ends_up_with_a_message() {
 #[test]
 fn bad_usage_has_its_own_exit_code() {
     for arguments in [
-        &["up"][..],
+        &["up", "--port", "many"][..],
         &["nonsense"],
         &["target"],
-        &["generate", "--policy", "SSD"],
+        &["generate", "--model", "nowhere", "--policy", "SSD"],
     ] {
         assert_eq!(
             foretoken(arguments).status.code(),
