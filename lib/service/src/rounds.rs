@@ -363,7 +363,7 @@ mod tests {
         feed.tell(round(1));
         assert_eq!(next(&mut reader).await, [round(1)]);
         let text = other.lines().await.unwrap();
-        assert!(!text.contains("tokens"), "{text}");
+        assert!(!text.contains(r#""tokens""#), "{text}");
         drop(reader);
         assert!(feed.is_heard() && !feed.is_read());
     }
