@@ -206,8 +206,7 @@ pub struct RoundStats {
     pub limits: LookaheadLimits,
 }
 
-/// How often each limit was what kept a lookahead from being larger; see
-/// [`Limit`](foretoken_speculation::control::Limit).
+/// How often each limit was what kept a lookahead from being larger, see [`Limit`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LookaheadLimits {
     /// The largest allowed was chosen.
