@@ -66,28 +66,40 @@ impl Answer {
             .chunk()
             .await
             .context("the answer broke off")?;
-        let Some(bytes) = bytes else { return Ok(None) };
+        let Some(bytes) = bytes else {
+            let rest = self.rounds.finish(None);
+            self.note(&rest);
+            return Ok((!rest.is_empty()).then_some(rest));
+        };
         let mut all = Vec::new();
         for data in self.events.push(&bytes) {
             if data == "[DONE]" {
-                all.extend(self.rounds.finish(None));
+                let rest = self.rounds.finish(None);
+                self.note(&rest);
+                all.extend(rest);
                 continue;
             }
             let chunk: Value = serde_json::from_str(&data).context("the server sent no JSON")?;
             if let Some(message) = chunk["error"]["message"].as_str() {
                 bail!("{message}");
             }
+            let mut pieces = Vec::new();
             if chunk["usage"].is_object() {
                 self.usage = Some(chunk["usage"].clone());
                 self.timings = chunk["timings"].clone();
                 let accepted = chunk["usage"]["foretoken"]["accepted"].as_u64();
-                all.extend(self.rounds.finish(accepted));
+                pieces.extend(self.rounds.finish(accepted));
             }
-            all.extend(self.rounds.push(&chunk["choices"][0]));
+            pieces.extend(self.rounds.push(&chunk["choices"][0]));
+            self.note(&pieces);
+            all.extend(pieces);
         }
-        self.text
-            .extend(all.iter().map(|piece| piece.text.as_str()));
         Ok(Some(all))
+    }
+
+    fn note(&mut self, pieces: &[Piece]) {
+        let texts = pieces.iter().map(|piece| piece.text.as_str());
+        self.text.extend(texts);
     }
 
     /// The text so far.

@@ -78,6 +78,8 @@ pub(super) struct Endpoint {
     pub(super) trouble: Option<String>,
     pub(super) suspect: bool,
     pub(super) load: LoadReport,
+    /// Longest sequence that it drafts for.
+    pub(super) positions: usize,
     /// Sessions that it holds for this target, when that was last counted.
     own: u32,
     /// Messages of the current step.

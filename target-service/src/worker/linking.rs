@@ -58,6 +58,7 @@ impl Worker {
         endpoint.refused = false;
         endpoint.said = (welcome.instance.clone(), welcome.model_digest.clone());
         endpoint.suspect = false;
+        endpoint.positions = welcome.limits.max_positions as usize;
         endpoint.load = LoadReport {
             slots: welcome.limits.slots,
             ..LoadReport::default()

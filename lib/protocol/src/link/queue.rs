@@ -26,9 +26,9 @@ use super::{
     receipt::Creditor,
 };
 
-/// Messages each side grants the other at the start, and keeps granting as it takes them in: some for
-/// each of a few hundred sessions, and what an engine takes in within a millisecond or two.
-pub(super) const CREDIT_WINDOW: u32 = 1024;
+/// Messages each side grants the other at the start, and keeps granting as it takes them in: several for
+/// each of a few hundred sessions during a step, and what an engine takes in within some milliseconds.
+pub(super) const CREDIT_WINDOW: u32 = 4096;
 
 /// A frame that can be made of what waits.
 pub(super) trait OutgoingFrame: Send + 'static {

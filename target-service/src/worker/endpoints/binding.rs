@@ -135,6 +135,7 @@ impl Worker {
             trouble,
             suspect,
             load,
+            positions: usize::MAX,
             own: 0,
             outgoing: Vec::new(),
             cohorts,

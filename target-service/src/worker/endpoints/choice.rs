@@ -21,8 +21,11 @@ const KEEPING: u64 = 8;
 impl Endpoints {
     /// The best endpoint for `request`.
     pub(super) fn pick(&self, request: &Request) -> Option<LinkKey> {
-        let usable =
-            |endpoint: &&Endpoint| endpoint.may_take() && !request.refused.contains(&endpoint.link);
+        let len = request.session.tokens().len();
+        let usable = |endpoint: &&Endpoint| {
+            let refused = request.refused.contains(&endpoint.link);
+            endpoint.may_take() && len < endpoint.positions && !refused
+        };
         if !request.endpoints.is_empty() {
             let named = |name: &String| self.list.iter().find(|endpoint| endpoint.name == *name);
             let candidates = request.endpoints.iter().filter_map(named).filter(usable);

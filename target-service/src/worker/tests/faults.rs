@@ -5,7 +5,7 @@ use std::time::Duration;
 use foretoken_engine::sim::{Latency, SimOptions};
 use foretoken_protocol::{
     generate::{GenerateRequest, GenerationStats},
-    link::{LinkEvent, LoadReport, Welcome},
+    link::{Limits, LinkEvent, LoadReport, Welcome},
 };
 
 use super::endpoint::MiniEndpoint;
@@ -303,4 +303,30 @@ fn an_endpoint_that_fails_again_and_again_is_counted_each_time_and_logged_once()
     assert_eq!(trouble(&rig), None, "it is news if it fails again");
     rig.link(LinkEvent::Down("killed".into()));
     assert_eq!(rig.worker.metrics.link_failures("lost"), 1);
+}
+
+#[test]
+fn a_request_longer_than_a_draft_model_is_not_sent_to_its_endpoint() {
+    // The prompt has 20 tokens.
+    for (max_positions, sessions) in [(20, 0), (21, 1)] {
+        let mut rig = Rig::new(config(LookaheadConfig::Fixed(4)), language(), 0.9);
+        rig.connect();
+        let limits = Limits {
+            max_positions,
+            ..Limits::default()
+        };
+        let welcome = Welcome {
+            limits,
+            ..Welcome::default()
+        };
+        rig.link(LinkEvent::Down("it is replaced".into()));
+        rig.link(LinkEvent::Up(welcome));
+        let mut output = rig.ask(request(1, 1.0, 60));
+        while output.tokens.len() < 10 {
+            rig.turn();
+            output.collect();
+        }
+        assert_eq!(rig.endpoint.sessions(), sessions);
+        rig.run(std::slice::from_mut(&mut output));
+    }
 }

@@ -142,8 +142,8 @@ impl Suggestions {
         let cohort = cohort.filter(|_| request.is_adaptive() && !is_fresh);
         let mut by_cohort = self.by_cohort.iter();
         let found = by_cohort.find(|suggestion| cohort == Some(suggestion.cohort));
-        request.meter.bound_by(found.map(|found| found.limit));
         let found = found.filter(|found| found.only.is_none_or(|only| only == request.id));
+        request.meter.bound_by(found.map(|found| found.limit));
         found.map_or(0, |found| found.lookahead)
     }
 }
