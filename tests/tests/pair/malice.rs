@@ -224,7 +224,7 @@ async fn whoever_never_stops_sending_keeps_nobody_from_being_served() {
             let entries = serve_honestly(&honest, &mut |_| {});
             over.store(true, Ordering::Relaxed);
             let sent = flood.join().expect("it only sends");
-            assert!(sent > 10_000, "no flood: {sent} messages");
+            assert!(sent > 1_000, "no flood: {sent} messages");
             entries.len()
         })
     });
