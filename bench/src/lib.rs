@@ -87,7 +87,7 @@ pub async fn run(args: &BenchArgs) -> anyhow::Result<()> {
             tokio::task::spawn_blocking(move || protocol::run(protocol, &results)).await?
         }
         What::Router(router) => router::run(router, binary, models, results).await,
-        What::Sim(sim) => sim::run(*sim, results),
+        What::Sim(sim) => sim::run(sim, results),
         What::Plots(plots) => plots::run(plots, results),
     }
 }

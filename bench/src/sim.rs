@@ -7,10 +7,9 @@
 //!
 //! No model of the policies is made: whether a verdict was drafted for, what is sent when, how many
 //! tokens are sought, how many outcomes are drafted for and what happens after a miss is what
-//! `lib/speculation` makes of what it saw until then in simulated time. What services have beside that
-//! and is pure is their own file (`gather`, `timing`); the rest, which only passes on what was seen, is
-//! mirrored here in a few lines (`target/learned`, `target/meter`, `endpoint/outlook`,
-//! `endpoint/session`). Given are the times of passes and steps (`published`) and a pair of models
+//! `lib/speculation` makes of what it saw until then in simulated time. What services have beside that,
+//! which only passes on what was seen, is mirrored here in a few lines (`target/learned`,
+//! `target/meter`, `endpoint`, `endpoint/session`). Given are the times of passes and steps (`published`) and a pair of models
 //! without weights (`pair`).
 //!
 //! Nothing here depends on the machine it runs on; the same binary gives the same JSON.
@@ -29,20 +28,54 @@ mod world;
 
 use std::path::Path;
 
+use clap::ValueEnum;
+
 pub use self::lines::Line;
 use self::{arms::Lab, lines::table};
 
 /// Arguments of `foretoken bench sim`.
-#[derive(Clone, Copy, Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct SimArgs {
     /// Tokens of a simulation that are measured, over all its requests
     #[arg(long, default_value_t = 8192)]
     tokens: u64,
+    /// Experiments to simulate; all of them unless named
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Experiment>,
+}
+
+/// What is simulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Experiment {
+    Published,
+    Lookahead,
+    Batch,
+    Network,
+    Sharing,
+    Temperature,
+}
+
+impl Experiment {
+    fn run(self, lab: &Lab) -> anyhow::Result<Vec<Line>> {
+        match self {
+            Self::Published => sweeps::published(lab),
+            Self::Lookahead => sweeps::reproduction(lab),
+            Self::Batch => sweeps::batches(lab),
+            Self::Network => sweeps::network(lab),
+            Self::Sharing => sweeps::sharing(lab),
+            Self::Temperature => sweeps::temperatures(lab),
+        }
+    }
 }
 
 /// Simulates everything and writes `sim.json`.
-pub fn run(args: SimArgs, results: &Path) -> anyhow::Result<()> {
-    let lines = simulate(args.tokens)?;
+pub fn run(args: &SimArgs, results: &Path) -> anyhow::Result<()> {
+    let experiments = if args.only.is_empty() {
+        Experiment::value_variants()
+    } else {
+        &args.only
+    };
+    let lines = simulate(args.tokens, experiments)?;
     let method = format!(
         "Discrete-event simulation of the policies of lib/speculation with published times; at least {} \
          tokens measured a cell after a warm-up. Given: times of parts of a round, plain and speculative tokens/s, a \
@@ -52,22 +85,16 @@ pub fn run(args: SimArgs, results: &Path) -> anyhow::Result<()> {
     table(method, &lines)?.publish(results)
 }
 
-/// All experiments.
-fn simulate(tokens: u64) -> anyhow::Result<Vec<Line>> {
+/// These experiments.
+fn simulate(tokens: u64, experiments: &[Experiment]) -> anyhow::Result<Vec<Line>> {
     let lab = Lab::new(tokens)?;
-    let experiments = [
-        sweeps::published,
-        sweeps::reproduction,
-        sweeps::batches,
-        sweeps::network,
-        sweeps::sharing,
-        sweeps::temperatures,
-    ];
     // They do not know of each other, and each is the same whenever it runs.
     let results = std::thread::scope(|scope| {
         let lab = &lab;
-        let running = experiments.map(|experiment| scope.spawn(move || experiment(lab)));
-        running.map(std::thread::ScopedJoinHandle::join)
+        let run = |&experiment: &Experiment| scope.spawn(move || experiment.run(lab));
+        let running: Vec<_> = experiments.iter().map(run).collect();
+        let ended = running.into_iter().map(std::thread::ScopedJoinHandle::join);
+        ended.collect::<Vec<_>>()
     });
     let mut lines = Vec::new();
     for result in results {

@@ -14,7 +14,6 @@ mod report;
 mod sessions;
 mod step;
 mod tenants;
-mod timing;
 mod turns;
 
 use std::{
@@ -30,7 +29,7 @@ use foretoken_speculation::{
     control::StepCost,
     fanout::Budgets,
     message::{Open, ToDraft, ToTarget},
-    policy::draft::Planners,
+    policy::draft::{Planners, Timing},
     sampling::Scratch,
 };
 use foretoken_telemetry::Tracer;
@@ -42,7 +41,6 @@ use crate::{
 };
 use sessions::Session;
 use tenants::Tenants;
-use timing::Timing;
 use turns::Turns;
 
 /// Most refused targets whose reasons are remembered, so that each is logged once.
@@ -289,6 +287,16 @@ impl<O: Outlet> Worker<O> {
                 return;
             }
         }
+    }
+
+    /// Time since it began.
+    fn clock(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// The same when it took in what it takes in now.
+    fn heard_at(&self) -> Duration {
+        self.now.saturating_duration_since(self.began)
     }
 
     /// Whether branches are drafted for any session.

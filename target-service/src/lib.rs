@@ -19,7 +19,6 @@ mod check;
 pub mod config;
 mod dial;
 mod directory;
-mod gather;
 mod inbox;
 mod links;
 mod metrics;

@@ -8,35 +8,20 @@
 //! taken in between steps, so what a step was planned with cannot change under it.
 
 mod forks;
-mod outlook;
 mod session;
-// The endpoint's own, not one like it.
-#[path = "../../../draft-service/src/worker/timing.rs"]
-#[cfg_attr(
-    test,
-    expect(dead_code, reason = "it has a method for tests of its service")
-)]
-mod timing;
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use foretoken_speculation::{
     SessionId,
     control::StepCost,
     fanout::{Budgets, Tenant},
     message::{ToDraft, ToTarget},
-    policy::draft::Planners,
+    policy::draft::{Planners, Timing},
     sampling::Scratch,
 };
 
-use self::{
-    outlook::ROWS,
-    session::{Session, Wish},
-    timing::Timing,
-};
+use self::session::{Session, Wish};
 use super::{
     pair::Pair,
     times::{DraftRows, Times},
@@ -44,6 +29,9 @@ use super::{
 
 /// Rows of steps that are measured before an endpoint serves.
 const MEASURED: [u32; 5] = [1, 8, 32, 128, 512];
+
+/// Rows that a step takes at most.
+const ROWS: u32 = 1024;
 
 /// When an endpoint answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,8 +58,6 @@ struct Learned {
 pub(super) struct Endpoint {
     service: Service,
     max_len: usize,
-    /// When simulated time begins.
-    began: Instant,
     sessions: BTreeMap<SessionId, Session>,
     learned: BTreeMap<usize, Learned>,
     /// All targets.
@@ -116,7 +102,6 @@ impl Endpoint {
         Self {
             service,
             max_len,
-            began: Instant::now(),
             sessions: BTreeMap::new(),
             learned: BTreeMap::new(),
             granted: vec![0; tenants.len()],
@@ -177,7 +162,6 @@ impl Endpoint {
 
     /// Takes in all messages; how long that takes.
     fn serve(&mut self, now: Duration, times: &Times, answers: &mut Vec<Answer>) -> Duration {
-        let now = self.began + now;
         for (target, message) in std::mem::take(&mut self.inbox) {
             let id = match &message {
                 ToDraft::Open(open) => open.session,
@@ -209,7 +193,7 @@ impl Endpoint {
         answers: &mut Vec<Answer>,
     ) -> Option<Duration> {
         match self.service {
-            Service::Streaming => self.prepare_branches(self.began + now),
+            Service::Streaming => self.prepare_branches(now),
             Service::Blocking => {
                 for session in self.sessions.values_mut() {
                     let learned = self.learned.entry(session.target).or_default();
@@ -233,16 +217,59 @@ impl Endpoint {
         self.turn += 1;
         let took = times.draft(rows);
         self.steps.observe(rows.all(), took);
-        let ends = self.began + now + took;
+        let ends = now + took;
         for (_, answer) in &answers[first..] {
             if let ToTarget::Window(window) = answer
                 && let Some(session) = self.sessions.get_mut(&window.session)
             {
                 self.counts.windows += 1;
-                session.verification.begin(ends, window.proposals.len());
+                session.outlook.begin(ends, window.proposals.len());
             }
         }
         Some(took)
+    }
+
+    /// Plans the branches of sessions whose candidates are known, and divides the time among them.
+    fn prepare_branches(&mut self, now: Duration) {
+        let mut fresh = Vec::new();
+        for (&id, session) in &mut self.sessions {
+            let Learned { planners, timing } = self.learned.entry(session.target).or_default();
+            let (outlook, draft) = (&mut session.outlook, &mut session.draft);
+            if outlook.plan(draft, planners, timing, &self.steps) {
+                fresh.push(id);
+            }
+        }
+        if !fresh.is_empty() {
+            self.divide(now, &fresh);
+        }
+    }
+
+    fn divide(&mut self, now: Duration, fresh: &[SessionId]) {
+        let (mut owners, mut contenders) = (Vec::new(), Vec::new());
+        for (&id, session) in &self.sessions {
+            let is_fresh = fresh.contains(&id);
+            let learned = self.learned.get(&session.target);
+            let bid = learned.and_then(|learned| {
+                let (outlook, timing) = (&session.outlook, &learned.timing);
+                outlook.bid(session.target, is_fresh, timing, now)
+            });
+            if let Some(contender) = bid {
+                owners.push((id, session.target));
+                contenders.push(contender);
+            }
+        }
+        let shared = owners.iter().any(|(_, target)| *target != owners[0].1);
+        let step = |rows| self.steps.seconds(rows);
+        let granted = self.budgets.grant(&self.tenants, &contenders, ROWS, step);
+        for granted in granted {
+            let (id, target) = owners[granted.contender];
+            if shared {
+                self.granted[target] += u64::from(granted.branches);
+            }
+            if let Some(session) = self.sessions.get_mut(&id) {
+                session.outlook.grant(&mut session.draft, &granted);
+            }
+        }
     }
 
     /// Who gets what it wants of the next step: the most urgent first, as long as there are rows. As

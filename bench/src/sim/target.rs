@@ -4,9 +4,6 @@
 //! begin: gather, pass ──> decide ──> linger ──> conclude: suggest, advise, learn ──> messages
 //! ```
 
-// The target's own, not one like it.
-#[path = "../../../target-service/src/gather.rs"]
-mod gather;
 mod learned;
 mod meter;
 
@@ -14,6 +11,7 @@ use std::{ops::Range, time::Duration};
 
 use foretoken_speculation::{
     Seed, SessionId, TokenId,
+    gather::{self, Ready},
     linger::Wait,
     message::{ToDraft, ToTarget},
     policy::{
@@ -25,7 +23,6 @@ use foretoken_speculation::{
 };
 
 use self::{
-    gather::Ready,
     learned::{Learned, Lesson},
     meter::Meter,
 };

@@ -7,23 +7,16 @@
 //!
 //! Branches are guesses about guesses: whatever else wants rows or pages goes first.
 
-use std::time::Instant;
-
 use foretoken_engine::{
     batch::{Engine, Feed, SeqId, StepError, Wants},
     runner::PAGE_TOKENS,
 };
 use foretoken_speculation::{
-    control::StepCost,
-    fanout::{Bid, Grant, Guess, Limit, Worth},
+    fanout::Limit,
     policy::draft::{BranchWork, BuildId, DraftSession, DraftStats, ForkFeed},
 };
 
-use super::{Learned, Outlet, Worker, sessions::Session, tenants::TenantId, timing::Timing};
-
-/// Outcomes that a session which is alone drafts for, even if there seems to be no time: that is not
-/// sure. Beside others it drafts for the likeliest one.
-const FEWEST_BRANCHES: u32 = 2;
+use super::{Learned, Outlet, Worker, sessions::Session, tenants::TenantId};
 
 /// The forks of one session.
 #[derive(Default)]
@@ -101,74 +94,7 @@ impl Forks {
     }
 }
 
-/// What a session would draft for, by its last glue pass.
-#[derive(Default)]
-pub(super) struct Outlook {
-    /// The build that the guesses are of.
-    build: Option<BuildId>,
-    guesses: Vec<Guess>,
-    worth: Option<Worth>,
-    /// Whether the last miss was answered by a window made just in time.
-    pub(super) remote: bool,
-    /// Whether all that is being drafted should be ready in time.
-    pub(super) whole: bool,
-}
-
 impl Session {
-    /// Plans the branches if their candidates are known; says whether there is a new plan.
-    fn plan_branches(&mut self, learned: &mut Learned, cost: &StepCost) -> bool {
-        self.draft.plan(&mut learned.planners);
-        let build = self.draft.build();
-        if build.is_none() || build == self.outlook.build {
-            return false;
-        }
-        let Some(planner) = learned.planners.for_session(&self.draft) else {
-            return false;
-        };
-        let acceptance = planner.estimates().acceptance();
-        let steps = self.draft.branch_steps();
-        let rate = learned.timing.rate().filter(|_| self.outlook.remote);
-        let alone = f64::from(steps) * cost.seconds(1);
-        let wait = learned.timing.wait().unwrap_or(alone);
-        let outlook = &mut self.outlook;
-        outlook.build = build;
-        let worth = Worth {
-            acceptance,
-            steps,
-            goes_on: self.draft.goes_on(),
-            miss: 0.0,
-        };
-        outlook.worth = Some(match rate {
-            Some(rate) => worth.with_remote_fallback(wait, rate),
-            None => worth,
-        });
-        outlook.guesses.clear();
-        outlook.guesses.extend_from_slice(self.draft.guesses());
-        true
-    }
-
-    /// What it would take of the next steps. A session whose branches are under way, or will soon
-    /// be again, counts with what it had the last time, so that none takes all only because it is
-    /// planned first.
-    fn bid(&self, tenant: usize, fresh: bool, timing: &Timing, now: Instant) -> Option<Bid<'_>> {
-        let worth = self.outlook.worth?;
-        let left = self.verification.left(now, timing);
-        let usable = self.verification.usable(timing);
-        let left = match (left, usable) {
-            (Some(left), _) if fresh => left.max(0.0),
-            (None, _) if fresh => f64::INFINITY,
-            // Verifications that go on for much longer than they should have no claim.
-            (Some(left), Some(usable)) if left > -usable => usable,
-            _ => return None,
-        };
-        Some(Bid {
-            tenant,
-            guesses: &self.outlook.guesses,
-            worth,
-            left,
-        })
-    }
-
     /// Pages that the next step of its branches takes.
     pub(super) fn branch_pages(&mut self, engine: &Engine) -> usize {
         let Self { draft, forks, .. } = self;
@@ -181,8 +107,7 @@ impl Session {
     pub(super) fn drop_branches(&mut self, engine: &mut Engine) {
         self.draft.drop_branches();
         self.forks.close(engine);
-        // That nothing more of them is there says nothing about the time.
-        self.outlook.whole = false;
+        self.outlook.give_up();
     }
 
     /// What was counted since the last time.
@@ -229,8 +154,9 @@ impl<O: Outlet> Worker<O> {
         for (index, session) in self.sessions.iter_mut().enumerate() {
             session.forks.reap(&mut self.engine, &session.draft);
             if session.draft.learns_as().is_some() {
-                let learned = self.learned.entry(session.link).or_default();
-                if session.plan_branches(learned, &self.steps) {
+                let Learned { planners, timing } = self.learned.entry(session.link).or_default();
+                let (outlook, draft) = (&mut session.outlook, &mut session.draft);
+                if outlook.plan(draft, planners, timing, &self.steps) {
                     fresh.push(index);
                 }
             }
@@ -243,11 +169,11 @@ impl<O: Outlet> Worker<O> {
     /// Divides the time there is among the sessions, and gives those that are newly planned what is
     /// theirs.
     fn divide(&mut self, fresh: &[usize]) {
-        let now = Instant::now();
+        let now = self.clock();
         let (held, _) = self.holdings();
         let tenants = self.tenants.shares(&held);
         let mut owners = Vec::with_capacity(self.sessions.len());
-        let mut bids = Vec::with_capacity(self.sessions.len());
+        let mut contenders = Vec::with_capacity(self.sessions.len());
         for (index, session) in self.sessions.iter().enumerate() {
             let tenant = self.tenants.of(session.link);
             let learned = self.learned.get(&session.link);
@@ -255,39 +181,21 @@ impl<O: Outlet> Worker<O> {
                 continue;
             };
             let is_fresh = fresh.contains(&index);
-            if let Some(bid) = session.bid(tenant.0, is_fresh, &learned.timing, now) {
-                owners.push((index, is_fresh));
-                bids.push(bid);
+            let bid = session
+                .outlook
+                .bid(tenant.0, is_fresh, &learned.timing, now);
+            if let Some(contender) = bid {
+                owners.push(index);
+                contenders.push(contender);
             }
         }
         let most = u32::try_from(self.limits.rows).unwrap_or(u32::MAX);
         let steps = |rows| self.steps.seconds(rows);
-        let grants = self.budgets.divide(&tenants, &bids, most, steps);
-        let grants: Vec<Grant> = grants.to_vec();
-        let least = if grants.len() == 1 {
-            FEWEST_BRANCHES
-        } else {
-            1
-        };
-        let mut decided = Vec::with_capacity(fresh.len());
-        for (bid, (&(index, is_fresh), grant)) in owners.iter().zip(&grants).enumerate() {
-            if is_fresh {
-                let widths = self.budgets.widths(&bids, bid, most, steps).to_vec();
-                decided.push((index, widths, grant.limit));
-            }
-        }
-        for (index, mut widths, limit) in decided {
-            let session = &mut self.sessions[index];
-            session.outlook.whole = !widths.is_empty();
-            match widths.first_mut() {
-                Some(first) => *first = (*first).max(least),
-                None => widths.push(least),
-            }
-            // Where the time is over before the last step, steps go on as the last planned one: the
-            // verdict ends them.
-            session.draft.grant(&widths);
-            session.limit = Some(limit);
-            self.metrics.build_bound_by(limit);
+        for granted in self.budgets.grant(&tenants, &contenders, most, steps) {
+            let session = &mut self.sessions[owners[granted.contender]];
+            session.outlook.grant(&mut session.draft, &granted);
+            session.limit = Some(granted.limit);
+            self.metrics.build_bound_by(granted.limit);
         }
     }
 

@@ -4,12 +4,12 @@
 //! only lie there until its verdict is in therefore wait for the columns after them, as long as those
 //! will be there in time too.
 
-use std::time::Instant;
+use std::time::Duration;
 
 use foretoken_protocol::link::LinkId;
-use foretoken_speculation::{SessionId, message::ToTarget};
+use foretoken_speculation::{SessionId, message::ToTarget, policy::draft::Timing};
 
-use super::{Outlet, Worker, sessions::Session, timing::Timing};
+use super::{Outlet, Worker, sessions::Session};
 use crate::metrics::Direction;
 
 /// Steps that must fit into the time left to a target's verdict for a column to wait for the next.
@@ -17,8 +17,8 @@ const STEPS_TO_SPARE: f64 = 2.0;
 
 impl Session {
     /// Whether a column it has drawn can wait for the next one, which takes `step` seconds.
-    fn may_hold(&self, step: f64, timing: &Timing, now: Instant) -> bool {
-        let left = self.verification.left(now, timing);
+    fn may_hold(&self, step: f64, timing: &Timing, now: Duration) -> bool {
+        let left = self.outlook.left(now, timing);
         self.draft.build().is_some() && left.is_some_and(|left| left > STEPS_TO_SPARE * step)
     }
 }
@@ -53,7 +53,7 @@ impl<O: Outlet> Worker<O> {
 
     /// Sends what should not wait for the next step, which follows at once.
     pub(super) fn flush_urgent(&mut self) -> bool {
-        let now = Instant::now();
+        let now = self.clock();
         let frames = std::mem::take(&mut self.outgoing);
         let (held, urgent) = frames.into_iter().partition(|(link, messages)| {
             let mut messages = messages.iter();
@@ -73,7 +73,7 @@ impl<O: Outlet> Worker<O> {
         any
     }
 
-    fn may_wait(&self, link: LinkId, message: &ToTarget, now: Instant) -> bool {
+    fn may_wait(&self, link: LinkId, message: &ToTarget, now: Duration) -> bool {
         let ToTarget::Entries(part) = message else {
             return false;
         };

@@ -11,16 +11,15 @@ use foretoken_speculation::{
     Round, SessionId,
     fanout::Limit,
     message::{Open, Outcome, ToDraft, ToTarget},
-    policy::draft::{DraftSession, DraftStats},
+    policy::draft::{DraftSession, DraftStats, Judged, Outlook},
 };
 
 use foretoken_service::rounds::{Build, Feed, Line};
 
 use super::{
     Outlet, Worker,
-    branches::{Forks, Outlook},
+    branches::Forks,
     tenants::{Holdings, TenantId},
-    timing::{Timing, Verification},
 };
 use crate::{config::QuotaConfig, metrics::StepFor, recording::Recording};
 
@@ -41,10 +40,8 @@ pub(super) struct Session {
     pub(super) limit: Option<Limit>,
     /// Time of steps that had a part in it since a listener was told.
     pub(super) spent: Spent,
-    /// What they are for.
+    /// What they are for, and what its target is doing.
     pub(super) outlook: Outlook,
-    /// What its target is doing.
-    pub(super) verification: Verification,
     /// Rises with every session opened.
     pub(super) opened: u64,
     /// When the target last said anything about it.
@@ -79,20 +76,6 @@ impl Session {
             && let Err(error) = engine.accept_path(self.seq, &nodes)
         {
             tracing::error!(%error, "a tree had no such nodes");
-        }
-    }
-
-    /// Notes what a verdict says of its target's times.
-    fn hear_verdict(&mut self, outcome: &Outcome, timing: &mut Timing, now: Instant) {
-        self.verification.end(now, outcome, timing);
-        self.outlook.whole = false;
-        if let Some(window) = &outcome.verifying {
-            self.verification.begin(now, window.len());
-            if window.is_empty() {
-                self.outlook.remote = false;
-            }
-        } else if outcome.lookahead > 0 {
-            self.outlook.remote = true;
         }
     }
 }
@@ -140,9 +123,10 @@ impl<O: Outlet> Worker<O> {
             }
             self.drop_columns(link, id);
         }
+        let now = self.heard_at();
         let session = &mut self.sessions[index];
         if let Some(ToTarget::Window(window)) = &answer {
-            session.verification.begin(self.now, window.proposals.len());
+            session.outlook.begin(now, window.proposals.len());
         }
         if !session.draft.is_bound() {
             self.remove(index);
@@ -156,27 +140,15 @@ impl<O: Outlet> Worker<O> {
     /// Notes what a verdict says of its target's times, and of what was drafted for it; `before` was
     /// counted before it.
     fn hear_verdict(&mut self, index: usize, outcome: &Outcome, before: &DraftStats) {
+        let now = self.heard_at();
         let session = &mut self.sessions[index];
         let learned = self.learned.entry(session.link).or_default();
-        let planned = session.outlook.whole;
-        session.hear_verdict(outcome, &mut learned.timing, self.now);
-        if planned {
-            // What a verdict waited for was not there in time either: it would wait ever more often. What
-            // was cut off of other continuations costs nothing.
-            let after = session.draft.stats();
-            let planned = after.planned - before.planned;
-            let missing = after.missing - before.missing;
+        let draft = (before, &session.draft);
+        let judged = session
+            .outlook
+            .hear(now, outcome, draft, &mut learned.timing);
+        if let Some(Judged { planned, missing }) = judged {
             self.metrics.entry_tokens.judge(planned, missing);
-            let waited_for = !outcome.lingered.is_zero();
-            let share = if waited_for {
-                1.0
-            } else {
-                f64::from(missing) / f64::from(planned)
-            };
-            // A verdict that nothing was planned for says nothing about the time.
-            if waited_for || planned > 0 {
-                learned.timing.observe_build(share);
-            }
         }
         let target = self.links.get(&session.link).map(|peer| &*peer.name);
         let at = (outcome.round, self.began);
@@ -292,7 +264,6 @@ impl<O: Outlet> Worker<O> {
             limit: None,
             spent: Spent::default(),
             outlook: Outlook::default(),
-            verification: Verification::default(),
             opened,
             heard,
             primed: false,

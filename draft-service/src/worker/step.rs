@@ -373,8 +373,8 @@ impl<O: Outlet> Worker<O> {
                 self.metrics.note(&session.take_stats());
             }
             if let Some(ToTarget::Window(window)) = &answer {
-                let now = Instant::now();
-                session.verification.begin(now, window.proposals.len());
+                let now = self.began.elapsed();
+                session.outlook.begin(now, window.proposals.len());
             }
             answers.extend(answer.map(|answer| (session.link, answer)));
         }

@@ -19,6 +19,7 @@
 //! guess comes with a probability.
 
 mod budget;
+mod division;
 mod estimates;
 mod geometric;
 mod greedy;
@@ -31,6 +32,7 @@ mod taper;
 
 pub use self::{
     budget::{Bid, Budgets, Grant, Worth},
+    division::{Contender, Division},
     estimates::{Chances, Estimates, Prior},
     geometric::{Geometric, PowerLaw},
     greedy::{greedy, hit_rate, outcome_mass, uniform},

@@ -16,6 +16,7 @@ mod columns;
 pub mod control;
 pub mod fallback;
 pub mod fanout;
+pub mod gather;
 pub mod guess;
 pub mod hash;
 pub mod ids;

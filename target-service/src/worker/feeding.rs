@@ -6,9 +6,9 @@ use foretoken_engine::{
     batch::{Feed, SeqId, Wants},
     schedule::{RequestId, Running},
 };
-use foretoken_speculation::{Proposals, TokenId};
+use foretoken_speculation::{Proposals, TokenId, gather::Due};
 
-use crate::{gather::Due, request::Request};
+use crate::request::Request;
 
 /// Plain steps that have to have come before one for it to take what such steps take in a row. The
 /// first ones after speculation take up to a fifth longer: the cores were at something else.

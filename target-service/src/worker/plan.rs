@@ -7,17 +7,16 @@ use foretoken_engine::{
     schedule::{Ask, Chunk, Decode, Plan, RequestId, Running},
 };
 use foretoken_protocol::link::Mailbox;
-use foretoken_speculation::policy::{Policy, target::Next};
+use foretoken_speculation::{
+    gather::{self, Due, Ready},
+    policy::{Policy, target::Next},
+};
 
 use super::{
     Flow, Turn, Worker,
     feeding::{Feeding, Kind},
 };
-use crate::{
-    gather::{self, Due, Ready},
-    inbox::Message,
-    request::Request,
-};
+use crate::{inbox::Message, request::Request};
 
 /// Most rows of a chunk whose every row needs logits: bounds the memory they take.
 const PROMPT_LOGITS_ROWS: usize = 64;

@@ -1,19 +1,17 @@
 //! What an endpoint keeps of a session, and what that wants of a step.
 
-use std::time::Instant;
+use std::time::Duration;
 
 use foretoken_speculation::{
     SessionId,
-    message::{Outcome, ToDraft, ToTarget},
-    policy::draft::{DraftSession, DraftStats, Purpose, Wants},
+    message::{ToDraft, ToTarget},
+    policy::draft::{DraftSession, Outlook, Purpose, Wants},
     sampling::Scratch,
 };
 
 use super::{
     Learned,
     forks::{Forks, Tail},
-    outlook::Outlook,
-    timing::Verification,
 };
 use crate::sim::{
     pair::{Pair, Role, VOCAB},
@@ -41,10 +39,8 @@ pub(super) struct Session {
     /// What was fed last.
     fed: Tail,
     forks: Forks,
-    /// What its branches are for.
+    /// What its branches are for, and what its target is doing.
     pub(super) outlook: Outlook,
-    /// What its target is doing.
-    pub(super) verification: Verification,
 }
 
 impl Session {
@@ -55,14 +51,13 @@ impl Session {
             fed: Tail::default(),
             forks: Forks::default(),
             outlook: Outlook::default(),
-            verification: Verification::default(),
         }
     }
 
     /// Takes in a message; what it answers.
     pub(super) fn hear(
         &mut self,
-        now: Instant,
+        now: Duration,
         message: &ToDraft,
         learned: &mut Learned,
     ) -> Option<ToTarget> {
@@ -71,43 +66,13 @@ impl Session {
         // Contexts are made from tokens anyway.
         self.draft.take_decided();
         if let ToDraft::Outcome(outcome) = message {
-            self.hear_verdict(now, outcome, &before, learned);
+            let (draft, timing) = ((&before, &self.draft), &mut learned.timing);
+            self.outlook.hear(now, outcome, draft, timing);
         }
         if let Some(ToTarget::Window(window)) = &answer {
-            self.verification.begin(now, window.proposals.len());
+            self.outlook.begin(now, window.proposals.len());
         }
         answer
-    }
-
-    /// Notes what a verdict says of its target's times, and of what was drafted for it.
-    fn hear_verdict(
-        &mut self,
-        now: Instant,
-        outcome: &Outcome,
-        before: &DraftStats,
-        learned: &mut Learned,
-    ) {
-        let (verification, outlook) = (&mut self.verification, &mut self.outlook);
-        verification.end(now, outcome, &mut learned.timing);
-        if let Some(window) = &outcome.verifying {
-            verification.begin(now, window.len());
-            outlook.remote &= !window.is_empty();
-        } else if outcome.lookahead > 0 {
-            outlook.remote = true;
-        }
-        if !std::mem::take(&mut outlook.whole) {
-            return;
-        }
-        let after = self.draft.stats();
-        let planned = after.planned - before.planned;
-        let missing = after.missing - before.missing;
-        // What a verdict waited for was not there in time either.
-        if !outcome.lingered.is_zero() {
-            learned.timing.observe_build(1.0);
-        } else if planned > 0 {
-            let share = f64::from(missing) / f64::from(planned);
-            learned.timing.observe_build(share);
-        }
     }
 
     /// What it wants of the next step, and how many rows that takes.

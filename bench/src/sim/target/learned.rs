@@ -6,6 +6,7 @@ use std::time::Duration;
 use foretoken_speculation::{
     control::{AnswerTime, ControlConfig, Controller, Drafting, Limit, Load, Pace, StepCost},
     fallback::{Chooser, Situation},
+    gather::Due,
     linger::{Linger, Wait},
     message::Delivery,
     policy::{
@@ -14,7 +15,7 @@ use foretoken_speculation::{
     },
 };
 
-use super::{gather::Due, meter::Round};
+use super::meter::Round;
 
 /// First guesses of what answers take: of the fixed part, and of a token as a part of a step.
 const ANSWER_OVERHEAD: Duration = Duration::from_micros(150);

@@ -1,7 +1,5 @@
 //! Sessions that draft for the outcomes of a verification.
 
-use std::time::Instant;
-
 use foretoken_speculation::{
     Proposals,
     fanout::FanOut,
@@ -231,17 +229,10 @@ fn outcomes_are_as_many_as_there_is_time_for() {
     for (verification, expected) in [(Duration::ZERO, 2), (Duration::from_secs(3000), BUDGET)] {
         let mut rig = Rig::new(&DraftConfig::default(), language());
         rig.tell(A, open_ahead(1, prompt(12)));
-        let now = Instant::now();
         let learned = rig.worker.learned.entry(A).or_default();
-        let verified = &mut rig.worker.sessions[0].verification;
-        verified.begin(now, 0);
-        let verdict = Outcome {
-            tokens: prompt(1),
-            verifying: Some(Proposals::new()),
-            ..Outcome::default()
-        };
-        verified.end(now + verification, &verdict, &mut learned.timing);
-        verified.begin(now, 0);
+        learned.timing.expect(0, verification.as_secs_f64());
+        let now = rig.worker.clock();
+        rig.worker.sessions[0].outlook.begin(now, 0);
         let (_, sent) = rig.settle();
         assert_eq!(entries(&sent)[0].1.keys.len(), expected as usize);
     }
@@ -266,8 +257,8 @@ fn part_after(fate: Fate) -> (f64, [u64; 2]) {
     let mut rig = Rig::new(&DraftConfig::default(), language());
     let mut tokens = prompt(12);
     rig.tell(A, open_ahead(1, tokens.clone()));
-    let verified = &mut rig.worker.sessions[0].verification;
-    verified.begin(Instant::now(), 0);
+    let now = rig.worker.clock();
+    rig.worker.sessions[0].outlook.begin(now, 0);
     let mut window: Vec<TokenId> = Vec::new();
     for round in 0..20 {
         let learned = rig.worker.learned.entry(A).or_default();
@@ -297,7 +288,7 @@ fn part_after(fate: Fate) -> (f64, [u64; 2]) {
     }
     let counted = &rig.worker.metrics.entry_tokens;
     let counted = [counted.planned.get(), counted.missing.get()];
-    (rig.worker.learned[&A].timing.part, counted)
+    (rig.worker.learned[&A].timing.part(), counted)
 }
 
 #[test]
@@ -445,8 +436,8 @@ fn a_verdict_that_comes_twice_or_late_changes_nothing() {
     let known = |rig: &Rig| {
         let session = &rig.worker.sessions[0];
         let (timing, stats) = (&rig.worker.learned[&A].timing, session.draft.stats());
-        let waits = (&session.verification, session.outlook.whole);
-        format!("{:?} {timing:?} {stats:?} {waits:?}", rig.worker.outgoing)
+        let outlook = &session.outlook;
+        format!("{:?} {timing:?} {stats:?} {outlook:?}", rig.worker.outgoing)
     };
     let before = known(&rig);
     for (round, base, token, window) in [(1, 21, 9, 6), (0, 20, 7, 5)] {

@@ -23,8 +23,10 @@ mod follow;
 mod forks;
 mod growth;
 mod layout;
+mod outlook;
 mod planners;
 mod tail;
+mod timing;
 mod work;
 
 use alloc::{string::ToString, vec::Vec};
@@ -39,7 +41,9 @@ pub use self::{
     build::{BuildId, MAX_TAIL},
     forks::BranchWork,
     layout::ForkFeed,
+    outlook::{Judged, Outlook},
     planners::{Planners, Scores},
+    timing::Timing,
     work::{Purpose, Ticket, Wants, Work},
 };
 use crate::{

@@ -4,33 +4,29 @@
 //! cost less than in two steps; but whoever is ready pays for the wait. Both ways have a sum of
 //! completion times, and the smaller one wins.
 
-use std::time::Duration;
+use core::time::Duration;
 
 /// A request that waits for its window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Due {
+pub struct Due {
     /// When the window is expected, from now.
-    pub(crate) after: Duration,
+    pub after: Duration,
     /// Rows it will bring.
-    pub(crate) rows: usize,
+    pub rows: usize,
 }
 
 /// What is ready now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Ready {
+pub struct Ready {
     /// Requests.
-    pub(crate) requests: usize,
+    pub requests: usize,
     /// Their rows.
-    pub(crate) rows: usize,
+    pub rows: usize,
 }
 
 /// How long to wait; none: step now. `due` is in order of expectation; `cost` gives the time of a
 /// step from its rows.
-pub(crate) fn wait_for(
-    ready: Ready,
-    due: &[Due],
-    cost: impl Fn(usize) -> Duration,
-) -> Option<Duration> {
+pub fn wait_for(ready: Ready, due: &[Due], cost: impl Fn(usize) -> Duration) -> Option<Duration> {
     if due.is_empty() {
         return None;
     }

@@ -4,10 +4,12 @@
 //! to be counted on: some verifications are shorter, and what is sent when one ends comes too late.
 //! The part is learned from what was missing, so it contains the way to the target without a clock
 //! being compared with another.
+//!
+//! Times are given as what has passed since any moment, the same one for all.
 
-use std::time::{Duration, Instant};
+use core::time::Duration;
 
-use foretoken_speculation::message::Outcome;
+use crate::message::Outcome;
 
 /// Share of a deviation from what was expected that is taken over.
 const RATE: f64 = 0.1;
@@ -26,13 +28,13 @@ const FALLS: f64 = 3.0 * GROWS;
 /// Longest verification that is believed, in seconds.
 const LONGEST: f64 = 3600.0;
 
-/// What was learned of one target.
+/// What was learned of the times of one target.
 #[derive(Clone, Debug)]
-pub(super) struct Timing {
+pub struct Timing {
     /// Seconds of a verification, by the length of its window.
     seconds: [Option<f64>; LENGTHS],
     /// Part of a verification that is counted on.
-    pub(super) part: f64,
+    part: f64,
     /// Tokens that a session emits in a second.
     rate: Option<f64>,
     /// Seconds from verdict to verdict: if the window between was there, and if it was asked for.
@@ -42,9 +44,9 @@ pub(super) struct Timing {
 /// The verification of a session that is under way.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Verification {
-    since: Option<(Instant, usize)>,
+    since: Option<(Duration, usize)>,
     /// When the last verdict came, and whether it asked for a window.
-    verdict: Option<(Instant, bool)>,
+    verdict: Option<(Duration, bool)>,
 }
 
 impl Default for Timing {
@@ -63,6 +65,11 @@ impl Timing {
     pub(super) fn observe_build(&mut self, missing: f64) {
         let change = GROWS - (GROWS + FALLS) * missing;
         self.part = (self.part + change).clamp(PARTS.0, PARTS.1);
+    }
+
+    /// Part of a verification that is counted on.
+    pub fn part(&self) -> f64 {
+        self.part
     }
 
     /// Tokens a second that a session emits, if known.
@@ -86,9 +93,9 @@ impl Timing {
         Some(self.seconds[nearest]? * self.part)
     }
 
-    /// As if verifications of such windows took so many seconds.
-    #[cfg(test)]
-    pub(super) fn expect(&mut self, window: usize, seconds: f64) {
+    /// As if verifications of windows of so many tokens took so many seconds, until they are seen to
+    /// take another time.
+    pub fn expect(&mut self, window: usize, seconds: f64) {
         self.seconds[window.min(LENGTHS - 1)] = Some(seconds);
     }
 
@@ -107,20 +114,20 @@ fn follow(known: &mut Option<f64>, took: f64) {
 
 impl Verification {
     /// The target verifies a window of this length from now on.
-    pub(super) fn begin(&mut self, now: Instant, window: usize) {
+    pub(super) fn begin(&mut self, now: Duration, window: usize) {
         self.since = Some((now, window));
     }
 
     /// Its verdict has come. For how long that waited is no time to plan with: it was to bring a few
     /// tokens more, and would become longer and longer.
-    pub(super) fn end(&mut self, now: Instant, outcome: &Outcome, timing: &mut Timing) {
+    pub(super) fn end(&mut self, now: Duration, outcome: &Outcome, timing: &mut Timing) {
         if let Some((since, window)) = self.since.take() {
-            let took = now.saturating_duration_since(since);
+            let took = now.saturating_sub(since);
             timing.observe(window, took.saturating_sub(outcome.lingered).as_secs_f64());
         }
         let asks = outcome.asks().is_some();
         if let Some((before, asked)) = self.verdict.replace((now, asks)) {
-            let took = now.saturating_duration_since(before).as_secs_f64();
+            let took = now.saturating_sub(before).as_secs_f64();
             follow(&mut timing.rounds[usize::from(asked)], took);
             let rate = outcome.tokens.len() as f64 / took.clamp(1e-6, LONGEST);
             let known = timing.rate.get_or_insert(rate);
@@ -136,20 +143,20 @@ impl Verification {
 
     /// Seconds left of what can be counted on, below 0 when they are over; none if nothing is known
     /// or nothing is verified.
-    pub(super) fn left(&self, now: Instant, timing: &Timing) -> Option<f64> {
+    pub(super) fn left(&self, now: Duration, timing: &Timing) -> Option<f64> {
         let (since, window) = self.since?;
-        let spent: Duration = now.saturating_duration_since(since);
+        let spent = now.saturating_sub(since);
         Some(timing.usable(window)? - spent.as_secs_f64())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use foretoken_speculation::{Proposals, TokenId};
-
     use super::*;
+    use crate::{Proposals, TokenId};
 
     const MS: Duration = Duration::from_millis(1);
+    const BEGIN: Duration = Duration::from_secs(1000);
 
     /// A verdict of so many tokens, that asks for a window or does not.
     fn verdict(tokens: u32, asks: bool) -> Outcome {
@@ -165,7 +172,7 @@ mod tests {
     /// 4 tokens.
     fn learned(rounds: usize, late_every: usize) -> Timing {
         let (mut timing, mut verification) = (Timing::default(), Verification::default());
-        let mut now = Instant::now();
+        let mut now = BEGIN;
         for round in 0..rounds {
             verification.begin(now, 4);
             now += 10 * MS;
@@ -202,7 +209,7 @@ mod tests {
     #[test]
     fn what_a_miss_waits_for_is_the_difference_of_rounds() {
         let (mut timing, mut verification) = (Timing::default(), Verification::default());
-        let mut now = Instant::now();
+        let mut now = BEGIN;
         for round in 0..40 {
             let asks = round % 4 == 0;
             assert!(round > 2 || timing.wait().is_none());
@@ -217,7 +224,7 @@ mod tests {
     fn time_passes_and_may_be_over() {
         let timing = learned(5, 10);
         let mut verification = Verification::default();
-        let now = Instant::now();
+        let now = BEGIN;
         assert_eq!(verification.left(now, &timing), None);
         verification.begin(now, 4);
         let left = |after| verification.left(now + after, &timing).expect("under way");
@@ -231,7 +238,7 @@ mod tests {
         let before = timing.usable(4).expect("known");
         let rate = timing.rate().expect("known");
         assert!((rate - 200.0).abs() < 1.0, "2 tokens in 10 ms: {rate}");
-        let now = Instant::now();
+        let now = BEGIN;
         verification.begin(now, 4);
         verification.end(now + 100_000 * MS, &verdict(2, false), &mut timing);
         assert!(timing.usable(4).expect("known") < 1.11 * before);
@@ -240,7 +247,7 @@ mod tests {
     #[test]
     fn a_verdict_that_waited_was_there_before() {
         let (mut timing, mut verification) = (Timing::default(), Verification::default());
-        let now = Instant::now();
+        let now = BEGIN;
         verification.begin(now, 4);
         let mut waited = verdict(2, false);
         waited.lingered = 3 * MS;
