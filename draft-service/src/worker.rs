@@ -153,6 +153,8 @@ pub(crate) struct Worker<O> {
     reported: Option<LoadReport>,
     /// It drafts for all outcomes that are asked for, however long that takes.
     unhurried: bool,
+    /// When branches go on whose next step was not begun, because their verdict is due.
+    resumes_at: Option<Instant>,
     /// When it ends whatever is open, once it was told to drain.
     leaves_at: Option<Instant>,
     now: Instant,
@@ -203,6 +205,7 @@ impl<O: Outlet> Worker<O> {
             opened: 0,
             reported: None,
             unhurried: false,
+            resumes_at: None,
             leaves_at: None,
             now: Instant::now(),
         }
@@ -328,8 +331,14 @@ impl<O: Outlet> Worker<O> {
 
     /// How long to sleep if nothing happens.
     fn nap(&self) -> Duration {
-        self.leaves_at
-            .map_or(NAP, |at| at.saturating_duration_since(self.now).min(NAP))
+        let due = [self.leaves_at, self.resumes_at];
+        let left = |at: Instant| at.saturating_duration_since(Instant::now());
+        due.into_iter()
+            .flatten()
+            .map(left)
+            .min()
+            .unwrap_or(NAP)
+            .min(NAP)
     }
 
     /// Takes in what a link says.

@@ -118,8 +118,11 @@ impl<O: Outlet> Worker<O> {
                 self.metrics.abandoned.inc();
             }
             session.join_decided(&mut self.engine);
-            if let ToDraft::Outcome(outcome) = &message {
-                self.hear_verdict(index, outcome, &before);
+            match &message {
+                ToDraft::Outcome(outcome) => self.hear_verdict(index, outcome, &before),
+                // It begins anew: nothing is verified that it knows of.
+                ToDraft::Open(_) => session.outlook = Outlook::default(),
+                ToDraft::Close { .. } => {}
             }
             self.drop_columns(link, id);
         }

@@ -170,6 +170,7 @@ impl<O: Outlet> Worker<O> {
     fn demand(&mut self) -> Demand {
         let mut demand = Demand::default();
         let count = self.sessions.len();
+        self.resumes_at = None;
         for i in 0..count {
             let index = (i + self.turn) % count;
             let session = &mut self.sessions[index];
@@ -216,7 +217,12 @@ impl<O: Outlet> Worker<O> {
         (session, tenant): (usize, Option<TenantId>),
         demand: &mut Demand,
     ) {
-        let draft = &mut self.sessions[session].draft;
+        let Session {
+            link,
+            draft,
+            outlook,
+            ..
+        } = &mut self.sessions[session];
         let most = self.limits.rows;
         if let Some(work) = draft.branches()
             && work.rows() > most
@@ -224,9 +230,18 @@ impl<O: Outlet> Worker<O> {
             draft.grant(&[u32::try_from(most).unwrap_or(u32::MAX)]);
         }
         // Of a build that has begun nothing can be left out any more, but then it does fit.
-        let Some(rows) = draft.branches().map(|work| work.rows()) else {
+        let Some((rows, made)) = draft.branches().map(|work| (work.rows(), work.step)) else {
             return;
         };
+        if let Some(learned) = self.learned.get(link).filter(|_| !self.unhurried) {
+            let (step, now) = (self.steps.seconds(rows as u32), Instant::now());
+            let passed = now.saturating_duration_since(self.began);
+            if let Some(pause) = outlook.pause(made, step, &learned.timing, passed) {
+                let at = now + pause;
+                self.resumes_at = Some(self.resumes_at.map_or(at, |soonest| soonest.min(at)));
+                return;
+            }
+        }
         demand.branches.push(Grant {
             session,
             tenant,

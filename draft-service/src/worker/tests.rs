@@ -7,6 +7,7 @@ use foretoken_protocol::link::{Hello, LinkId, LoadReport, Malformed, ServerEvent
 use foretoken_speculation::{
     Epoch, Round, SessionId, TokenId,
     message::{Open, Outcome, ToDraft, ToTarget},
+    policy::draft::Outlook,
 };
 
 use crate::config::DraftConfig;
@@ -328,4 +329,31 @@ fn a_target_that_is_refused_again_and_again_is_counted_each_time_and_remembered_
         !rig.worker.refused.contains_key("t-1999"),
         "it is news if it fails again"
     );
+}
+
+#[test]
+fn a_session_that_is_opened_anew_knows_of_no_verification() {
+    let mut rig = Rig::new(&DraftConfig::default(), language());
+    rig.tell(A, branches::open_ahead(1, prompt(12)));
+    rig.settle();
+    let known = |rig: &Rig| format!("{:?}", rig.worker.sessions[0].outlook);
+    let ToDraft::Outcome(verdict) = outcome(1, 0, 12, &[TokenId(3)], 4) else {
+        unreachable!("it is a verdict");
+    };
+    let before = known(&rig);
+    let verifying = Some([TokenId(5)].to_vec().into());
+    rig.tell(
+        A,
+        ToDraft::Outcome(Outcome {
+            verifying,
+            ..verdict
+        }),
+    );
+    assert_ne!(known(&rig), before);
+    let ToDraft::Open(open) = branches::open_ahead(1, prompt(12)) else {
+        unreachable!("it opens");
+    };
+    let epoch = Epoch(2);
+    rig.tell(A, ToDraft::Open(Open { epoch, ..open }));
+    assert_eq!(known(&rig), format!("{:?}", Outlook::default()));
 }

@@ -18,11 +18,11 @@
 //! decides: it stays flat while the right lookahead falls with load.
 //!
 //! Windows that are drafted ahead are not waited for, but some verdicts find none or only a part of
-//! one. With c(K) the learned share of the lookahead that is there:
+//! one. With ci the learned probability that the i-th token is there:
 //!
 //! ```text
-//! E(K) = 1 + c(K) (a1 + a1 a2 + ... + a1..aK)
-//! T(K) = step(other + sessions (c(K) K + 1)) + rest(K)
+//! E(K) = 1 + c1 a1 + c2 a1 a2 + ... + cK a1..aK
+//! T(K) = step(other + sessions (c1 + ... + cK + 1)) + rest(K)
 //! ```
 //!
 //! A lookahead is left only for one that is better by a margin. None is kept unless it is better than
@@ -37,6 +37,7 @@ mod answer;
 mod caution;
 mod choice;
 mod cost;
+mod coverage;
 mod cutoff;
 mod pace;
 mod probe;
@@ -57,15 +58,12 @@ pub use self::{
     pace::Pace,
 };
 use caution::Caution;
+use coverage::Coverage;
 use probe::Probe;
 use rest::Rest;
 use rounds::{Round, Rounds, most};
-use table::Table;
 use trial::Trial;
 use turns::Turns;
-
-/// Share of a new observation in what is known of how much of a lookahead is missing.
-const MISSING_WEIGHT: f64 = 1.0 / 16.0;
 
 /// Rounds of a session by which a lookahead that no longer seems to pay is judged once more.
 const LATELY: usize = 32;
@@ -104,7 +102,8 @@ pub struct ControlConfig {
     /// drafted ahead is there a round later at the soonest.
     pub probe_rounds: u32,
     /// Decisions for K > 0 before plain rounds are tried. The pause doubles, up to
-    /// `probe_at_most`, after a trial that found them no better than thought.
+    /// `probe_at_most`, after a trial that found them no better than thought; where they seem far slower it
+    /// is that times by how much, up to eight times as long.
     pub plain_after: u32,
     /// Rounds that such a trial has, of each session.
     pub plain_rounds: u32,
@@ -150,8 +149,7 @@ pub struct Controller {
     answers: AnswerTime,
     steps: StepCost,
     rest: Rest,
-    /// Share of a lookahead that is not there when it is to be verified.
-    missing: Table,
+    coverage: Coverage,
     current: u32,
     probe: Probe,
     trial: Trial,
@@ -170,7 +168,7 @@ impl Controller {
     /// long answers take.
     pub fn new(config: ControlConfig, steps: StepCost, answers: AnswerTime) -> Self {
         let current = config.max;
-        let (rest, missing) = (Rest::new(config.max), Table::new(config.max));
+        let rest = Rest::new(config.max);
         let probe = Probe::new(&config);
         let trial = Trial::default();
         Self {
@@ -180,7 +178,7 @@ impl Controller {
             answers,
             steps,
             rest,
-            missing,
+            coverage: Coverage::default(),
             current,
             probe,
             trial,
@@ -214,17 +212,12 @@ impl Controller {
     }
 
     /// Takes in how much of a lookahead that was to be drafted ahead was there: a window of `found`
-    /// tokens, of up to `sought`; as many if it has ended.
-    pub fn observe_coverage(&mut self, sought: u32, found: u32) {
-        if sought > 0 {
-            // A window that has ended is all there, and others are not expected to be longer than they are.
-            let expected = self.length(sought).max(1.0);
-            let share = 1.0 - (f64::from(found) / expected).min(1.0);
-            let known = self.missing.nearest(sought);
-            let part = self.part();
-            let learned = known + MISSING_WEIGHT * part * (share - known);
-            self.missing.learn(sought, learned, part);
-        }
+    /// tokens, of up to `sought`, which would have had no more if it has `ended`.
+    pub fn observe_coverage(&mut self, sought: u32, found: u32, ended: bool) {
+        // Nor is it known of every window that it has: more is missing if there would have been more.
+        let reached = self.lengths.reached();
+        self.coverage
+            .observe(sought, found, ended, (self.part(), reached));
     }
 
     /// Takes in how long a window of `tokens` took, from its request to its arrival.
@@ -252,7 +245,7 @@ impl Controller {
         if asked == 0 {
             self.trial.observe(round);
             // Without news of windows, what is missing of them is forgotten.
-            self.missing.learn(0, 0.0, part);
+            self.coverage.fade(part);
         } else {
             let sessions = self.load.sessions.max(1) as usize;
             self.lately.observe(round, sessions.saturating_mul(LATELY));
@@ -309,14 +302,6 @@ impl Controller {
     /// Expected tokens per second and session with lookahead `k` under `load`.
     pub fn goodput(&self, k: u32, load: Load) -> f64 {
         self.expected(k) / self.seconds(k, load)
-    }
-
-    /// Share of a lookahead of `k` that is there when it is to be verified.
-    pub fn covered(&self, k: u32) -> f64 {
-        match self.config.drafting {
-            Drafting::InTurn => 1.0,
-            Drafting::Ahead => 1.0 - self.missing.nearest(k),
-        }
     }
 
     /// Tokens that windows of up to `k` have on average, if they are there.
@@ -420,9 +405,24 @@ impl Controller {
         1.0 / f64::from(self.load.sessions.max(1))
     }
 
+    /// Share of the tokens of windows of up to `k` that is there when they are to be verified.
+    #[cfg(test)]
+    fn covered(&self, k: u32) -> f64 {
+        self.rows(k) / self.length(k)
+    }
+
     /// Expected tokens of a round with lookahead `k`.
     fn expected(&self, k: u32) -> f64 {
-        1.0 + self.covered(k) * (self.acceptance.expected(k) - 1.0)
+        let there = self.acceptance.reached().enumerate();
+        let there = there.map(|(position, accepted)| self.coverage.at(position) * accepted);
+        1.0 + there.take(k as usize).sum::<f64>()
+    }
+
+    /// Proposals of a round with lookahead `k`, on average.
+    fn rows(&self, k: u32) -> f64 {
+        let there = self.lengths.reached().enumerate();
+        let there = there.map(|(position, drafted)| self.coverage.at(position) * drafted);
+        there.take(k as usize).sum()
     }
 
     /// What is waited for a window of up to `k` tokens.
@@ -435,7 +435,7 @@ impl Controller {
 
     fn step_seconds(&self, k: u32, load: Load) -> f64 {
         let sessions = f64::from(load.sessions.max(1));
-        let rows = sessions * (1.0 + self.covered(k) * self.length(k));
+        let rows = sessions * (1.0 + self.rows(k));
         self.steps.mean_seconds(rows + f64::from(load.other_rows))
     }
 

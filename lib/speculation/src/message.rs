@@ -152,6 +152,11 @@ pub struct Outcome {
     /// How long the verdict waited, after its verification, for more of what was drafted for it. Whole
     /// microseconds.
     pub lingered: Duration,
+    /// Tokens of what is verified next that came while it did.
+    pub awaited: u32,
+    /// How long after the last verdict of this binding it was sent. Whole microseconds, which add up to
+    /// what passed; zero for the first.
+    pub elapsed: Duration,
 }
 
 /// What the target has for a tree of proposals.

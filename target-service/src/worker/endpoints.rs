@@ -246,10 +246,16 @@ impl Endpoints {
         }
     }
 
-    /// Takes in how much of a window was there that was to be drafted ahead.
-    pub(super) fn observe_coverage(&mut self, cohort: Cohort, sought: u32, found: u32) {
+    /// Takes in how much of a window was there that was to be drafted ahead, and whether it has ended.
+    pub(super) fn observe_coverage(
+        &mut self,
+        cohort: Cohort,
+        sought: u32,
+        found: u32,
+        ended: bool,
+    ) {
         if let Some(controller) = self.controller(cohort) {
-            controller.observe_coverage(sought, found);
+            controller.observe_coverage(sought, found, ended);
         }
     }
 

@@ -31,14 +31,20 @@ struct Stake {
 
 impl Worker {
     /// Waits for more of what was drafted for the verdicts of a step, as long as it is worth it.
-    pub(super) fn linger(&mut self, inbox: &Mailbox<Message>, decisions: &[Decision]) -> Flow {
+    pub(super) fn linger(&mut self, inbox: &Mailbox<Message>, decisions: &mut [Decision]) -> Flow {
         let begun = self.now;
+        let mut has_waited = false;
         let mut wait = Wait::First;
         while let Some(stake) = self.stake(decisions) {
             let pace = self.stopgap.pace();
             let linger = self.endpoints.linger(stake.cohort);
             let patience = linger.and_then(|linger| linger.patience(wait, stake.chance, pace));
             let Some(patience) = patience else { break };
+            if !std::mem::replace(&mut has_waited, true) {
+                for decision in &mut *decisions {
+                    decision.had = Some(self.tokens_for(decision));
+                }
+            }
             let since = self.now;
             let Some(came) = self.wait_for_more(inbox, decisions, stake, since + patience) else {
                 return Flow::End;
@@ -127,6 +133,12 @@ impl Worker {
             }
         }
         stakes
+    }
+
+    /// Tokens that have come of what was drafted for a verdict.
+    fn tokens_for(&self, decision: &Decision) -> u32 {
+        self.drafted(decision)
+            .map_or(0, |(_, drafted)| drafted.tokens)
     }
 
     /// What has come of what was drafted for a verdict, if anything.

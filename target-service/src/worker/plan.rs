@@ -88,11 +88,11 @@ impl Worker {
             }
             self.now = Instant::now();
         }
-        let decisions = self.decide();
+        let mut decisions = self.decide();
         self.feeding.lingered = Duration::ZERO;
         if self.feeding.looked
             && let Some(inbox) = inbox
-            && self.linger(inbox, &decisions) == Flow::End
+            && self.linger(inbox, &mut decisions) == Flow::End
         {
             return Turn::Ended;
         }

@@ -44,6 +44,8 @@ pub(super) struct Decision {
     tried: u32,
     /// Nodes of the tail to keep, if the window was a tree.
     path: Option<Vec<u32>>,
+    /// Tokens of what was drafted for it that were there before, if it waited for more.
+    pub(super) had: Option<u32>,
 }
 
 /// A verdict whose consequences are still to be drawn.
@@ -98,6 +100,7 @@ impl Worker {
                 height: pass.height(),
                 tried,
                 path,
+                had: None,
             });
         }
         decisions
@@ -130,6 +133,7 @@ impl Worker {
                 accepted,
                 suggested,
                 lingered: self.feeding.lingered,
+                had: decision.had,
                 last: decided.ended.is_some(),
                 ..Verified::default()
             };

@@ -90,6 +90,8 @@ fn target_frame() -> TargetFrame {
             },
             saguaro: Saguaro::new(3, 5),
             lingered: Duration::from_micros(300),
+            awaited: 2,
+            elapsed: Duration::from_micros(2400),
         }),
         ToDraft::Close {
             session,

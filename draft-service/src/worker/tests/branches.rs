@@ -1,7 +1,10 @@
 //! Sessions that draft for the outcomes of a verification.
 
+use std::time::Instant;
+
 use foretoken_speculation::{
     Proposals,
+    control::StepCost,
     fanout::FanOut,
     message::{Branching, Delivery, Entries, TreeBudget},
 };
@@ -10,6 +13,7 @@ use super::*;
 
 const K: u32 = 4;
 const BUDGET: u32 = 12;
+const MS: Duration = Duration::from_millis(1);
 
 pub(super) fn open_ahead(session: u64, tokens: Vec<TokenId>) -> ToDraft {
     let ToDraft::Open(open) = open(session, tokens) else {
@@ -446,5 +450,40 @@ fn a_verdict_that_comes_twice_or_late_changes_nothing() {
             verifying(1, round, base, &[TokenId(token)], &[TokenId(window)]),
         );
         assert_eq!(known(&rig), before);
+    }
+}
+
+#[test]
+fn a_step_that_only_keeps_the_next_round_waiting_is_not_begun_until_the_verdict_is_overdue() {
+    let mut rig = Rig::new(&DraftConfig::default(), language());
+    rig.tell(A, open_ahead(1, prompt(20)));
+    rig.tell(A, verifying(1, 0, 20, &[TokenId(7)], &[TokenId(5)]));
+    rig.tell(A, verifying(1, 1, 21, &[TokenId(9)], &[TokenId(6)]));
+    rig.tell(A, verifying(1, 2, 22, &[TokenId(11)], &[TokenId(8)]));
+    rig.collect();
+    let expect = |rig: &mut Rig, seconds, step| {
+        let learned = rig.worker.learned.entry(A).or_default();
+        learned.timing.expect(1, seconds);
+        rig.worker.steps = StepCost::new([(1, step), (64, step)].to_vec());
+    };
+    expect(&mut rig, 3000.0, MS);
+    while rig.worker.outgoing.is_empty() {
+        assert!(rig.worker.step(), "it drafts, as there is time");
+    }
+    expect(&mut rig, 1.0, 60_000 * MS);
+    assert!(!rig.worker.step(), "the verdict comes before its end");
+    assert!(rig.worker.sessions[0].draft.build().is_some());
+    let resumes_in = |rig: &Rig| {
+        let at = rig.worker.resumes_at.expect("it is paused");
+        at.saturating_duration_since(Instant::now())
+    };
+    assert!(resumes_in(&rig) > 50_000 * MS);
+    expect(&mut rig, 1e-6, 300 * MS);
+    assert!(!rig.worker.step(), "the verdict is not overdue");
+    assert!(resumes_in(&rig) <= 300 * MS && rig.worker.nap() <= 300 * MS);
+    expect(&mut rig, 1e-6, MS);
+    while !rig.worker.step() {
+        assert!(resumes_in(&rig) <= MS);
+        std::thread::sleep(MS / 10);
     }
 }

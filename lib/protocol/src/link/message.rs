@@ -141,7 +141,9 @@ impl Wire for ToDraft {
                 window_cutoff: outcome.cutoffs.window.parts,
                 entries_cutoff: outcome.cutoffs.entries.parts,
                 saguaro: distribution::write_saguaro(outcome.saguaro),
-                lingered_us: u32::try_from(outcome.lingered.as_micros()).unwrap_or(u32::MAX),
+                lingered_us: micros(outcome.lingered),
+                awaited: outcome.awaited,
+                elapsed_us: micros(outcome.elapsed),
             }),
             Self::Close { .. } => target_message::Body::Close(proto::Close {}),
         };
@@ -215,11 +217,18 @@ impl Wire for ToDraft {
                     },
                     saguaro: distribution::read_saguaro(outcome.saguaro)?,
                     lingered: Duration::from_micros(outcome.lingered_us.into()),
+                    awaited: outcome.awaited,
+                    elapsed: Duration::from_micros(outcome.elapsed_us.into()),
                 })
             }
             target_message::Body::Close(proto::Close {}) => Self::Close { session, epoch },
         })
     }
+}
+
+/// Whole microseconds, an hour and more at most.
+fn micros(duration: Duration) -> u32 {
+    u32::try_from(duration.as_micros()).unwrap_or(u32::MAX)
 }
 
 impl Wire for ToTarget {

@@ -7,9 +7,11 @@ use super::{
     rounds::{Round, Rounds},
 };
 
-/// Plain rounds that seem slower by more than this factor are tried as seldom as can be: no error
-/// in what is known of them is that large.
+/// Plain rounds that seem slower by more than this factor are tried as seldom as can be: an error in what
+/// is known of them is hardly ever that large.
 const IN_SIGHT: f64 = 1.5;
+/// So many times seldomer at most: the slower they seem the seldomer, since the more a trial costs.
+const SELDOMER: f64 = 8.0;
 /// Decisions, as a multiple of its rounds, after which a trial ends that has too few. While prompts
 /// are read decisions have no rounds that tell anything.
 const PATIENCE: u32 = 3;
@@ -113,7 +115,12 @@ impl Trial {
         let in_sight = chosen < IN_SIGHT * plain;
         let course = self.course(config, load);
         let longest = config.probe_at_most.max(1);
-        let pause = if in_sight { course.pause } else { longest };
+        let pause = if in_sight {
+            course.pause
+        } else {
+            // Saturates.
+            (f64::from(longest) * (chosen / plain).min(SELDOMER)) as u32
+        };
         course.since += 1;
         let is_due = course.since >= pause;
         if is_due {

@@ -18,6 +18,7 @@
 //! when [`DraftSession::build`] names another build, or none. The sequence itself never holds them,
 //! so nothing needs to be undone when a build is cut.
 
+mod arrivals;
 mod build;
 mod follow;
 mod forks;
@@ -89,7 +90,7 @@ pub struct DraftStats {
     pub late: u32,
     /// Tokens of continuations for the outcomes that came about that were granted.
     pub planned: u32,
-    /// Of these, those that were not there in time.
+    /// Of these, those that were not there when its verification ended.
     pub missing: u32,
     /// Verdicts that the candidates were held against.
     pub judged: u32,

@@ -7,6 +7,7 @@
 mod ahead;
 mod asked;
 mod cache;
+mod exchange;
 mod verified;
 
 use alloc::vec::Vec;
@@ -14,6 +15,7 @@ use core::time::Duration;
 
 pub use self::ahead::{AheadStats, Drafted, Lookup, Source};
 pub use self::asked::Answer;
+pub use self::exchange::{Effects, Input, Next, TargetStats};
 pub use self::verified::Verified;
 use self::{asked::Asked, cache::Cache};
 use super::{Patience, Policy};
@@ -59,69 +61,6 @@ pub struct TargetConfig {
     pub salt: [u8; 32],
     /// Trace that endpoints are told to add to, if any.
     pub trace: Option<TraceContext>,
-}
-
-/// What the outside world tells a session.
-#[derive(Clone, Copy, Debug)]
-pub enum Input<'a> {
-    /// An endpoint can be reached (at first, after a lost link, or another one).
-    LinkUp,
-    /// The link to the endpoint is gone.
-    LinkDown,
-    /// The endpoint sent this.
-    Received(&'a ToTarget),
-    /// The pass that [`TargetSession::next`] asked for has decided.
-    Verified(Verified<'a>),
-    /// The request ended otherwise: cancelled, or failed.
-    Cancelled,
-}
-
-/// What the driver must do after an input.
-#[derive(Debug, Default, PartialEq)]
-pub struct Effects {
-    /// Send these to the endpoint, in order.
-    pub messages: Vec<ToDraft>,
-    /// A window arrived: what to tell a controller.
-    pub answer: Option<Answer>,
-    /// After a verdict of [`Policy::Ssd`]: where the next window comes from.
-    pub lookup: Option<Lookup>,
-    /// Tokens of [`Verified::local`] that are verified next.
-    pub local: u32,
-}
-
-/// What a session wants of its driver.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Next<'a> {
-    /// Verify this window (it may be empty). Repeated until the verdict is in.
-    Verify(&'a Proposals),
-    /// Do other things until a message arrives, at most until this time.
-    Wait {
-        /// When to ask again.
-        until: Duration,
-    },
-    /// The output has ended.
-    Finished,
-}
-
-/// Counts for usage and metrics.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TargetStats {
-    /// Verifications that decided.
-    pub rounds: u32,
-    /// Tokens proposed in verified windows.
-    pub drafted: u32,
-    /// Tokens emitted that had been proposed.
-    pub accepted: u32,
-    /// Tokens emitted.
-    pub emitted: u32,
-    /// Windows that did not come in time.
-    pub missed: u32,
-    /// Windows, or parts of entries, that did not say what they were drawn from.
-    pub unexplained: u32,
-    /// Bindings after the first.
-    pub reopened: u32,
-    /// What was drafted ahead of verdicts.
-    pub ahead: AheadStats,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,6 +109,8 @@ pub struct TargetSession {
     unanswered: u32,
     /// Verifications until the next request, while the endpoint does not answer.
     silence: u32,
+    /// When the last verdict of which binding was sent, in whole microseconds.
+    told: Option<(Epoch, u128)>,
     stats: TargetStats,
 }
 
@@ -194,6 +135,7 @@ impl TargetSession {
             heard: false,
             unanswered: 0,
             silence: 0,
+            told: None,
             stats: TargetStats::default(),
         }
     }
@@ -463,7 +405,26 @@ impl TargetSession {
                 verified.saguaro
             },
             lingered: verified.lingered,
+            awaited: self.awaited(&verified),
+            elapsed: self.elapsed(now),
         }));
+    }
+
+    /// Tokens of the next window that came while the verdict waited.
+    fn awaited(&self, verified: &Verified<'_>) -> u32 {
+        let height = self.window.height() as u32;
+        verified.had.map_or(0, |had| height.saturating_sub(had))
+    }
+
+    /// Time since the last verdict of this binding, one being sent now.
+    fn elapsed(&mut self, now: Duration) -> Duration {
+        let told = (self.epoch, now.as_micros());
+        let before = self
+            .told
+            .replace(told)
+            .filter(|(epoch, _)| *epoch == self.epoch);
+        let elapsed = before.map_or(0, |(_, before)| told.1.saturating_sub(before));
+        Duration::from_micros(u64::try_from(elapsed).unwrap_or(u64::MAX))
     }
 
     /// Tokens to ask for: what the policy wants, if the endpoint answers and the sequence has room

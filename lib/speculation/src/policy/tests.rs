@@ -8,6 +8,7 @@ mod draft;
 mod engine;
 mod entries;
 mod junk;
+mod outlook;
 mod pair;
 mod rejection;
 mod target;

@@ -90,12 +90,9 @@ impl Lesson {
                 endpoints.observe_turn(cohort, round.sought, rows, round.took);
             }
             if round.ahead {
-                let found = match own {
-                    Some(_) => 0,
-                    None if round.ended && drafted > 0 => round.sought,
-                    None => proposed,
-                };
-                endpoints.observe_coverage(cohort, round.sought, found);
+                let found = if own.is_none() { drafted } else { 0 };
+                let ended = round.ended && found > 0;
+                endpoints.observe_coverage(cohort, round.sought, found, ended);
             }
         }
         if let (Some(lookup), Some(cohort)) = (effects.lookup, bound)

@@ -247,7 +247,10 @@ impl DraftSession {
             drafted
         };
         self.stats.planned += planned as u32;
-        self.stats.missing += planned.saturating_sub(there) as u32;
+        // What the verdict waited for was not there in time either: were it not counted, builds would
+        // become ever longer, and be waited for ever more often.
+        let in_time = there.saturating_sub(outcome.awaited as usize);
+        self.stats.missing += planned.saturating_sub(in_time) as u32;
     }
 
     fn knows(&self, tokens: &[TokenId]) -> bool {

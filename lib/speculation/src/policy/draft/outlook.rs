@@ -19,6 +19,10 @@ use crate::{
     message::Outcome,
 };
 
+/// Usual deviations by which a step has to end too late for it to be sure: of a normal distribution, in
+/// nine cases of ten.
+const SURE: f64 = 1.6;
+
 /// What a session would draft for, by its last glue pass, and the verification that it does so in.
 ///
 /// Times are given as what has passed since any moment, the same one for all.
@@ -40,7 +44,7 @@ pub struct Outlook {
 pub struct Judged {
     /// Tokens of the continuation for it that there seemed to be time for.
     pub planned: u32,
-    /// Those that were not there in time.
+    /// Those that were not there when the verification ended.
     pub missing: u32,
 }
 
@@ -59,9 +63,9 @@ impl Outlook {
         (before, draft): (&DraftStats, &DraftSession),
         timing: &mut Timing,
     ) -> Option<Judged> {
-        self.verification.end(now, outcome, timing);
+        let came = self.verification.end(now, outcome, timing);
         if let Some(window) = &outcome.verifying {
-            self.verification.begin(now, window.len());
+            self.verification.begin(came, window.len());
             self.remote &= !window.is_empty();
         } else if outcome.lookahead > 0 {
             self.remote = true;
@@ -74,11 +78,8 @@ impl Outlook {
             planned: after.planned - before.planned,
             missing: after.missing - before.missing,
         };
-        // What a verdict waited for was not there in time either: it would wait ever more often. What
-        // was cut off of other continuations costs nothing.
-        if !outcome.lingered.is_zero() {
-            timing.observe_build(1.0);
-        } else if judged.planned > 0 {
+        // A verdict that nothing was planned for says nothing about the time.
+        if judged.planned > 0 {
             timing.observe_build(f64::from(judged.missing) / f64::from(judged.planned));
         }
         Some(judged)
@@ -155,6 +156,22 @@ impl Outlook {
     pub fn grant(&mut self, draft: &mut DraftSession, granted: &Division) {
         self.whole = granted.in_time;
         draft.grant(&granted.widths);
+    }
+
+    /// How long a step of its branches, after `made` others, that takes `step` seconds, should not be
+    /// begun: none, unless it
+    /// is sure to end after the verdict, later than a target waits for the token that it brings
+    /// ([`linger`](crate::linger)). It would only keep the endpoint from the next round. What goes on for
+    /// that much longer than expected is another matter: then nothing is known of its end.
+    pub fn pause(&self, made: u32, step: f64, timing: &Timing, now: Duration) -> Option<Duration> {
+        let acceptance = self.worth?.acceptance;
+        let chance = libm::pow(acceptance, f64::from(made) + 1.0);
+        let left = self.verification.expected(now, timing)?;
+        let waits = chance / timing.rate()?;
+        let over = left + step;
+        let is_in_vain = step > left + waits + SURE * timing.spread()?;
+        let over = Duration::try_from_secs_f64(over).ok()?;
+        (is_in_vain && !over.is_zero()).then_some(over)
     }
 
     /// What was drafted is given up. That nothing more of it is there says nothing about the time.

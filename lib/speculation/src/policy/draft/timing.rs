@@ -2,13 +2,13 @@
 //!
 //! What is expected of a verification follows from the length of its window. Of that, only a part is
 //! to be counted on: some verifications are shorter, and what is sent when one ends comes too late.
-//! The part is learned from what was missing, so it contains the way to the target without a clock
-//! being compared with another.
+//! The part is learned from what was missing, so it contains the way to the target.
 //!
 //! Times are given as what has passed since any moment, the same one for all.
 
 use core::time::Duration;
 
+use super::arrivals::Arrivals;
 use crate::message::Outcome;
 
 /// Share of a deviation from what was expected that is taken over.
@@ -21,10 +21,10 @@ const FIRST_PART: f64 = 0.7;
 const PARTS: (f64, f64) = (0.3, 1.0);
 /// How much the part grows after a round in which nothing was missing.
 const GROWS: f64 = 0.0025;
-/// How much it falls after one in which all was: a fourth is missing on average then. What is missing
+/// How much it falls after one in which all was: a tenth is missing on average then. What is missing
 /// are mostly the last tokens of continuations, which are worth no more than the first ones of the
-/// outcomes that there would not be time for otherwise.
-const FALLS: f64 = 3.0 * GROWS;
+/// outcomes that there would not be time for otherwise; but verdicts wait for them.
+const FALLS: f64 = 9.0 * GROWS;
 /// Longest verification that is believed, in seconds.
 const LONGEST: f64 = 3600.0;
 
@@ -33,6 +33,8 @@ const LONGEST: f64 = 3600.0;
 pub struct Timing {
     /// Seconds of a verification, by the length of its window.
     seconds: [Option<f64>; LENGTHS],
+    /// Usual deviation from that, in seconds.
+    spread: Option<f64>,
     /// Part of a verification that is counted on.
     part: f64,
     /// Tokens that a session emits in a second.
@@ -47,12 +49,14 @@ pub(super) struct Verification {
     since: Option<(Duration, usize)>,
     /// When the last verdict came, and whether it asked for a window.
     verdict: Option<(Duration, bool)>,
+    arrivals: Arrivals,
 }
 
 impl Default for Timing {
     fn default() -> Self {
         Self {
             seconds: [None; LENGTHS],
+            spread: None,
             part: FIRST_PART,
             rate: None,
             rounds: [None; 2],
@@ -85,22 +89,39 @@ impl Timing {
 
     /// Seconds that can be counted on from the beginning of the verification of such a window.
     pub(super) fn usable(&self, window: usize) -> Option<f64> {
+        Some(self.expected(window)? * self.part)
+    }
+
+    /// Seconds that the verification of such a window takes.
+    fn expected(&self, window: usize) -> Option<f64> {
         // Without experience with this length: that of the nearest.
         let own = window.min(LENGTHS - 1);
         let nearest = (0..LENGTHS)
             .filter(|&length| self.seconds[length].is_some())
             .min_by_key(|&length| length.abs_diff(own))?;
-        Some(self.seconds[nearest]? * self.part)
+        self.seconds[nearest]
     }
 
     /// As if verifications of windows of so many tokens took so many seconds, until they are seen to
-    /// take another time.
+    /// take another time: for tests of services.
     pub fn expect(&mut self, window: usize, seconds: f64) {
         self.seconds[window.min(LENGTHS - 1)] = Some(seconds);
     }
 
+    /// By how much verifications usually differ from what is expected of them, in seconds, if known.
+    pub(super) fn spread(&self) -> Option<f64> {
+        self.spread
+    }
+
     fn observe(&mut self, window: usize, took: f64) {
-        follow(&mut self.seconds[window.min(LENGTHS - 1)], took);
+        let known = &mut self.seconds[window.min(LENGTHS - 1)];
+        if let Some(expected) = *known {
+            let deviation = (took - expected).abs().min(expected);
+            // At first as for timeouts of TCP (RFC 6298, section 2): half of what is measured.
+            let spread = self.spread.get_or_insert(expected / 2.0);
+            *spread += RATE * (deviation - *spread);
+        }
+        follow(known, took);
     }
 }
 
@@ -118,9 +139,15 @@ impl Verification {
         self.since = Some((now, window));
     }
 
-    /// Its verdict has come. For how long that waited is no time to plan with: it was to bring a few
-    /// tokens more, and would become longer and longer.
-    pub(super) fn end(&mut self, now: Duration, outcome: &Outcome, timing: &mut Timing) {
+    /// Its verdict is read; when it has come. For how long that waited is no time to plan with: it was to
+    /// bring a few tokens more, and would become longer and longer.
+    pub(super) fn end(
+        &mut self,
+        now: Duration,
+        outcome: &Outcome,
+        timing: &mut Timing,
+    ) -> Duration {
+        let now = self.arrivals.at(now, outcome.elapsed);
         if let Some((since, window)) = self.since.take() {
             let took = now.saturating_sub(since);
             timing.observe(window, took.saturating_sub(outcome.lingered).as_secs_f64());
@@ -130,15 +157,24 @@ impl Verification {
             let took = now.saturating_sub(before).as_secs_f64();
             follow(&mut timing.rounds[usize::from(asked)], took);
             let rate = outcome.tokens.len() as f64 / took.clamp(1e-6, LONGEST);
-            let known = timing.rate.get_or_insert(rate);
+            let known = timing.rate.get_or_insert(rate.max(1e-9));
             // Of rates the harmonic mean counts: time adds up.
             *known = 1.0 / (1.0 / *known + RATE * (1.0 / rate.max(1e-9) - 1.0 / *known));
         }
+        now
     }
 
     /// Seconds that can be counted on of all that the verification under way takes.
     pub(super) fn usable(&self, timing: &Timing) -> Option<f64> {
         timing.usable(self.since?.1)
+    }
+
+    /// Seconds until the verdict is expected, below 0 when it is late; none if nothing is known or nothing
+    /// is verified.
+    pub(super) fn expected(&self, now: Duration, timing: &Timing) -> Option<f64> {
+        let (since, window) = self.since?;
+        let spent = now.saturating_sub(since).as_secs_f64();
+        Some(timing.expected(window)? - spent)
     }
 
     /// Seconds left of what can be counted on, below 0 when they are over; none if nothing is known
@@ -188,10 +224,10 @@ mod tests {
             let usable = learned(2000, late_every).usable(4).expect("known");
             assert!((usable / 0.01 - expected).abs() < 0.03, "{usable}");
         }
-        let (before, after) = (learned(200, 4), learned(1200, 4));
+        let (before, after) = (learned(200, 10), learned(1200, 10));
         assert!(
-            (before.part - after.part).abs() < 0.03,
-            "one in four is as it should be"
+            (before.part - after.part).abs() < 0.03 && after.part < 0.75,
+            "one in ten is as it should be"
         );
     }
 

@@ -35,6 +35,8 @@ pub struct Verified<'a> {
     pub saguaro: Saguaro,
     /// How long the verdict waited for more of what was drafted for it; told to the endpoint.
     pub lingered: Duration,
+    /// Tokens of it that were there before, if it waited.
+    pub had: Option<u32>,
     /// Nothing follows: the output has ended.
     pub last: bool,
 }

@@ -49,7 +49,7 @@ pub(super) fn counting(context: &[TokenId]) -> Vec<f32> {
 pub(super) struct Bench {
     pub(super) draft: DraftSession,
     engine: ToyEngine,
-    planners: Planners,
+    pub(super) planners: Planners,
     scratch: Scratch,
     /// The draft model.
     pub(super) language: fn(&[TokenId]) -> Vec<f32>,
@@ -76,7 +76,7 @@ impl Bench {
         true
     }
 
-    fn steps(&mut self, count: usize) {
+    pub(super) fn steps(&mut self, count: usize) {
         for _ in 0..count {
             self.step(&mut vec![]);
         }
@@ -159,6 +159,31 @@ fn what_a_target_did_not_have_of_its_verdicts_continuation_was_late() {
     };
     assert_eq!(after(19, &[]), (0, 0, 0), "nothing was drafted for it");
     assert_eq!(after(4, &[9, 9]), (0, 3, 3), "something else is verified");
+}
+
+#[test]
+fn what_a_verdict_waited_for_was_not_there_in_time_unless_it_was_not_planned_either() {
+    for (awaited, widths, missing) in [
+        (0, &[4, 4, 4][..], 0),
+        (2, &[4, 4, 4], 2),
+        (2, &[4, 4], 1),
+        (1, &[4, 4], 0),
+        (u32::MAX, &[4, 4], 2),
+    ] {
+        let mut bench = Bench::new(64);
+        bench.draft.handle(&open_with(1, &[1, 2], branching(3, 4)));
+        bench.steps(1);
+        bench.draft.plan(&mut bench.planners);
+        bench.draft.grant(widths);
+        bench.settle();
+        let ToDraft::Outcome(outcome) = verifying(0, 2, &[4], &[5, 6, 7], 3) else {
+            unreachable!("it is a verdict");
+        };
+        let outcome = Outcome { awaited, ..outcome };
+        bench.draft.handle(&ToDraft::Outcome(outcome));
+        let stats = bench.draft.stats();
+        assert_eq!((stats.missing, stats.timely), (missing, 3), "{awaited}");
+    }
 }
 
 #[test]

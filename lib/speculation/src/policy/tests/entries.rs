@@ -126,11 +126,43 @@ fn a_driver_knows_what_more_is_to_come_of_a_continuation_and_says_how_long_it_wa
     assert_eq!(target.drafted(&verdict(&decided)), Some(drafted(2, true)));
     receive(&mut target, part(1, 0, 2, &[], &[5, 6]));
     assert_eq!(target.drafted(&verdict(&decided)), Some(drafted(3, false)));
-    let effects = target.handle(US, Input::Verified(verdict(&decided)));
+    let waited = Verified {
+        had: Some(1),
+        ..verdict(&decided)
+    };
+    let effects = target.handle(US, Input::Verified(waited));
     let [ToDraft::Outcome(outcome)] = &effects.messages[..] else {
         unreachable!("{effects:?}");
     };
-    assert_eq!(outcome.lingered, lingered);
+    assert_eq!((outcome.lingered, outcome.awaited), (lingered, 2));
+}
+
+#[test]
+fn verdicts_say_how_long_after_the_last_one_of_their_binding_they_are_sent() {
+    let mut target = ssd_target(OnMiss::Nothing);
+    let mut elapsed = |at: Duration, reopens: bool| {
+        if reopens {
+            target.handle(at, Input::LinkUp);
+        }
+        target.next(at);
+        let decided = [TokenId(7)];
+        let verdict = Verified {
+            tokens: &decided,
+            ..Verified::default()
+        };
+        let effects = target.handle(at, Input::Verified(verdict));
+        let outcome = effects.messages.iter().find_map(|message| match message {
+            ToDraft::Outcome(outcome) => Some(outcome.elapsed),
+            ToDraft::Open(_) | ToDraft::Close { .. } => None,
+        });
+        outcome.expect("it is bound")
+    };
+    let nanos = Duration::from_nanos;
+    // What is left out of one is in the next.
+    let told = [10_000, 12_900, 15_800, 18_700].map(|at| elapsed(nanos(at), false));
+    assert_eq!(told, [0, 2, 3, 3].map(|micros| micros * US));
+    assert_eq!(elapsed(nanos(30_000), true), Duration::ZERO);
+    assert_eq!(elapsed(nanos(35_000), false), 5 * US);
 }
 
 fn drafted(tokens: u32, grows: bool) -> Drafted {

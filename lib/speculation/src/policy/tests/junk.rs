@@ -245,6 +245,7 @@ proptest! {
                     let lingered = US * suggested;
                     let result = Verified {
                         tokens: &tokens, accepted, suggested, last, local, fallback, tree, saguaro, lingered,
+                        had: Some(suggested),
                         cutoffs: cutoffs(suggested),
                     };
                     let drafted = target.drafted(&result);
