@@ -73,6 +73,8 @@ pub(super) struct Endpoint {
     /// Branches of this round are still to be filled into the table.
     unfilled: bool,
     pub(super) busy: bool,
+    /// After how long branches go on whose next step was not begun, because their verdict is due.
+    pub(super) resumes_in: Option<Duration>,
     pub(super) counts: Counts,
 }
 
@@ -113,6 +115,7 @@ impl Endpoint {
             held: Vec::new(),
             unfilled: false,
             busy: false,
+            resumes_in: None,
             counts: Counts::default(),
         }
     }
@@ -203,7 +206,7 @@ impl Endpoint {
         }
         let mut rows = DraftRows::default();
         let first = answers.len();
-        for (id, wish) in self.demand() {
+        for (id, wish) in self.demand(now) {
             let Some(session) = self.sessions.get_mut(&id) else {
                 continue;
             };
@@ -274,12 +277,26 @@ impl Endpoint {
 
     /// Who gets what it wants of the next step: the most urgent first, as long as there are rows. As
     /// the reference works, nothing is done beside windows that are waited for.
-    fn demand(&mut self) -> Vec<(SessionId, Wish)> {
+    fn demand(&mut self, now: Duration) -> Vec<(SessionId, Wish)> {
         let blocking = self.service == Service::Blocking;
         let windows_only = blocking && self.sessions.values().any(|s| s.draft.remaining() > 0);
         let mut demand = Vec::with_capacity(self.sessions.len());
+        self.resumes_in = None;
         for (&id, session) in &mut self.sessions {
-            demand.extend(session.wish().map(|(wish, rows)| (wish, rows, id)));
+            let Some((wish, rows)) = session.wish() else {
+                continue;
+            };
+            let learned = self.learned.get(&session.target);
+            if let Some(learned) = learned.filter(|_| wish == Wish::Branches && !blocking) {
+                let made = session.draft.branches().map_or(0, |work| work.step);
+                let (outlook, step) = (&session.outlook, self.steps.seconds(rows));
+                if let Some(pause) = outlook.pause(made, step, &learned.timing, now) {
+                    let soonest = self.resumes_in.map_or(pause, |soonest| soonest.min(pause));
+                    self.resumes_in = Some(soonest);
+                    continue;
+                }
+            }
+            demand.push((wish, rows, id));
         }
         let count = demand.len().max(1);
         demand.rotate_left(self.turn % count);

@@ -16,7 +16,7 @@ use foretoken_speculation::{
     message::{ToDraft, ToTarget},
     policy::{
         Patience,
-        target::{Input, Next, TargetConfig, TargetSession, Verified},
+        target::{Drafted, Input, Next, TargetConfig, TargetSession, Verified},
     },
     sampling::{Sampler, SamplingParams, Scratch},
     verify::{self, Verification},
@@ -49,21 +49,30 @@ struct Row {
     /// Most proposals of the pass that follow each other, and those that it tried in turn.
     height: u32,
     tried: u32,
-    /// What the pass decided.
+    /// What the pass decided, and the tokens that were there of what was drafted for that.
     tokens: Vec<TokenId>,
+    had: u32,
 }
 
 impl Row {
-    /// Tokens that have come of what was drafted for the verdict, if that is not all.
-    fn in_part(&self) -> Option<u32> {
-        let drafted = self.session.drafted(&Verified {
+    /// What has come of what was drafted for the verdict.
+    fn drafted(&self) -> Option<Drafted> {
+        self.session.drafted(&Verified {
             tokens: &self.tokens,
             accepted: self.tokens.len() as u32 - 1,
             ..Verified::default()
-        });
-        drafted
-            .filter(|drafted| drafted.grows)
-            .map(|drafted| drafted.tokens)
+        })
+    }
+
+    /// Tokens of it, if that is not all.
+    fn in_part(&self) -> Option<u32> {
+        let growing = self.drafted().filter(|drafted| drafted.grows);
+        growing.map(|drafted| drafted.tokens)
+    }
+
+    /// Tokens of it.
+    fn came(&self) -> u32 {
+        self.drafted().map_or(0, |drafted| drafted.tokens)
     }
 }
 
@@ -150,6 +159,7 @@ impl Target {
                 height: 0,
                 tried: 0,
                 tokens: Vec::new(),
+                had: 0,
             })
         };
         let learned = match scenario.conduct {
@@ -257,6 +267,7 @@ impl Target {
                 row.tokens.len() as u32 + u32::from(more)
             };
             row.tokens.push(verdict.decided);
+            row.had = row.came();
         }
     }
 
@@ -314,6 +325,7 @@ impl Target {
                 tokens: &row.tokens,
                 accepted,
                 lingered,
+                had: Some(row.had),
                 ..Verified::default()
             };
             if let (Some(learned), Some(suggestion)) = (&learned, suggestion) {

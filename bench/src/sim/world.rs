@@ -240,6 +240,10 @@ impl World<'_> {
         let Scenario { times, pair, .. } = self.scenario;
         let now = self.clock.now();
         let Some((took, answers)) = own.work(now, times, pair, &mut self.scratch) else {
+            if let Some(pause) = own.resumes_in.take() {
+                let ends = false;
+                self.clock.after(pause, Event::Endpoint { endpoint, ends });
+            }
             return;
         };
         let ends = true;

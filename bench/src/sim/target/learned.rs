@@ -182,8 +182,7 @@ impl Learned {
         }
         if round.ahead {
             let ended = round.ended && height > 0;
-            let found = if ended { round.sought } else { tried };
-            controller.observe_coverage(round.sought, found);
+            controller.observe_coverage(round.sought, height, ended);
         }
         if let Some(lookup) = lookup.filter(|lookup| lookup.expected && !lookup.first) {
             let hit = matches!(lookup.source, Source::Ahead { .. });
