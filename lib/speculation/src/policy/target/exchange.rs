@@ -18,7 +18,7 @@ pub enum Input<'a> {
     LinkDown,
     /// The endpoint sent this.
     Received(&'a ToTarget),
-    /// The pass that [`TargetSession::next`] asked for has decided.
+    /// The pass that [`TargetSession::next`](super::TargetSession::next) asked for has decided.
     Verified(Verified<'a>),
     /// The request ended otherwise: cancelled, or failed.
     Cancelled,
@@ -31,7 +31,7 @@ pub struct Effects {
     pub messages: Vec<ToDraft>,
     /// A window arrived: what to tell a controller.
     pub answer: Option<Answer>,
-    /// After a verdict of [`Policy::Ssd`]: where the next window comes from.
+    /// After a verdict of [`Policy::Ssd`](crate::policy::Policy::Ssd): where the next window comes from.
     pub lookup: Option<Lookup>,
     /// Tokens of [`Verified::local`] that are verified next.
     pub local: u32,
