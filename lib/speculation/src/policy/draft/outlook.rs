@@ -158,11 +158,11 @@ impl Outlook {
         draft.grant(&granted.widths);
     }
 
-    /// How long a step of its branches, after `made` others, that takes `step` seconds, should not be
-    /// begun: none, unless it
-    /// is sure to end after the verdict, later than a target waits for the token that it brings
-    /// ([`linger`](crate::linger)). It would only keep the endpoint from the next round. What goes on for
-    /// that much longer than expected is another matter: then nothing is known of its end.
+    /// How long a step of its branches that takes `step` seconds, after `made` others, should not be
+    /// begun: none, unless it is sure to end after the verdict, later than a target waits for the token
+    /// that it brings ([`linger`](crate::linger)). It would only keep the endpoint from the next round.
+    /// What goes on for that much longer than expected is another matter: then nothing is known of its
+    /// end.
     pub fn pause(&self, made: u32, step: f64, timing: &Timing, now: Duration) -> Option<Duration> {
         let acceptance = self.worth?.acceptance;
         let chance = libm::pow(acceptance, f64::from(made) + 1.0);
