@@ -4,6 +4,7 @@
 mod endpoint;
 mod faults;
 mod learning;
+mod lingering;
 mod output;
 mod parking;
 mod rig;

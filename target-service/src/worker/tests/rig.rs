@@ -279,13 +279,14 @@ impl Rig {
         assert_eq!(self.worker.metrics.sessions.get(), 0);
     }
 
+    /// What was sent to the endpoint since the last time.
+    pub(super) fn sent(&self) -> Vec<ToDraft> {
+        let mut wire = self.wire.lock().expect("no test panicked");
+        wire.drain(..).collect()
+    }
+
     fn carry(&mut self) -> bool {
-        let sent: Vec<_> = self
-            .wire
-            .lock()
-            .expect("no test panicked")
-            .drain(..)
-            .collect();
+        let sent = self.sent();
         let mut answers = Vec::new();
         for message in &sent {
             if !self.lost() {

@@ -1,0 +1,120 @@
+//! Verdicts that wait for more of what was drafted for them.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use foretoken_engine::sim::{Latency, SimOptions};
+use foretoken_protocol::link::{LinkEvent, Mailbox, Transport, TransportOptions};
+use foretoken_speculation::{
+    Round, TokenId,
+    guess::OutcomeKey,
+    message::{Entries, Outcome, ToDraft, ToTarget},
+};
+
+use super::rig::{Rig, language, plain, request};
+use crate::{
+    config::{FallbackName, LookaheadConfig, PolicyName, SsdConfig, TargetConfig},
+    inbox::{LinkKey, Message},
+};
+
+/// Of a step. Long, so that what is to come after it on a busy machine does.
+const STEP: Duration = Duration::from_millis(400);
+/// Some time after a verification has ended, and less than its verdict waits.
+const SOON: Duration = Duration::from_millis(470);
+
+/// A request of policy SSD that asks for nothing after a miss.
+fn rig() -> Rig {
+    let config = TargetConfig {
+        policy: PolicyName::Ssd,
+        ssd: SsdConfig {
+            lookahead: LookaheadConfig::Fixed(3),
+            fallback: FallbackName::Nothing,
+            ..SsdConfig::default()
+        },
+        ..TargetConfig::default()
+    };
+    let latency = Latency {
+        base: STEP,
+        ..Latency::default()
+    };
+    let mut rig = Rig::new(
+        config,
+        SimOptions {
+            latency,
+            ..language()
+        },
+        1.0,
+    );
+    rig.connect();
+    rig
+}
+
+/// Turns until there is a verdict, and what the endpoint is told of it.
+fn verdict(rig: &mut Rig, inbox: &Mailbox<Message>) -> Outcome {
+    loop {
+        rig.worker.turn(Some(inbox));
+        for message in rig.sent() {
+            match message {
+                ToDraft::Outcome(outcome) => return outcome,
+                ToDraft::Open(open) => {
+                    let (session, epoch) = (open.session, open.epoch);
+                    let opened = ToTarget::Opened { session, epoch };
+                    rig.link(LinkEvent::Messages(vec![opened].into()));
+                }
+                ToDraft::Close { .. } => unreachable!("it goes on"),
+            }
+        }
+    }
+}
+
+#[test]
+fn an_endpoint_is_told_how_many_tokens_its_verdict_waited_for() {
+    let asked = request(3, 0.0, 60);
+    let expected = plain(&asked);
+    let transport = Transport::start(TransportOptions::default()).expect("it starts");
+    let (postbox, inbox) = transport.mailbox();
+    let mut rig = rig();
+    let _output = rig.ask(asked.clone());
+    // Some rounds, so that it is known what time is worth.
+    let mut before = verdict(&mut rig, &inbox);
+    for _ in 0..2 {
+        before = verdict(&mut rig, &inbox);
+    }
+    assert_eq!((before.lingered, before.awaited), (Duration::ZERO, 0));
+    let base_len = before.base_len + before.tokens.len() as u32;
+    let next = &expected[base_len as usize - asked.tokens.len()..];
+    let part = |before_it: u32, keys: Vec<OutcomeKey>, token: TokenId| {
+        let entries = ToTarget::Entries(Entries {
+            session: before.session,
+            epoch: before.epoch,
+            round: Round(before.round.0 + 1),
+            base_len,
+            before: before_it,
+            keys,
+            tokens: vec![token],
+            ..Entries::default()
+        });
+        LinkEvent::Messages(vec![entries].into())
+    };
+    let key = OutcomeKey {
+        accepted: 0,
+        token: next[0],
+    };
+    rig.link(part(0, vec![key], next[1]));
+    let late = part(1, Vec::new(), next[2]);
+    let told = thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(SOON);
+            let message = Message::Link(LinkKey(1), late, Instant::now());
+            assert!(postbox.post(message).is_ok(), "it listens");
+        });
+        verdict(&mut rig, &inbox)
+    });
+    assert_eq!(told.tokens, next[..1]);
+    let window = told.verifying.expect("it was drafted for");
+    assert_eq!(window.tokens(), &next[1..3]);
+    assert_eq!(told.awaited, 1);
+    assert!(!told.lingered.is_zero() && told.elapsed >= STEP);
+}
