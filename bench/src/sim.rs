@@ -9,8 +9,8 @@
 //! tokens are sought, how many outcomes are drafted for and what happens after a miss is what
 //! `lib/speculation` makes of what it saw until then in simulated time. What services have beside that,
 //! which only passes on what was seen, is mirrored here in a few lines (`target/learned`,
-//! `target/meter`, `endpoint`, `endpoint/session`). Given are the times of passes and steps (`published`) and a pair of models
-//! without weights (`pair`).
+//! `target/meter`, `endpoint`, `endpoint/session`). Given are the times of passes and steps
+//! (`published`) and a pair of models without weights (`pair`).
 //!
 //! Nothing here depends on the machine it runs on; the same binary gives the same JSON.
 

@@ -168,11 +168,12 @@ fn targets_choose_the_lookahead_that_their_times_call_for() {
         scenario.run().expect("it runs")
     };
     // Rows that are free, that cost half a pass, and as much as one. The lookahead is the most: where
-    // windows end early, or are not there, a larger one is none the worse.
-    for (steps, lookaheads) in [
-        (passes(30, 0), Some(7.5..8.5)),
-        (passes(10, 5), None),
-        (passes(10, 10), Some(0.0..0.5)),
+    // windows end early, or are not there, a larger one is none the worse, so it is the windows that
+    // are shorter.
+    for (steps, lookaheads, tokens) in [
+        (passes(30, 0), Some(7.5..8.5), 5.5..7.0),
+        (passes(10, 5), None, 3.0..4.5),
+        (passes(10, 10), Some(0.0..0.5), 1.0..1.1),
     ] {
         let chosen = with(&steps, case.ours());
         let mut fixed = vec![with(&steps, case.plain()).speed()];
@@ -185,6 +186,8 @@ fn targets_choose_the_lookahead_that_their_times_call_for() {
         let lookahead = chosen.lookahead;
         let expected = lookaheads.is_none_or(|lookaheads| lookaheads.contains(&lookahead));
         assert!(expected, "{lookahead}");
+        let emitted = chosen.tokens_per_round;
+        assert!(tokens.contains(&emitted), "{emitted}");
         assert!(
             chosen.speed() > 0.95 * best,
             "{lookahead}: {} of {fixed:?}",

@@ -146,10 +146,8 @@ impl<O: Outlet> Worker<O> {
         let now = self.heard_at();
         let session = &mut self.sessions[index];
         let learned = self.learned.entry(session.link).or_default();
-        let draft = (before, &session.draft);
-        let judged = session
-            .outlook
-            .hear(now, outcome, draft, &mut learned.timing);
+        let (draft, timing) = (&session.draft, &mut learned.timing);
+        let judged = session.outlook.hear(now, outcome, before, draft, timing);
         if let Some(Judged { planned, missing }) = judged {
             self.metrics.entry_tokens.judge(planned, missing);
         }

@@ -217,7 +217,7 @@ impl Controller {
         // Nor is it known of every window that it has: more is missing if there would have been more.
         let reached = self.lengths.reached();
         self.coverage
-            .observe(sought, found, ended, (self.part(), reached));
+            .observe(sought, found, ended, self.part(), reached);
     }
 
     /// Takes in how long a window of `tokens` took, from its request to its arrival.
@@ -413,16 +413,12 @@ impl Controller {
 
     /// Expected tokens of a round with lookahead `k`.
     fn expected(&self, k: u32) -> f64 {
-        let there = self.acceptance.reached().enumerate();
-        let there = there.map(|(position, accepted)| self.coverage.at(position) * accepted);
-        1.0 + there.take(k as usize).sum::<f64>()
+        1.0 + self.coverage.there(k, self.acceptance.reached())
     }
 
     /// Proposals of a round with lookahead `k`, on average.
     fn rows(&self, k: u32) -> f64 {
-        let there = self.lengths.reached().enumerate();
-        let there = there.map(|(position, drafted)| self.coverage.at(position) * drafted);
-        there.take(k as usize).sum()
+        self.coverage.there(k, self.lengths.reached())
     }
 
     /// What is waited for a window of up to `k` tokens.

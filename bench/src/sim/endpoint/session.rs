@@ -66,8 +66,8 @@ impl Session {
         // Contexts are made from tokens anyway.
         self.draft.take_decided();
         if let ToDraft::Outcome(outcome) = message {
-            let (draft, timing) = ((&before, &self.draft), &mut learned.timing);
-            self.outlook.hear(now, outcome, draft, timing);
+            let (draft, timing) = (&self.draft, &mut learned.timing);
+            self.outlook.hear(now, outcome, &before, draft, timing);
         }
         if let Some(ToTarget::Window(window)) = &answer {
             self.outlook.begin(now, window.proposals.len());

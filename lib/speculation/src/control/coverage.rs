@@ -27,7 +27,8 @@ impl Coverage {
         sought: u32,
         found: u32,
         ended: bool,
-        (part, reached): (f64, impl Iterator<Item = f64>),
+        part: f64,
+        reached: impl Iterator<Item = f64>,
     ) {
         let (sought, found) = (sought as usize, found as usize);
         if self.positions.len() < sought {
@@ -58,6 +59,15 @@ impl Coverage {
         }
     }
 
+    /// Expected tokens that are there and wanted, of the first `k`, each of which is wanted with the
+    /// probability `wanted`.
+    pub(super) fn there(&self, k: u32, wanted: impl Iterator<Item = f64>) -> f64 {
+        let wanted = wanted.take(k as usize).enumerate();
+        wanted
+            .map(|(position, wanted)| self.at(position) * wanted)
+            .sum()
+    }
+
     /// Probability that the token at this position is there. One that was never sought is like the last
     /// that was.
     pub(super) fn at(&self, position: usize) -> f64 {
@@ -70,9 +80,9 @@ impl Coverage {
 mod tests {
     use super::*;
 
-    /// A whole round, of windows that never end.
-    fn endless() -> (f64, impl Iterator<Item = f64>) {
-        (1.0, core::iter::repeat(1.0))
+    /// Of windows that never end.
+    fn endless() -> impl Iterator<Item = f64> {
+        core::iter::repeat(1.0)
     }
 
     #[test]
@@ -81,7 +91,7 @@ mod tests {
         // Three of eight tokens are there, but for every eighth verdict, which finds nothing.
         for i in 0..2000 {
             let found = if i % 8 == 0 { 0 } else { 3 };
-            coverage.observe(8, found, false, endless());
+            coverage.observe(8, found, false, 1.0, endless());
         }
         for position in 0..3 {
             assert!((coverage.at(position) - 0.875).abs() < 0.05);
@@ -92,9 +102,9 @@ mod tests {
     #[test]
     fn what_has_ended_says_nothing_of_what_would_have_followed() {
         let mut coverage = Coverage::default();
-        (0..200).for_each(|_| coverage.observe(4, 1, false, endless()));
+        (0..200).for_each(|_| coverage.observe(4, 1, false, 1.0, endless()));
         let before = coverage.clone();
-        (0..200).for_each(|_| coverage.observe(4, 2, true, endless()));
+        (0..200).for_each(|_| coverage.observe(4, 2, true, 1.0, endless()));
         assert!(coverage.at(1) > 0.99);
         assert!((coverage.at(2) - before.at(2)).abs() < 1e-12);
     }
@@ -106,7 +116,7 @@ mod tests {
             for i in 0..4000 {
                 let reached = [1.0, 1.0, goes_on, goes_on].into_iter();
                 let found = if i % 2 == 0 { 2 } else { 4 };
-                coverage.observe(4, found, false, (1.0, reached));
+                coverage.observe(4, found, false, 1.0, reached);
             }
             coverage.at(3)
         };
@@ -117,8 +127,8 @@ mod tests {
     #[test]
     fn positions_that_are_not_sought_any_more_become_like_the_last_one_that_is() {
         let mut coverage = Coverage::default();
-        (0..200).for_each(|_| coverage.observe(4, 1, false, endless()));
-        (0..5000).for_each(|_| coverage.observe(2, 2, false, endless()));
+        (0..200).for_each(|_| coverage.observe(4, 1, false, 1.0, endless()));
+        (0..5000).for_each(|_| coverage.observe(2, 2, false, 1.0, endless()));
         assert!(coverage.at(3) > 0.95);
     }
 }

@@ -43,8 +43,7 @@ impl Budgets {
         step: impl Fn(u32) -> f64,
     ) -> Vec<Division> {
         let bids: Vec<Bid<'_>> = contenders.iter().map(|one| one.bid).collect();
-        let grants = self.divide(tenants, &bids, most, &step);
-        let grants = grants.to_vec();
+        let grants = self.divide(tenants, &bids, most, &step).to_vec();
         let least = if bids.len() == 1 { FEWEST } else { 1 };
         let fresh = contenders.iter().zip(grants).enumerate();
         fresh

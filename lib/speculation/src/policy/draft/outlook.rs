@@ -60,7 +60,8 @@ impl Outlook {
         &mut self,
         now: Duration,
         outcome: &Outcome,
-        (before, draft): (&DraftStats, &DraftSession),
+        before: &DraftStats,
+        draft: &DraftSession,
         timing: &mut Timing,
     ) -> Option<Judged> {
         let came = self.verification.end(now, outcome, timing);

@@ -156,10 +156,10 @@ impl Verification {
         if let Some((before, asked)) = self.verdict.replace((now, asks)) {
             let took = now.saturating_sub(before).as_secs_f64();
             follow(&mut timing.rounds[usize::from(asked)], took);
-            let rate = outcome.tokens.len() as f64 / took.clamp(1e-6, LONGEST);
-            let known = timing.rate.get_or_insert(rate.max(1e-9));
+            let rate = (outcome.tokens.len() as f64 / took.clamp(1e-6, LONGEST)).max(1e-9);
+            let known = timing.rate.get_or_insert(rate);
             // Of rates the harmonic mean counts: time adds up.
-            *known = 1.0 / (1.0 / *known + RATE * (1.0 / rate.max(1e-9) - 1.0 / *known));
+            *known = 1.0 / (1.0 / *known + RATE * (1.0 / rate - 1.0 / *known));
         }
         now
     }
@@ -172,17 +172,20 @@ impl Verification {
     /// Seconds until the verdict is expected, below 0 when it is late; none if nothing is known or nothing
     /// is verified.
     pub(super) fn expected(&self, now: Duration, timing: &Timing) -> Option<f64> {
-        let (since, window) = self.since?;
-        let spent = now.saturating_sub(since).as_secs_f64();
-        Some(timing.expected(window)? - spent)
+        let (_, window) = self.since?;
+        Some(timing.expected(window)? - self.spent(now)?)
     }
 
     /// Seconds left of what can be counted on, below 0 when they are over; none if nothing is known
     /// or nothing is verified.
     pub(super) fn left(&self, now: Duration, timing: &Timing) -> Option<f64> {
-        let (since, window) = self.since?;
-        let spent = now.saturating_sub(since);
-        Some(timing.usable(window)? - spent.as_secs_f64())
+        Some(self.usable(timing)? - self.spent(now)?)
+    }
+
+    /// Seconds since it began.
+    fn spent(&self, now: Duration) -> Option<f64> {
+        let (since, _) = self.since?;
+        Some(now.saturating_sub(since).as_secs_f64())
     }
 }
 

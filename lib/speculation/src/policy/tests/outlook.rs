@@ -28,7 +28,7 @@ fn session(took: [Duration; 2]) -> (Bench, Outlook, Timing, Duration) {
         let ToDraft::Outcome(outcome) = &message else {
             unreachable!("it is a verdict");
         };
-        outlook.hear(now, outcome, (&before, &bench.draft), &mut timing);
+        outlook.hear(now, outcome, &before, &bench.draft, &mut timing);
     }
     let cost = StepCost::new(vec![(1, MS), (64, MS)]);
     for _ in 0..10 {
@@ -82,7 +82,7 @@ fn verifications_begin_when_their_verdict_came_not_when_it_was_read() {
                 unreachable!("it is a verdict");
             };
             let outcome = Outcome { elapsed, ..outcome };
-            outlook.hear(now, &outcome, (&before, &bench.draft), &mut timing);
+            outlook.hear(now, &outcome, &before, &bench.draft, &mut timing);
             if round == 218 {
                 break;
             }

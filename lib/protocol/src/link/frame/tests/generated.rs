@@ -164,11 +164,12 @@ pub(super) fn to_draft() -> impl Strategy<Value = ToDraft> {
         option::of(proposals()),
         0..=4096_u32,
         option::of(tree),
-        (saguaro(), any::<[u32; 3]>(), any::<(u32, u32)>()),
+        (saguaro(), any::<(u32, u32, u32)>(), any::<(u32, u32)>()),
     );
     let outcome = (key(), any::<u32>(), any::<u32>(), tokens(9), next).prop_map(
         |((session, epoch), round, base_len, tokens, next)| {
-            let (lookahead, verifying, branches, tree, (saguaro, times, cutoffs)) = next;
+            let (lookahead, verifying, branches, tree, (saguaro, waited, cutoffs)) = next;
+            let (lingered, awaited, elapsed) = waited;
             let round = Round(round);
             ToDraft::Outcome(Outcome {
                 session,
@@ -185,9 +186,9 @@ pub(super) fn to_draft() -> impl Strategy<Value = ToDraft> {
                     entries: Cutoff { parts: cutoffs.1 },
                 },
                 saguaro,
-                lingered: Duration::from_micros(times[0].into()),
-                awaited: times[2],
-                elapsed: Duration::from_micros(times[1].into()),
+                lingered: Duration::from_micros(lingered.into()),
+                awaited,
+                elapsed: Duration::from_micros(elapsed.into()),
             })
         },
     );
