@@ -1,4 +1,4 @@
-//! Linear layers: weights packed once, read once per step for up to a dozen rows.
+//! Linear layers: weights packed once, read once per step for up to eight rows.
 //!
 //! ```text
 //! WeightView(s) --pack--> panels of 16 or 32 outputs, inputs running inside
@@ -309,7 +309,7 @@ const WORTH_SHARING: usize = 1 << 16;
 impl Cpu {
     /// `y = x W^T + bias`: `y` gets `x.rows()` rows of `w.outputs()` values.
     ///
-    /// `x` is mutable because its reduced form is made here, once.
+    /// `x` is mutable because its reduced form is made here, once. Without rows nothing happens.
     ///
     /// # Panics
     /// If the shapes do not fit, or `w` was packed for another path.
@@ -320,6 +320,9 @@ impl Cpu {
         );
         assert_eq!(x.cols(), w.inputs, "inputs of a linear layer");
         assert_eq!(y.len(), x.rows() * w.outputs, "outputs of a linear layer");
+        if x.rows() == 0 {
+            return;
+        }
         match w.format {
             Format::F32 | Format::Wide => {}
             Format::Dot | Format::Amx => dispatch(self.isa, dot::Round(x)),

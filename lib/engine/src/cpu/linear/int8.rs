@@ -30,8 +30,8 @@ pub(super) const GROUP: usize = 128;
 /// Inputs whose products one instruction adds up.
 pub(super) const QUAD: usize = 4;
 
-/// Rows from which tiles are quicker than vectors, where there are tiles: of up to twelve, vectors take
-/// all with one look at the weights. Both give the same bits.
+/// Rows from which tiles are quicker than vectors, where there are tiles, as measured when vectors took
+/// up to twelve rows with one look at the weights. Both give the same bits.
 const TILES_FROM: usize = 13;
 
 /// Whether the path's activations are shifted to unsigned.

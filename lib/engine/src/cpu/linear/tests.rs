@@ -160,6 +160,23 @@ fn a_row_has_the_same_bits_among_any_number_of_rows_and_threads() {
 }
 
 #[test]
+fn without_rows_nothing_is_written() {
+    let (rows, cols) = (64, 32);
+    for isa in Isa::available() {
+        let cpu = Cpu::new(isa, 1, &[]).unwrap();
+        for kind in KINDS {
+            let layer = packed(isa, kind, &noise(3, rows * cols), (rows, cols), true);
+            let mut memory = vec![9.0_f32; 2 * rows];
+            cpu.linear(&layer, &mut filled(&[], 0, cols), &mut memory[..0]);
+            assert!(
+                bits(&memory).iter().all(|x| *x == 9.0_f32.to_bits()),
+                "{isa}"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_reduced_form_is_remade_for_new_rows() {
     for isa in Isa::available() {
         let cpu = Cpu::new(isa, 1, &[]).unwrap();
