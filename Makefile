@@ -14,7 +14,7 @@ PEERS ?= $(CARGO_TARGET_DIR)/peers
 THREADS ?= 1
 
 .NOTPARALLEL:
-.PHONY: up test format lint doc rust-build rust-test client-test script-test fuzz bench plots bench-peers \
+.PHONY: up test tools format lint doc portable rust-build rust-test client-test script-test fuzz bench plots bench-peers \
 	image cluster cluster-down cluster-test api-test telemetry-test api
 
 up:
@@ -22,16 +22,24 @@ up:
 	exec $(CARGO_TARGET_DIR)/release/foretoken up -f $(MODEL) --port $(PORT)
 
 # Ends with the closing lines of the Rust tests.
-test: format lint doc script-test telemetry-test client-test cluster-test rust-test
+test: format lint doc portable script-test telemetry-test client-test cluster-test rust-test
 
-format:
+# They belong to the toolchain, but not to every installation of it.
+tools:
+	@{ cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1 || rustup component add rustfmt clippy
+
+format: tools
 	cargo fmt --all --check
 
-lint:
+lint: tools
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 
 doc:
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+
+# Another processor and another system.
+portable:
+	sh tests/portable.sh
 
 # One build for everything, so that all of it shares its dependencies.
 rust-build:

@@ -4,9 +4,14 @@
 //! scores are the part that counts: 8.5 us a row of 4,096 tokens with the instructions that every
 //! x86-64 has. They have the same bits on every path.
 
-#![expect(unsafe_code, reason = "vector instructions behind run-time detection")]
+#![cfg_attr(
+    target_arch = "x86_64",
+    expect(unsafe_code, reason = "vector instructions behind run-time detection")
+)]
 
-use foretoken_speculation::sampling::{Bounds, Ceiling, LawRow, NoisyRow, Scratch};
+use foretoken_speculation::sampling::Scratch;
+#[cfg(target_arch = "x86_64")]
+use foretoken_speculation::sampling::{Bounds, Ceiling, LawRow, NoisyRow};
 
 use crate::isa::Isa;
 

@@ -10,13 +10,25 @@
 //!
 //! The peer is not trusted: whatever it writes, and wherever it says to be, reads and writes stay
 //! within the ring, and the file cannot shrink under them. What it can do is to send rubbish.
+//!
+//! Only Linux has files of memory that nobody can shrink; elsewhere [`offer`] fails.
 
+#[cfg(target_os = "linux")]
 mod passing;
+#[cfg_attr(
+    not(target_os = "linux"),
+    expect(dead_code, reason = "only memory of Linux can be shared")
+)]
 mod ring;
+#[cfg(not(target_os = "linux"))]
+mod unshared;
 
 pub use ring::{Broken, CAPACITY, Peek, Reader, Writer};
 
+#[cfg(target_os = "linux")]
 pub use passing::{offer, open, receive, send};
+#[cfg(not(target_os = "linux"))]
+pub use unshared::{offer, open, receive, send};
 
 /// One process's ends of a pair of pipes.
 #[derive(Debug)]

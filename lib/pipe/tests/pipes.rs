@@ -1,4 +1,5 @@
 //! Pipes between two ends that have nothing in common but a socket.
+#![cfg(target_os = "linux")]
 #![expect(clippy::expect_used, reason = "what tests are made of may fail them")]
 
 use std::{

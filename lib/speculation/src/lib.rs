@@ -17,6 +17,8 @@ pub mod control;
 pub mod fallback;
 pub mod fanout;
 pub mod gather;
+#[cfg(test)]
+mod golden;
 pub mod guess;
 pub mod hash;
 pub mod ids;

@@ -25,6 +25,7 @@ mod stored;
 use super::Cpu;
 use super::simd::{Kernel, Simd, dispatch};
 use super::store::{KvData, KvStore};
+#[cfg(target_arch = "x86_64")]
 use crate::isa::Isa;
 use crate::runner::{PAGE_TOKENS, PageIndex, SequenceRows, StepPlan, Tail};
 

@@ -268,7 +268,7 @@ impl fmt::Debug for Task {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use foretoken_pipe::offer;
 

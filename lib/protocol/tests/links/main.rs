@@ -6,6 +6,7 @@ mod conformance;
 mod engines;
 mod faults;
 mod large;
+#[cfg(target_os = "linux")]
 mod memory;
 mod proxy;
 mod room;

@@ -33,8 +33,11 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     behaviour::{open, outcome, received, wait_link},
     carrier::{LONG, dial, eager, hello, serve, wait_up, welcome},
-    strangers::{FRAME, MEMORY, PREFACE, end, header, introduction, with_endpoint},
+    strangers::{FRAME, PREFACE, end, header, introduction, with_endpoint},
 };
+
+/// The kind that says that everything else comes through memory.
+const MEMORY: u8 = 2;
 
 /// A target that has offered memory, introduced itself and taken the memory in use.
 fn joined(path: &Path) -> (UnixStream, Pipes, OwnedFd) {

@@ -23,7 +23,6 @@ pub(crate) const PREFACE: &[u8] = b"foretoken link 1";
 /// Kinds of what follows.
 pub(crate) const FRAME: u8 = 0;
 const REFUSAL: u8 = 1;
-pub(crate) const MEMORY: u8 = 2;
 
 /// What is sent with `kind` and says that it has `length` bytes.
 pub(crate) fn header(kind: u8, length: usize) -> Vec<u8> {

@@ -22,7 +22,9 @@ use super::super::memory::Buffer;
 use super::super::simd::portable::Portable;
 use super::super::simd::{Kernel, LANES, Simd};
 use super::tile::{Tile, finish, order, walk};
-use super::{Activations, Job, amx};
+#[cfg(target_arch = "x86_64")]
+use super::amx;
+use super::{Activations, Job};
 use crate::isa::Isa;
 
 /// Inputs that share a scale.
@@ -32,6 +34,7 @@ pub(super) const QUAD: usize = 4;
 
 /// Rows from which tiles are quicker than vectors, where there are tiles, as measured when vectors took
 /// up to twelve rows with one look at the weights. Both give the same bits.
+#[cfg(target_arch = "x86_64")]
 const TILES_FROM: usize = 13;
 
 /// Whether the path's activations are shifted to unsigned.
