@@ -18,7 +18,7 @@ use foretoken_speculation::{
 use super::{Outlet, Worker, sessions::Session, tenants::TenantId};
 use crate::metrics::StepFor;
 
-/// Most pending tokens of a session that still counts as about to propose.
+/// Most pending tokens of a session that still counts as about to propose, if a step has as many rows.
 const SHORT: usize = 33;
 /// Pending tokens from which a session that nobody waits for is brought up to date.
 const FOLLOW: usize = 32;
@@ -170,6 +170,7 @@ impl<O: Outlet> Worker<O> {
     fn demand(&mut self) -> Demand {
         let mut demand = Demand::default();
         let count = self.sessions.len();
+        let short = SHORT.min(self.limits.rows);
         self.resumes_at = None;
         for i in 0..count {
             let index = (i + self.turn) % count;
@@ -203,8 +204,8 @@ impl<O: Outlet> Worker<O> {
                 continue;
             }
             let list = match purpose {
-                Purpose::Window if rows <= SHORT => &mut demand.windows,
-                Purpose::Ahead if rows <= SHORT || whole => &mut demand.ahead,
+                Purpose::Window if rows <= short => &mut demand.windows,
+                Purpose::Ahead if rows <= short || whole => &mut demand.ahead,
                 Purpose::Window | Purpose::Ahead | Purpose::Follow => &mut demand.long,
             };
             list.push(grant);

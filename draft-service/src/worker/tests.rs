@@ -11,6 +11,7 @@ use foretoken_speculation::{
 };
 
 use crate::config::DraftConfig;
+use branches::open_ahead;
 use rig::*;
 
 mod branches;
@@ -48,6 +49,25 @@ fn a_window_is_what_the_model_samples_with_the_requests_noise() {
         let accepted = round as usize % 5;
         emitted = window.proposals.tokens()[..accepted].to_vec();
         emitted.push(TokenId(round));
+    }
+}
+
+#[test]
+fn what_is_longer_than_a_step_is_read_in_parts() {
+    let config = DraftConfig {
+        max_step_rows: 8,
+        ..DraftConfig::default()
+    };
+    for (length, opens) in [
+        (12, open as fn(u64, Vec<TokenId>) -> ToDraft),
+        (20, open_ahead),
+    ] {
+        let mut rig = Rig::new(&config, language());
+        let tokens = prompt(length);
+        rig.tell(A, opens(1, tokens.clone()));
+        rig.tell(A, outcome(1, 0, tokens.len(), &[TokenId(3)], 4));
+        let (_, sent) = rig.settle();
+        assert_eq!(windows(&sent).len(), 1, "{length} tokens");
     }
 }
 
