@@ -26,7 +26,6 @@ impl Session {
 impl<O: Outlet> Worker<O> {
     /// Queues an answer for the next frame of `link`.
     pub(super) fn answer(&mut self, link: LinkId, message: ToTarget) {
-        self.metrics.note_bytes(Direction::Sent, &message);
         match self.outgoing.iter_mut().find(|(to, _)| *to == link) {
             Some((_, messages)) => messages.push(message),
             None => self.outgoing.push((link, vec![message])),
@@ -63,12 +62,21 @@ impl<O: Outlet> Worker<O> {
         self.send(urgent)
     }
 
-    fn send(&self, frames: Vec<(LinkId, Vec<ToTarget>)>) -> bool {
+    fn send(&mut self, frames: Vec<(LinkId, Vec<ToTarget>)>) -> bool {
         let any = !frames.is_empty();
         for (link, messages) in frames {
-            if let Some(peer) = self.links.get(&link) {
-                self.outlet.send(peer.listener, link, messages);
+            let Some(listener) = self.links.get(&link).map(|peer| peer.listener) else {
+                continue;
+            };
+            for message in &messages {
+                self.metrics.note_bytes(Direction::Sent, message);
+                if let ToTarget::Entries(column) = message
+                    && let Some(index) = self.find(link, column.session)
+                {
+                    self.sessions[index].draft.note_pushed(column);
+                }
             }
+            self.outlet.send(listener, link, messages);
         }
         any
     }

@@ -11,7 +11,7 @@ use foretoken_speculation::{
 };
 
 use crate::config::DraftConfig;
-use branches::open_ahead;
+use branches::{entries, open_ahead, verifying};
 use rig::*;
 
 mod branches;
@@ -50,6 +50,25 @@ fn a_window_is_what_the_model_samples_with_the_requests_noise() {
         emitted = window.proposals.tokens()[..accepted].to_vec();
         emitted.push(TokenId(round));
     }
+}
+
+#[test]
+fn what_a_verdict_keeps_from_being_sent_does_not_count_as_sent() {
+    let mut rig = Rig::new(&DraftConfig::default(), language());
+    let window = [TokenId(5), TokenId(9)];
+    rig.tell(A, open_ahead(1, prompt(20)));
+    rig.tell(A, verifying(1, 0, 20, &[TokenId(7)], &window));
+    let drawn = |rig: &Rig| rig.worker.sessions[0].draft.stats().built;
+    while drawn(&rig) == 0 {
+        assert!(rig.worker.step(), "prompt, glue pass and branches");
+    }
+    // Nobody has come by to send the first column when the verdict is heard.
+    rig.tell(A, outcome(1, 1, 21, &[TokenId(8)], 4));
+    let (_, sent) = rig.settle();
+    let columns = entries(&sent).into_iter().map(|(_, column)| column.drawn());
+    let stats = rig.worker.sessions[0].draft.stats();
+    assert_eq!(stats.pushed, columns.sum::<u32>());
+    assert!(stats.pushed < stats.built, "{stats:?}");
 }
 
 #[test]

@@ -288,6 +288,17 @@ pub struct Entries {
 impl Entries {
     /// In the place of a token: this continuation has no more of them.
     pub const ENDED: TokenId = TokenId(u32::MAX);
+
+    /// Tokens that it has: continuations that have ended have none.
+    pub fn drawn(&self) -> u32 {
+        Self::drawn_of(&self.tokens)
+    }
+
+    /// The same of a column alone.
+    pub(crate) fn drawn_of(column: &[TokenId]) -> u32 {
+        let drawn = column.iter().filter(|&&token| token != Self::ENDED);
+        drawn.count() as u32
+    }
 }
 
 /// A proposal that nothing follows, beside the tokens of a continuation.

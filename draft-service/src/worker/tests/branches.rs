@@ -31,7 +31,7 @@ pub(super) fn open_ahead(session: u64, tokens: Vec<TokenId>) -> ToDraft {
 }
 
 /// The verdict of a round, after which `window` is verified.
-fn verifying(
+pub(super) fn verifying(
     session: u64,
     round: u32,
     base_len: usize,
@@ -48,7 +48,7 @@ fn verifying(
     })
 }
 
-fn entries(sent: &[(LinkId, ToTarget)]) -> Vec<(LinkId, &Entries)> {
+pub(super) fn entries(sent: &[(LinkId, ToTarget)]) -> Vec<(LinkId, &Entries)> {
     let part = |(link, message): &'_ (LinkId, ToTarget)| match message {
         ToTarget::Entries(_) => Some(*link),
         _ => None,

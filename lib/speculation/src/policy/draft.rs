@@ -52,7 +52,9 @@ use crate::{
     fanout::{Chances, FanOut, Planner},
     guess::{Candidates, OutcomeKey},
     ids::common_prefix,
-    message::{Branching, Cutoffs, Resync, SparseDistribution, ToDraft, ToTarget, TreeBudget},
+    message::{
+        Branching, Cutoffs, Entries, Resync, SparseDistribution, ToDraft, ToTarget, TreeBudget,
+    },
     proposal::Proposer,
     saguaro::Saguaro,
     sampling::Sampler,
@@ -292,6 +294,12 @@ impl DraftSession {
         let epoch = self.binding.as_ref()?.epoch;
         self.close(epoch);
         Some(self.refuse(epoch, reason.to_string(), true))
+    }
+
+    /// A column that it has made is on its way: its tokens count as pushed. Not all are sent: a verdict
+    /// may come before.
+    pub fn note_pushed(&mut self, column: &Entries) {
+        self.stats.pushed += column.drawn();
     }
 
     /// Counts so far.

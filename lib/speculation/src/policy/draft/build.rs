@@ -406,18 +406,16 @@ impl Build {
         }
         sampler.truncate(base);
         let looked_at = rows.len() as u32;
-        let drawn = column.iter().filter(|&&token| token != Entries::ENDED);
-        let drawn = drawn.count() as u32;
+        let drawn = Entries::drawn_of(&column);
         if step > 0 && order.cutoff.cuts() {
             self.ends.0 += looked_at;
             self.ends.1 += looked_at - drawn;
         }
-        let sends = order.delivery == Delivery::Push;
         stats.built += drawn;
-        stats.pushed += if sends { drawn } else { 0 };
         self.columns.push(column);
         self.q.push(laws);
         self.go_on();
+        let sends = order.delivery == Delivery::Push;
         sends.then(|| self.part(order, step))
     }
 

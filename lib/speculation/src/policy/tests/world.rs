@@ -369,6 +369,7 @@ impl World {
             let blur = self.blur;
             let answer = step.report(draft, &mut self.scratch, |context| logits(context, blur));
             if let Some(ToTarget::Entries(part)) = &answer {
+                draft.note_pushed(part);
                 self.check(part);
             }
             self.answer(answer);
