@@ -233,11 +233,13 @@ impl Tally {
         self.target.mean("foretoken_round_bytes", "")
     }
 
-    /// Share of the draft's time that no target waited for.
+    /// Share of the draft's time that no target waited for: neither for a window, nor with a verdict for
+    /// more of a continuation.
     pub fn hidden(&self) -> f64 {
         let spent = |label| self.draft.sum("foretoken_draft_time_seconds_total", label);
-        let ahead = spent("purpose=\"ahead\"");
-        ahead / (ahead + spent("purpose=\"awaited\""))
+        let awaited = spent("purpose=\"awaited\"");
+        let lingered = self.target.sum("foretoken_round_lingered_seconds_sum", "");
+        1.0 - (awaited + lingered) / (awaited + spent("purpose=\"ahead\""))
     }
 
     /// Share of the time in which the draft computed.
