@@ -53,7 +53,7 @@ impl ServiceArgs {
 
 /// Flags of whoever serves HTTP to users.
 #[derive(Debug, Default, clap::Args)]
-pub(crate) struct KeyArgs {
+pub(crate) struct HttpArgs {
     /// API key of which requests must bring one (Authorization: Bearer KEY); repeatable
     #[arg(
         long,
@@ -66,11 +66,14 @@ pub(crate) struct KeyArgs {
     /// More of them: a file with one on each line, or a folder of such files; read again when it changes
     #[arg(long, value_name = "PATH")]
     api_keys_from: Option<PathBuf>,
+    /// Origin whose web pages may ask, SCHEME://HOST[:PORT]; repeatable [default: *, all]
+    #[arg(long, value_name = "ORIGIN")]
+    allowed_origin: Vec<String>,
 }
 
-impl KeyArgs {
-    /// Whether any are said.
-    pub(crate) fn are_given(&self) -> bool {
+impl HttpArgs {
+    /// Whether any keys are said.
+    pub(crate) fn have_keys(&self) -> bool {
         !self.api_key.is_empty() || self.api_keys_from.is_some()
     }
 
@@ -79,12 +82,16 @@ impl KeyArgs {
         let Self {
             api_key,
             api_keys_from,
+            allowed_origin,
         } = self;
         if !api_key.is_empty() {
             config.api_keys.clone_from(api_key);
         }
         if api_keys_from.is_some() {
             config.api_keys_from.clone_from(api_keys_from);
+        }
+        if !allowed_origin.is_empty() {
+            config.allowed_origins.clone_from(allowed_origin);
         }
     }
 }

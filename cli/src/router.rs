@@ -6,7 +6,7 @@ use foretoken_registry::TargetEntry;
 use foretoken_router::{BindError, ModelConfig, Router, RouterConfig};
 
 use crate::{
-    child::{self, KeyArgs, ServiceArgs, TlsArgs},
+    child::{self, HttpArgs, ServiceArgs, TlsArgs},
     failure::usage,
     model::{Part, resolve},
     registry::RegistryArgs,
@@ -20,7 +20,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     tls: TlsArgs,
     #[command(flatten)]
-    keys: KeyArgs,
+    http: HttpArgs,
     /// Where HTTP is served, HOST:PORT [default: 127.0.0.1:8000]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
@@ -71,7 +71,7 @@ impl Args {
         let Self {
             service,
             tls,
-            keys,
+            http,
             listen,
             model,
             model_name,
@@ -81,7 +81,7 @@ impl Args {
         let mut config = service.read::<RouterConfig>()?;
         config.listen = listen.unwrap_or(config.listen);
         tls.overrides(&mut config.tls);
-        keys.overrides(&mut config);
+        http.overrides(&mut config);
         config.registry = registry.over(config.registry)?;
         let Some(uri) = model else { return Ok(config) };
         let name = model_name.unwrap_or_else(|| "target".to_owned());

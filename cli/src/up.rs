@@ -34,7 +34,7 @@ pub(crate) use self::plan::uri;
 use self::{console::Console, plan::Plan, render::Tuning, state::StateFolder};
 use crate::{
     check::{describe, folder_of, needs_of_up, read},
-    child::{self, KeyArgs},
+    child::{self, HttpArgs},
     failure::{UsageError, usage},
     model::{Part, check_instructions, resolve},
     shipped::Shipped,
@@ -54,7 +54,7 @@ pub(crate) struct Args {
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
     #[command(flatten)]
-    keys: KeyArgs,
+    http: HttpArgs,
     /// Folder for sockets and configurations [default: foretoken/NAME among the user's state]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
@@ -110,7 +110,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         listen: address.clone(),
         ..RouterConfig::default()
     };
-    args.keys.overrides(&mut router);
+    args.http.overrides(&mut router);
     if let Some(path) = &mut router.api_keys_from {
         *path = fs::canonicalize(&*path)
             .map_err(|error| usage(format!("cannot read {}: {error}", path.display())))?;
@@ -144,14 +144,16 @@ fn read_plan(args: &Args) -> anyhow::Result<Plan> {
         return Err(explain(file, &needs));
     }
     let name = args.name.as_deref();
-    let plan = Plan::new(&manifest, folder, name).map_err(|problem| explain(file, &[problem]))?;
-    if plan.asks_for_keys && !args.keys.are_given() {
+    let mut plan =
+        Plan::new(&manifest, folder, name).map_err(|problem| explain(file, &[problem]))?;
+    if plan.asks_for_keys && !args.http.have_keys() {
         return Err(usage(format!(
             "{} asks for API keys (spec.router.apiKeys) of a Secret, which only a cluster has: give \
              them with --api-key, --api-keys-from or FORETOKEN_API_KEY",
             file.display()
         )));
     }
+    plan.asks_for_keys = args.http.have_keys();
     Ok(plan)
 }
 

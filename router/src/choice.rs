@@ -137,8 +137,14 @@ impl Choice {
         }
         self.fresh.clear();
         self.decoder.push(token, &mut self.fresh);
+        self.show(piece)
+    }
+
+    /// Shows the current token's text as far as that is certain; `Some` is the stop string that it
+    /// completes, which within the first `min_tokens` tokens none does.
+    fn show(&mut self, piece: &mut Piece) -> Option<usize> {
         if self.told <= self.job.sampling.min_tokens {
-            piece.text.push_str(&self.fresh);
+            self.matcher.pass(&self.fresh, &mut piece.text);
             return None;
         }
         self.matcher.push(&self.fresh, &mut piece.text)
@@ -159,7 +165,7 @@ impl Choice {
         }
         self.fresh.clear();
         self.decoder.finish(&mut self.fresh);
-        if let Some(index) = self.matcher.push(&self.fresh, &mut piece.text) {
+        if let Some(index) = self.show(piece) {
             return Finish::StopString(index);
         }
         self.matcher.finish(&mut piece.text);

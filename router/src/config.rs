@@ -6,7 +6,10 @@ use foretoken_protocol::tls::TlsFiles;
 use foretoken_registry::{RegistryConfig, TargetEntry};
 use serde::{Deserialize, Serialize};
 
-use crate::keys::is_key;
+use crate::{
+    cors::{self, is_origin},
+    keys::is_key,
+};
 
 /// Everything a router needs. Every field but `models` has a default, so a file names only what
 /// differs; unknown fields are errors.
@@ -31,6 +34,8 @@ pub struct RouterConfig {
     /// A file with more of them, one on each line (`#` begins a comment), or a folder of such files,
     /// as a mounted Secret is one; read again when it changes. It must have at least one. Default none.
     pub api_keys_from: Option<PathBuf>,
+    /// Origins whose web pages may ask, such as `https://chat.example.com`; `*`: all. Default `*`.
+    pub allowed_origins: Vec<String>,
     /// Longest request body. Default 16 MiB.
     pub max_body_bytes: usize,
     /// How long the head of a request may take to come, and how long a connection may be idle.
@@ -90,6 +95,7 @@ impl Default for RouterConfig {
             tls: None,
             api_keys: Vec::new(),
             api_keys_from: None,
+            allowed_origins: vec![cors::ANY.into()],
             max_body_bytes: 16 << 20,
             head: Duration::from_secs(30),
             body: Duration::from_secs(60),
@@ -190,6 +196,16 @@ impl RouterConfig {
                 say(field, "0".to_owned(), "more than 0");
             }
         }
+        self.check_users(&mut say);
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(problems)
+        }
+    }
+
+    /// Checks who may ask.
+    fn check_users(&self, say: &mut impl FnMut(&str, String, &str)) {
         for (i, key) in self.api_keys.iter().enumerate() {
             if !is_key(key) {
                 say(
@@ -199,10 +215,14 @@ impl RouterConfig {
                 );
             }
         }
-        if problems.is_empty() {
-            Ok(())
-        } else {
-            Err(problems)
+        for (i, origin) in self.allowed_origins.iter().enumerate() {
+            if !is_origin(origin) {
+                say(
+                    &format!("allowed_origins[{i}]"),
+                    format!("{origin:?}"),
+                    "* or scheme://host[:port] in lower case, for example https://chat.example.com",
+                );
+            }
         }
     }
 }
@@ -252,11 +272,12 @@ mod tests {
             max_choices: 0,
             head: Duration::ZERO,
             api_keys: vec!["a b".into()],
+            allowed_origins: vec!["example.com".into()],
             ..RouterConfig::default()
         };
         let problems = config.check().unwrap_err();
         let text: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        assert_eq!(text.len(), 6, "{text:?}");
+        assert_eq!(text.len(), 7, "{text:?}");
         assert!(
             text[0].contains("listen") && text[0].contains("8000") && text[0].contains("host:port")
         );

@@ -21,6 +21,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{
     config::RouterConfig,
+    cors,
     error::ApiError,
     model::Model,
     request::{
@@ -49,6 +50,10 @@ pub(crate) fn app(shared: Arc<Shared>) -> Router {
     let wrong = |method: Method, uri: axum::http::Uri| async move {
         ApiError::wrong_method(method.as_str(), uri.path())
     };
+    let origins = cors::layer(
+        &shared.config.allowed_origins,
+        [REQUEST_ID, header::RETRY_AFTER],
+    );
     let route = |methods: MethodRouter<Arc<Shared>>| methods.fallback(wrong);
     Router::new()
         .route("/v1/chat/completions", route(post(completions::chat)))
@@ -65,6 +70,8 @@ pub(crate) fn app(shared: Arc<Shared>) -> Router {
             ApiError::unknown_route(method.as_str(), uri.path())
         })
         .layer(middleware::from_fn_with_state(Arc::clone(&shared), around))
+        // Outermost: what browsers ask brings no key, and errors are for pages to read too.
+        .layer(origins)
         .with_state(shared)
 }
 

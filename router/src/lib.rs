@@ -14,6 +14,7 @@
 
 mod choice;
 pub mod config;
+mod cors;
 mod error;
 mod generation;
 mod http;

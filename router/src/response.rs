@@ -1,6 +1,7 @@
 //! Answers, as the two APIs word them.
 
 pub(crate) mod logprobs;
+pub(crate) mod offsets;
 mod speculation;
 pub(crate) mod stream;
 
@@ -12,12 +13,13 @@ use serde_json::{Value, json};
 
 use self::{
     logprobs::{Listed, Logprobs},
+    offsets::Offsets,
     speculation::speculation,
 };
 use crate::{
     choice::{Finish, Piece},
     generation::Tally,
-    request::{Job, Output, Shape},
+    request::{Job, Output, Prompt, Shape},
 };
 
 /// What all parts of one answer repeat.
@@ -134,16 +136,17 @@ impl<'a> WholeChoice<'a> {
         let prompt = job.prompt_of(index);
         let end = choice.end.as_ref();
         let logprobs = job.output.logprobs.map(|_| {
-            let mut logprobs = Logprobs::new(job);
+            let mut offsets = Offsets::new(job, index);
+            let mut logprobs = Logprobs::new(job, &mut offsets);
             if echo {
                 let told = end.map_or(&[][..], |(_, tally)| &tally.prompt_logprobs);
-                logprobs.push_prompt(&prompt.tokens, told);
+                logprobs.push_prompt(index, told);
             }
             logprobs.push(&choice.piece.logprobs);
             logprobs.into_listed()
         });
         let content = if echo {
-            Cow::Owned(echoed(job, index) + &choice.piece.text)
+            Cow::Owned(echo_of(job, prompt) + &choice.piece.text)
         } else {
             Cow::Borrowed(choice.piece.text.as_str())
         };
@@ -175,8 +178,7 @@ pub(crate) fn ids(tokens: &[TokenId]) -> Vec<u32> {
 }
 
 /// The prompt's text, for `echo`.
-pub(crate) fn echoed(job: &Job, index: usize) -> String {
-    let prompt = job.prompt_of(index);
+pub(crate) fn echo_of(job: &Job, prompt: &Prompt) -> String {
     if prompt.text.is_empty() {
         job.model
             .tokenizer

@@ -50,6 +50,7 @@ pub(super) async fn supervise(
             policy: links.verdict(),
             services: programs.iter().map(|program| idle(&program.name)).collect(),
         },
+        asks_for_keys: plan.asks_for_keys,
         links,
         folder,
         console,
@@ -113,6 +114,7 @@ pub(super) async fn supervise(
 /// The processes as far as they are known.
 struct Fleet<'a> {
     state: State,
+    asks_for_keys: bool,
     links: Links,
     folder: &'a StateFolder,
     console: &'a Console,
@@ -157,7 +159,7 @@ impl Fleet<'_> {
                     if self.links.are_settled() || waited > SETTLING {
                         self.state.ready = true;
                         self.save();
-                        self.console.announce(&greeting(&self.state));
+                        self.console.announce(&greeting(&self.state, self.asks_for_keys));
                     }
                 }
             }
@@ -168,6 +170,7 @@ impl Fleet<'_> {
     fn note(&mut self, index: usize, news: News) -> bool {
         let Self {
             state,
+            asks_for_keys: _,
             links,
             folder: _,
             console,
@@ -272,14 +275,23 @@ fn reachable(address: &str) -> String {
     }
 }
 
-fn greeting(state: &State) -> String {
+/// What to try first. A key is not shown: clients have it in the variable that `chat` reads too.
+fn greeting(state: &State, asks_for_keys: bool) -> String {
     let State {
         url, model, policy, ..
     } = state;
     let quoted = serde_json::Value::from(model.as_str());
+    let (first, header) = if asks_for_keys {
+        (
+            "with one of the API keys in FORETOKEN_API_KEY:\n\n  ",
+            "-H \"Authorization: Bearer $FORETOKEN_API_KEY\" \\\n    ",
+        )
+    } else {
+        ("", "")
+    };
     format!(
-        "ready: {model} ({policy}) at {url}/v1\n\n  \
-         curl {url}/v1/completions -H 'Content-Type: application/json' \\\n    \
+        "ready: {model} ({policy}) at {url}/v1\n\n  {first}\
+         curl {url}/v1/completions -H 'Content-Type: application/json' \\\n    {header}\
          -d '{{\"model\": {quoted}, \"prompt\": \"Question: Tom has 3 apples.\", \
          \"max_tokens\": 64}}'\n\n  \
          foretoken chat --url {url}\n"
@@ -295,6 +307,34 @@ mod tests {
         assert_eq!(reachable("0.0.0.0:8000"), "127.0.0.1:8000");
         assert_eq!(reachable("[::]:1"), "[::1]:1");
         assert_eq!(reachable("10.0.0.1:1"), "10.0.0.1:1");
+    }
+
+    #[test]
+    fn the_greeting_has_a_line_that_is_let_in_with_keys_and_without() {
+        let state = State {
+            pid: 1,
+            url: "http://h:1".into(),
+            model: "m".into(),
+            ready: true,
+            policy: "Speculative".into(),
+            services: Vec::new(),
+        };
+        let open = "ready: m (Speculative) at http://h:1/v1\n\n  \
+                    curl http://h:1/v1/completions -H 'Content-Type: application/json' \\\n    \
+                    -d '{\"model\": \"m\", \"prompt\": \"Question: Tom has 3 apples.\", \
+                    \"max_tokens\": 64}'\n\n  \
+                    foretoken chat --url http://h:1\n";
+        assert_eq!(greeting(&state, false), open);
+        let keyed = open
+            .replace(
+                "  curl",
+                "  with one of the API keys in FORETOKEN_API_KEY:\n\n  curl",
+            )
+            .replace(
+                "-d '",
+                "-H \"Authorization: Bearer $FORETOKEN_API_KEY\" \\\n    -d '",
+            );
+        assert_eq!(greeting(&state, true), keyed);
     }
 
     #[test]

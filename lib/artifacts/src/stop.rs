@@ -161,13 +161,27 @@ impl StopMatcher {
                 return Some(index);
             }
         }
+        self.show(piece, out);
+        None
+    }
+
+    /// The same of a piece in which no stop string may end: those that are complete in it do not
+    /// count, and one that only begins in it may be complete later.
+    pub fn pass(&mut self, piece: &str, out: &mut String) {
+        for byte in piece.bytes() {
+            self.at = self.strings.step(self.at, byte);
+        }
+        self.show(piece, out);
+    }
+
+    /// Takes over a piece that has been read, and appends to `out` what can begin no stop string.
+    fn show(&mut self, piece: &str, out: &mut String) {
         self.held.push_str(piece);
         let depth = self.strings.depth[self.at as usize] as usize;
         // A stop string begins with a character, so what is before it ends with one.
         let shown = self.held.len() - depth;
         out.push_str(&self.held[..shown]);
         self.held.drain(..shown);
-        None
     }
 
     /// Ends the text and appends what was held back.

@@ -8,6 +8,7 @@ use serde::{Serialize, Serializer};
 use crate::{
     choice::Told,
     request::{Job, Shape},
+    response::offsets::Offsets,
 };
 
 /// Stands for minus infinity, which JSON cannot say; vLLM's value.
@@ -70,18 +71,13 @@ impl Serialize for Ranked {
 /// Builds the `logprobs` of a choice, whole or piece by piece.
 pub(crate) struct Logprobs<'a> {
     job: &'a Job,
-    /// Characters of text before the next token, for `text_offset`.
-    offset: usize,
+    /// Of the choice, over all its pieces.
+    offsets: &'a mut Offsets,
     listed: Listed,
 }
 
 impl<'a> Logprobs<'a> {
-    pub(crate) fn new(job: &'a Job) -> Self {
-        Self::starting_at(job, 0)
-    }
-
-    /// For a later piece of a stream.
-    pub(crate) fn starting_at(job: &'a Job, offset: usize) -> Self {
+    pub(crate) fn new(job: &'a Job, offsets: &'a mut Offsets) -> Self {
         let listed = match job.shape {
             Shape::Chat => Listed::Chat {
                 content: Vec::new(),
@@ -96,20 +92,20 @@ impl<'a> Logprobs<'a> {
         };
         Self {
             job,
-            offset,
+            offsets,
             listed,
         }
     }
 
-    /// Where the next piece starts.
-    pub(crate) fn offset(&self) -> usize {
-        self.offset
-    }
-
-    /// Adds the prompt's tokens, of which the first has no probability.
-    pub(crate) fn push_prompt(&mut self, tokens: &[TokenId], logprobs: &[TokenLogprobs]) {
+    /// Adds the tokens of an echoed prompt, of which the first has no probability.
+    pub(crate) fn push_prompt(&mut self, index: usize, logprobs: &[TokenLogprobs]) {
+        let prompt = self.job.prompt_of(index);
+        if let Listed::Completion { text_offset, .. } = &mut self.listed {
+            text_offset.extend(self.offsets.of_prompt(self.job, prompt));
+        }
         let told = std::iter::once(None).chain(logprobs.iter().map(Some));
-        for (&token, logprobs) in tokens.iter().zip(told.chain(std::iter::repeat(None))) {
+        let told = told.chain(std::iter::repeat(None));
+        for (&token, logprobs) in prompt.tokens.iter().zip(told) {
             self.push_one(token, logprobs);
         }
     }
@@ -117,6 +113,9 @@ impl<'a> Logprobs<'a> {
     /// Adds tokens of the output.
     pub(crate) fn push(&mut self, told: &[Told]) {
         for told in told {
+            if let Listed::Completion { text_offset, .. } = &mut self.listed {
+                text_offset.push(self.offsets.next(told.token));
+            }
             self.push_one(told.token, Some(&told.logprobs));
         }
     }
@@ -143,11 +142,9 @@ impl<'a> Logprobs<'a> {
                 tokens,
                 token_logprobs,
                 top_logprobs,
-                text_offset,
+                text_offset: _,
             } => {
                 let text = shown(tokenizer, token);
-                text_offset.push(self.offset);
-                self.offset += text.chars().count();
                 token_logprobs.push(logprobs.map(|told| finite(told.logprob)));
                 top_logprobs.push(logprobs.map(|told| {
                     let mut ranked = Ranked::default();

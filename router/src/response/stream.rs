@@ -12,8 +12,9 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::{
-    Envelope, echoed, ids,
+    Envelope, echo_of, ids,
     logprobs::{Listed, Logprobs},
+    offsets::Offsets,
     stop_reason, timings, usage,
 };
 use crate::{
@@ -60,8 +61,8 @@ pub(crate) struct Chunks {
     head: Vec<u8>,
     /// `],"usage":null}` or `]}`.
     tail: &'static [u8],
-    /// Per choice, where the text of the next token starts.
-    offsets: Vec<usize>,
+    /// Per choice, where the text of its tokens starts.
+    offsets: Vec<Offsets>,
     /// Per choice, whether its first chunk is still to come.
     fresh: Vec<bool>,
     tallies: Vec<Option<Box<Tally>>>,
@@ -99,7 +100,7 @@ impl Chunks {
         Self {
             head,
             tail,
-            offsets: vec![0; choices],
+            offsets: (0..choices).map(|i| Offsets::new(&job, i)).collect(),
             fresh: vec![true; choices],
             tallies: vec![None; choices],
             prompts,
@@ -141,15 +142,14 @@ impl Chunks {
                 role: "assistant",
                 content: "",
             },
-            Shape::Completion if echo => FirstText::Text(echoed(&self.job, index)),
+            Shape::Completion if echo => FirstText::Text(echo_of(&self.job, prompt)),
             Shape::Completion if return_token_ids => FirstText::Text(String::new()),
             Shape::Completion => return,
         };
         let logprobs = self.job.output.logprobs.filter(|_| echo).map(|_| {
-            let mut logprobs = Logprobs::new(&self.job);
+            let mut logprobs = Logprobs::new(&self.job, &mut self.offsets[index]);
             let told = self.prompts.get_mut(index).map(std::mem::take);
-            logprobs.push_prompt(&prompt.tokens, &told.unwrap_or_default());
-            self.offsets[index] = logprobs.offset();
+            logprobs.push_prompt(index, &told.unwrap_or_default());
             logprobs.into_listed()
         });
         let choice = FirstChoice {
@@ -166,9 +166,8 @@ impl Chunks {
     /// A chunk of text.
     fn piece(&mut self, out: &mut Vec<u8>, index: usize, piece: &Piece) {
         let logprobs = self.job.output.logprobs.map(|_| {
-            let mut logprobs = Logprobs::starting_at(&self.job, self.offsets[index]);
+            let mut logprobs = Logprobs::new(&self.job, &mut self.offsets[index]);
             logprobs.push(&piece.logprobs);
-            self.offsets[index] = logprobs.offset();
             logprobs.into_listed()
         });
         let job = Arc::clone(&self.job);

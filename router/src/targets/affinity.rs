@@ -6,8 +6,9 @@
 //! 2018, arXiv:1608.01350); otherwise, and for new prompts, the least loaded candidate does.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::HashMap,
     hash::{DefaultHasher, Hash, Hasher},
+    mem,
 };
 
 use foretoken_speculation::TokenId;
@@ -16,7 +17,7 @@ use foretoken_speculation::TokenId;
 const BLOCK: usize = 32;
 /// Blocks of a prompt that are looked at: 4096 tokens tell prompts apart.
 const DEPTH: usize = 128;
-/// Blocks remembered; the oldest are forgotten.
+/// So many blocks that were looked for last are remembered, and at most twice as many.
 const CAPACITY: usize = 1 << 16;
 /// Load a favourite may have relative to the mean, in percent, plus [`SLACK`].
 const BOUND_PERCENT: u64 = 125;
@@ -36,9 +37,10 @@ pub(crate) struct CachedAs<'a> {
 
 /// Which target saw which prefix.
 pub(super) struct Affinity {
-    seen: HashMap<u64, String>,
-    /// By age, the oldest first.
-    order: VecDeque<u64>,
+    /// Blocks of the latest prompts.
+    recent: HashMap<u64, String>,
+    /// Those before them: what is looked for again becomes recent, the rest is forgotten together.
+    earlier: HashMap<u64, String>,
     /// Breaks ties between equal loads in turn.
     turn: usize,
 }
@@ -46,8 +48,8 @@ pub(super) struct Affinity {
 impl Affinity {
     pub(super) fn new() -> Self {
         Self {
-            seen: HashMap::new(),
-            order: VecDeque::new(),
+            recent: HashMap::new(),
+            earlier: HashMap::new(),
             turn: 0,
         }
     }
@@ -62,7 +64,7 @@ impl Affinity {
             .iter()
             .rev()
             .find_map(|hash| {
-                let name = self.seen.get(hash)?;
+                let name = self.recent.get(hash).or_else(|| self.earlier.get(hash))?;
                 candidates
                     .iter()
                     .position(|(candidate, _)| candidate == name)
@@ -84,14 +86,11 @@ impl Affinity {
 
     fn remember(&mut self, hashes: &[u64], name: &str) {
         for &hash in hashes {
-            if self.seen.insert(hash, name.to_owned()).is_none() {
-                self.order.push_back(hash);
+            if self.recent.len() == CAPACITY && !self.recent.contains_key(&hash) {
+                mem::swap(&mut self.recent, &mut self.earlier);
+                self.recent.clear();
             }
-        }
-        while self.order.len() > CAPACITY {
-            if let Some(oldest) = self.order.pop_front() {
-                self.seen.remove(&oldest);
-            }
+            self.recent.insert(hash, name.to_owned());
         }
     }
 }
@@ -198,12 +197,44 @@ mod tests {
         );
     }
 
+    /// Sends so many prompts of [`DEPTH`] new blocks, and calls `between` after each.
+    fn flood(affinity: &mut Affinity, prompts: usize, mut between: impl FnMut(&mut Affinity)) {
+        for i in 0..prompts as u32 {
+            affinity.choose(unsalted(&prompt(1_000_000 + i * 10_000, 4096)), &[("a", 0)]);
+            between(affinity);
+        }
+    }
+
+    #[test]
+    fn a_prefix_in_use_keeps_its_target_however_many_others_come() {
+        let mut affinity = Affinity::new();
+        let system = prompt(0, 64);
+        let home = affinity.choose(unsalted(&system), &[("a", 0), ("b", 0)]);
+        // The other one is idle, so only what is remembered speaks for this one.
+        let mut loads = [("a", 0), ("b", 0)];
+        loads[home].1 = 1;
+        flood(&mut affinity, 3 * CAPACITY / DEPTH, |affinity| {
+            assert_eq!(affinity.choose(unsalted(&system), &loads), home);
+        });
+    }
+
+    #[test]
+    fn a_prefix_out_of_use_is_remembered_for_a_while_and_then_forgotten() {
+        let mut affinity = Affinity::new();
+        let system = prompt(0, 64);
+        let home = affinity.choose(unsalted(&system), &[("a", 0), ("b", 0)]);
+        let mut loads = [("a", 0), ("b", 0)];
+        loads[home].1 = 1;
+        flood(&mut affinity, CAPACITY / DEPTH - 1, |_| {});
+        assert_eq!(affinity.choose(unsalted(&system), &loads), home);
+        flood(&mut affinity, 2 * CAPACITY / DEPTH + 1, |_| {});
+        assert_ne!(affinity.choose(unsalted(&system), &loads), home);
+    }
+
     #[test]
     fn memory_is_bounded() {
         let mut affinity = Affinity::new();
-        for i in 0..(CAPACITY as u32 / 100) {
-            affinity.choose(unsalted(&prompt(i * 10_000, 4096)), &[("a", 0)]);
-        }
-        assert!(affinity.seen.len() <= CAPACITY && affinity.order.len() <= CAPACITY);
+        flood(&mut affinity, 3 * CAPACITY / DEPTH, |_| {});
+        assert!(affinity.recent.len() <= CAPACITY && affinity.earlier.len() <= CAPACITY);
     }
 }

@@ -321,6 +321,34 @@ async fn stop_strings_are_not_looked_for_before_min_tokens() {
 }
 
 #[tokio::test]
+async fn a_stop_string_that_ends_after_min_tokens_counts_wherever_it_begins() {
+    let setup = start(Script::says(TEXT)).await;
+    let count = |text| tokenizer().encode(text, false).unwrap().len();
+    for (stop, passed, include, want) in [
+        ("is 42", " The answer is", false, " The answer "),
+        ("is 42", " The answer is", true, " The answer is 42"),
+        // It is complete with the last token that is passed.
+        ("answer is", " The answer is", false, TEXT),
+        // One that does not count does not hide another that begins in it.
+        ("answer", " The answer", false, TEXT),
+        ("answer is", " The answer", false, " The "),
+    ] {
+        let body = json!({
+            "stop": [stop, "answer"], "min_tokens": count(passed), "include_stop_str_in_output": include,
+        });
+        let mut body = completion(body);
+        let json = setup.client().post("/v1/completions", &body).await.json();
+        assert_eq!(json["choices"][0]["text"], want, "{stop}");
+        body["stream"] = json!(true);
+        let chunks = setup.client().post("/v1/completions", &body).await.events();
+        let texts = chunks
+            .iter()
+            .filter_map(|chunk| chunk["choices"][0]["text"].as_str());
+        assert_eq!(texts.collect::<String>(), want, "{stop}");
+    }
+}
+
+#[tokio::test]
 async fn a_stop_token_ends_the_output_and_is_not_shown() {
     let setup = start(Script::says(TEXT)).await;
     let stop = tokenizer()

@@ -1,5 +1,7 @@
 //! Log-probabilities in both APIs.
 
+use std::iter;
+
 use foretoken_speculation::TokenId;
 use serde_json::{Value, json};
 
@@ -9,6 +11,27 @@ use crate::{
     start,
     target::{EOS, tokenizer},
 };
+
+/// Checks that each token's offset is where its text is in `text`; for a token without a text of its
+/// own, that of what follows.
+fn check_offsets(text: &str, logprobs: &Value) {
+    let offsets: Vec<usize> = serde_json::from_value(logprobs["text_offset"].clone()).unwrap();
+    let tokens = logprobs["tokens"].as_array().unwrap();
+    assert_eq!(offsets.len(), tokens.len());
+    let chars: Vec<char> = text.chars().collect();
+    let ends = offsets.iter().skip(1).copied();
+    let ends = ends.chain(iter::once(chars.len()));
+    for ((&from, to), token) in offsets.iter().zip(ends).zip(tokens) {
+        let own: String = chars[from..to].iter().collect();
+        let token = token.as_str().unwrap();
+        let is_left_out = own.is_empty() && matches!(token, "<s>" | "</s>");
+        let is_part = token.contains('\u{fffd}') && own.chars().count() <= 1;
+        assert!(
+            own == token || is_left_out || is_part,
+            "{own:?} is {token:?} in {logprobs}"
+        );
+    }
+}
 
 #[tokio::test]
 async fn echo_puts_the_prompt_first_with_its_logprobs() {
@@ -30,11 +53,7 @@ async fn echo_puts_the_prompt_first_with_its_logprobs() {
     );
     assert_eq!(logprobs["top_logprobs"][0], Value::Null);
     assert_eq!(logprobs["token_logprobs"][1], -0.5);
-    let mut offset = 0;
-    for (i, token) in tokens.iter().enumerate() {
-        assert_eq!(logprobs["text_offset"][i], offset);
-        offset += token.as_str().unwrap().chars().count();
-    }
+    check_offsets("Hello there ok", logprobs);
 
     let body =
         completion(json!({"prompt": [0, 300, 301], "echo": true, "max_tokens": 0, "logprobs": 0}));
@@ -47,6 +66,57 @@ async fn echo_puts_the_prompt_first_with_its_logprobs() {
             .len(),
         3
     );
+}
+
+#[tokio::test]
+async fn offsets_are_places_in_the_text_that_is_returned_streamed_or_not() {
+    let says = " é 漢 ok";
+    let mut script = Script::says(says);
+    // A special token that ends nothing and is not shown.
+    script.output.insert(2, TokenId(0));
+    let setup = start(script).await;
+    let parts = tokenizer().encode("漢", false).unwrap();
+    assert!(parts.len() > 1, "no character is spread over tokens");
+    let mut ids = vec![TokenId(0)];
+    ids.extend(tokenizer().encode("Hello 漢", false).unwrap());
+    let ids = json!(ids.iter().map(|id| id.0).collect::<Vec<_>>());
+    for (prompt, echoed) in [
+        (json!("Hello 漢 there"), "Hello 漢 there"),
+        (json!("<s>Hello</s> there"), "<s>Hello</s> there"),
+        (ids.clone(), "Hello 漢"),
+    ] {
+        for echo in [true, false] {
+            let body = json!({"prompt": prompt, "echo": echo, "logprobs": 0});
+            let path = "/v1/completions";
+            let whole = setup.client().post(path, &completion(body.clone())).await;
+            let whole = whole.json();
+            let choice = &whole["choices"][0];
+            let want = if echo { echoed } else { "" }.to_owned() + says;
+            assert_eq!(choice["text"], want);
+            check_offsets(&want, &choice["logprobs"]);
+
+            let mut body = completion(body);
+            body["stream"] = json!(true);
+            let streamed = setup.client().post(path, &body).await.events();
+            let offsets: Vec<Value> = streamed
+                .iter()
+                .filter_map(|chunk| chunk["choices"][0]["logprobs"]["text_offset"].as_array())
+                .flatten()
+                .cloned()
+                .collect();
+            assert_eq!(json!(offsets), choice["logprobs"]["text_offset"]);
+        }
+    }
+
+    let body = json!({
+        "prompt": ids, "echo": true, "logprobs": 0, "skip_special_tokens": false, "ignore_eos": true,
+    });
+    let path = "/v1/completions";
+    let json = setup.client().post(path, &completion(body)).await.json();
+    let choice = &json["choices"][0];
+    let text = choice["text"].as_str().unwrap();
+    assert!(text.starts_with("<s>Hello"), "{text}");
+    check_offsets(text, &choice["logprobs"]);
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ mod faults;
 mod golden;
 mod limits;
 mod logprobs;
+mod origins;
 mod pages;
 mod replays;
 mod slow_clients;

@@ -15,9 +15,10 @@ fn run(strings: &[&str], include: bool, pieces: &[&str]) -> (String, Option<usiz
     (out, None)
 }
 
-/// What the definition says: the first end of any stop string, the longest of those.
-fn reference(strings: &[String], text: &str) -> Option<(usize, usize)> {
-    (1..=text.len())
+/// What the definition says: the first end, after so many bytes, of any stop string, the longest of
+/// those.
+fn reference(strings: &[String], text: &str, after: usize) -> Option<(usize, usize)> {
+    (after + 1..=text.len())
         .filter(|&end| text.is_char_boundary(end))
         .find_map(|end| {
             let ending = strings
@@ -119,7 +120,38 @@ proptest! {
         let refs: Vec<&str> = strings.iter().map(String::as_str).collect();
         let parts: Vec<&str> = pieces.iter().map(String::as_str).collect();
         let (out, found) = run(&refs, include, &parts);
-        match reference(&strings, &text) {
+        match reference(&strings, &text, 0) {
+            None => {
+                prop_assert_eq!(found, None);
+                prop_assert_eq!(out, text);
+            }
+            Some((start, end)) => {
+                let index = found.expect("found");
+                prop_assert_eq!(&strings[index], &text[start..end]);
+                prop_assert_eq!(&out, if include { &text[..end] } else { &text[..start] });
+            }
+        }
+    }
+
+    #[test]
+    fn a_stop_string_that_ends_after_what_is_passed_counts_wherever_it_begins(
+        strings in prop::collection::vec("[abé]{0,4}", 0..6),
+        passed in prop::collection::vec("[abcé]{0,5}", 0..4),
+        pieces in prop::collection::vec("[abcé]{0,5}", 0..6),
+        include in any::<bool>(),
+    ) {
+        let mut matcher = StopMatcher::new(Arc::new(StopStrings::new(&strings)), include);
+        let mut out = String::new();
+        for piece in &passed {
+            matcher.pass(piece, &mut out);
+        }
+        let found = pieces.iter().find_map(|piece| matcher.push(piece, &mut out));
+        if found.is_none() {
+            matcher.finish(&mut out);
+        }
+        let passed = passed.concat();
+        let text = passed.clone() + &pieces.concat();
+        match reference(&strings, &text, passed.len()) {
             None => {
                 prop_assert_eq!(found, None);
                 prop_assert_eq!(out, text);

@@ -1,0 +1,75 @@
+//! Which web pages may ask (the CORS protocol of the Fetch standard).
+//!
+//! A browser asks whether it may before it sends a page's request, without a key, and keeps the answer
+//! from the page unless its header says otherwise. No cookies are in play: a page has a key or it has
+//! none, so any page may ask as long as nothing else is configured.
+
+use std::time::Duration;
+
+use axum::http::{HeaderName, HeaderValue, Method, Uri};
+use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
+
+/// Stands for all origins.
+pub(crate) const ANY: &str = "*";
+
+/// How long a browser may go by an answer.
+const MAX_AGE: Duration = Duration::from_secs(600);
+
+/// Answers what browsers ask, and tells them who may read answers. `exposed` are the headers that pages
+/// may read.
+pub(crate) fn layer(allowed: &[String], exposed: impl Into<Vec<HeaderName>>) -> CorsLayer {
+    let origins = if allowed.iter().any(|origin| origin == ANY) {
+        AllowOrigin::any()
+    } else {
+        // Checked with the configuration.
+        let values = allowed.iter().map(|origin| HeaderValue::from_str(origin));
+        AllowOrigin::list(values.flatten())
+    };
+    CorsLayer::new()
+        .allow_origin(origins)
+        .allow_methods([Method::GET, Method::POST])
+        // "*" would leave out `Authorization`.
+        .allow_headers(AllowHeaders::mirror_request())
+        .expose_headers(exposed.into())
+        .max_age(MAX_AGE)
+}
+
+/// Whether it is what browsers send as `Origin`: a scheme, a host and perhaps a port; or [`ANY`].
+pub(crate) fn is_origin(text: &str) -> bool {
+    let Some((scheme, host)) = text.split_once("://") else {
+        return text == ANY;
+    };
+    let ends = host.contains(['/', '?', '#', '@', '*']);
+    !scheme.is_empty() && !ends && text.parse::<Uri>().is_ok() && text == text.to_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_origin_is_what_browsers_send() {
+        for good in [
+            "*",
+            "https://chat.example.com",
+            "http://localhost:3000",
+            "http://[::1]:1",
+        ] {
+            assert!(is_origin(good), "{good}");
+        }
+        for bad in [
+            "",
+            "chat.example.com",
+            "https://",
+            "://h",
+            "https://h/",
+            "https://h/path",
+            "https://*.example.com",
+            "https://me@h",
+            "https://H",
+            "https://a b",
+        ] {
+            assert!(!is_origin(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Web pages of other origins.
+
+use serde_json::json;
+
+use crate::{Script, completions::completion, config, start_with};
+
+const ALLOWED: &str = "access-control-allow-origin";
+const CHAT: &str = "https://chat.example.com";
+
+#[tokio::test]
+async fn a_page_of_any_origin_may_ask_with_its_key() {
+    let config = foretoken_router::RouterConfig {
+        api_keys: vec!["good".to_owned()],
+        ..config()
+    };
+    let setup = start_with(config, vec![Script::says(" ok")]).await;
+    let path = "/v1/completions";
+    let page = || setup.client().header("origin", CHAT);
+    let asked = page()
+        .header("access-control-request-method", "POST")
+        .header(
+            "access-control-request-headers",
+            "authorization,content-type",
+        )
+        .send("OPTIONS", path, b"")
+        .await;
+    assert_eq!(asked.status, 200, "a browser asks without the key");
+    assert_eq!(asked.header(ALLOWED), Some("*"));
+    let headers = asked.header("access-control-allow-headers");
+    assert_eq!(headers, Some("authorization,content-type"));
+    let methods = asked.header("access-control-allow-methods").unwrap();
+    assert!(methods.contains("post"), "{methods}");
+
+    let client = page().header("authorization", "Bearer good");
+    let answer = client.post(path, &completion(json!({}))).await;
+    assert_eq!((answer.status, answer.header(ALLOWED)), (200, Some("*")));
+    let exposed = answer.header("access-control-expose-headers").unwrap();
+    assert!(exposed.contains("x-request-id"), "{exposed}");
+    let refused = page().post(path, &completion(json!({}))).await;
+    assert_eq!((refused.status, refused.header(ALLOWED)), (401, Some("*")));
+}
+
+#[tokio::test]
+async fn with_origins_configured_only_their_pages_may_ask() {
+    let config = foretoken_router::RouterConfig {
+        allowed_origins: vec!["http://localhost:3000".to_owned(), CHAT.to_owned()],
+        ..config()
+    };
+    let setup = start_with(config, vec![Script::says(" ok")]).await;
+    for (origin, allowed) in [(CHAT, Some(CHAT)), ("https://example.com", None)] {
+        let page = || setup.client().header("origin", origin);
+        let asked = page()
+            .header("access-control-request-method", "POST")
+            .send("OPTIONS", "/v1/completions", b"")
+            .await;
+        assert_eq!(asked.header(ALLOWED), allowed, "{origin}");
+        let answer = page().get("/v1/models").await;
+        assert_eq!(answer.header(ALLOWED), allowed, "{origin}");
+    }
+}
