@@ -142,7 +142,7 @@ impl Metrics {
             stale_windows: to.counter("foretoken_windows_stale", "Windows dropped on arrival"),
             refusals: to.counter("foretoken_sessions_refused", "Sessions endpoints refused"),
             resyncs: to.counter("foretoken_sessions_resynced", "Sessions that lost their thread"),
-            cancelled: to.counter("foretoken_requests_cancelled", "Requests whose client went away"),
+            cancelled: to.counter("foretoken_requests_cancelled", "Requests whose client went away, or whose text came to a stop string"),
             busy: to.counter("foretoken_requests_busy", "Requests turned away"),
             hits: to.labelled("foretoken_hits", "Verdicts of SSD that a window had been drafted for"),
             misses: to.labelled("foretoken_misses", "Verdicts of SSD that no window had been drafted for, though one could have been"),

@@ -131,6 +131,13 @@ impl Recording {
         span.end(now);
     }
 
+    /// Nobody wants more of it. That is no error: a router also cancels what has come to a stop
+    /// string, which targets know nothing of.
+    pub(crate) fn cancelled(self, now: Instant) {
+        self.span.event("cancelled", now);
+        self.span.end(now);
+    }
+
     /// It ended otherwise.
     pub(crate) fn failed(self, why: &str) {
         self.span.fail(why.to_owned());

@@ -284,7 +284,7 @@ impl Worker {
         Flow::On
     }
 
-    /// Ends the requests whose clients have gone.
+    /// Ends the requests whose clients have gone or, for all that is known here, have enough.
     fn sweep(&mut self) {
         let all = self.now >= self.sweep_due;
         if all {
@@ -301,7 +301,7 @@ impl Worker {
             self.metrics.finished("abort").inc();
             if let Some(mut request) = self.requests.remove(&id) {
                 if let Some(recording) = request.recording.take() {
-                    recording.failed("the client went away");
+                    recording.cancelled(self.now);
                 }
                 let effects = request.session.handle(self.clock(), Input::Cancelled);
                 self.endpoints.post(request.link, effects.messages);

@@ -11,7 +11,7 @@ fn request(seed: u64) -> Value {
     json!({
         "model": "story",
         "prompt": "Question: Tom has 3 apples and buys 5 more.",
-        "max_tokens": 120,
+        "max_tokens": 200,
         "ignore_eos": true,
         "temperature": 1,
         "seed": seed,
@@ -41,17 +41,75 @@ async fn begun(up: &Up, seed: u64) -> Stream {
     stream
 }
 
+/// What a metric of a service is, all labels together.
+async fn shown(up: &Up, service: &str, metric: &str) -> u64 {
+    let service = up.service(service).unwrap();
+    let url = format!("{}/metrics", service["metrics"].as_str().unwrap());
+    let text = reqwest::get(url).await.unwrap().text().await.unwrap();
+    let values = text.lines().filter_map(|line| {
+        let (_, value) = line
+            .strip_prefix(metric)?
+            .strip_prefix('{')?
+            .rsplit_once("} ")?;
+        value.parse::<u64>().ok()
+    });
+    values.sum()
+}
+
+/// Asks until the draft is of use.
+async fn drafted_for(up: &Up, expected: &str) {
+    let mut accepted = None;
+    for _ in 0..30 {
+        let answer = up.complete(&request(1)).await;
+        assert_eq!(answer["choices"][0]["text"], expected);
+        accepted = answer["usage"]["foretoken"]["accepted"].as_u64();
+        if accepted > Some(0) {
+            return;
+        }
+    }
+    assert!(accepted > Some(0), "nothing is drafted: {}", up.log());
+}
+
+/// Streams that have begun, of which `victim` serves some if it is a target.
+async fn begun_at(up: &Up, victim: &str) -> Vec<Stream> {
+    let mut streams = vec![begun(up, 1).await, begun(up, 1).await];
+    if victim.starts_with("target") {
+        // Where a stream goes is the router's choice, and targets take turns.
+        while shown(up, victim, "vllm:num_requests_running").await == 0 {
+            assert!(streams.len() < 20, "nothing goes to {victim}");
+            streams.push(begun(up, 1).await);
+        }
+    }
+    streams
+}
+
 #[test]
 fn a_killed_draft_or_target_changes_no_byte_of_a_stream() {
     let up = Up::slow(2);
     run(async {
         let expected = undisturbed(&up, 1).await;
-        for name in ["draft-tiny-0", "target-0", "target-1"] {
-            // Streams on both targets, so that the victim serves one of them.
-            let (first, second) = (begun(&up, 1).await, begun(&up, 1).await);
+        for (name, heir) in [
+            ("draft-tiny-0", None),
+            ("target-0", Some("target-1")),
+            ("target-1", Some("target-0")),
+        ] {
+            drafted_for(&up, &expected).await;
+            let replays = shown(&up, "router", "foretoken_replays_total").await;
+            let streams = begun_at(&up, name).await;
+            let finished = match heir {
+                Some(heir) => shown(&up, heir, "vllm:request_success_total").await,
+                None => 0,
+            };
             up.kill(name);
-            assert_eq!(first.finish().await, expected, "{name} was killed");
-            assert_eq!(second.finish().await, expected, "{name} was killed");
+            for stream in streams {
+                assert_eq!(stream.finish().await, expected, "{name} was killed");
+            }
+            let replayed = shown(&up, "router", "foretoken_replays_total").await - replays;
+            assert_eq!(replayed > 0, heir.is_some(), "{replayed} after {name}");
+            if let Some(heir) = heir {
+                let finished = shown(&up, heir, "vllm:request_success_total").await - finished;
+                assert!(finished >= replayed, "{heir} went on with what {name} left");
+            }
             up.wait_for_restart(name, 1);
             assert!(up.log().contains(&restarting(name)), "{}", up.log());
         }

@@ -4,11 +4,11 @@ mod receiver;
 
 use std::collections::BTreeSet;
 
-use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
+use opentelemetry_proto::tonic::trace::v1::{span::SpanKind, status::StatusCode};
 use serde_json::{Value, json};
 
 use self::receiver::{Receiver, Seen};
-use crate::fixture::{Up, manifest, run, wait};
+use crate::fixture::{SLOW, Up, manifest, run, wait};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const CALLER: &str = "00f067aa0ba902b7";
@@ -23,13 +23,18 @@ fn request() -> Value {
     })
 }
 
-/// A completion for a caller with this `traceparent`, if any.
-async fn complete(up: &Up, traceparent: Option<&str>) -> Value {
+/// The beginning of an answer to a caller with this `traceparent`, if any.
+async fn ask(up: &Up, request: &Value, traceparent: Option<&str>) -> reqwest::Response {
     let mut call = reqwest::Client::new().post(format!("{}/v1/completions", up.url));
     if let Some(traceparent) = traceparent {
         call = call.header("traceparent", traceparent);
     }
-    let answer = call.json(&request()).send().await.unwrap();
+    call.json(request).send().await.unwrap()
+}
+
+/// A completion for such a caller.
+async fn complete(up: &Up, traceparent: Option<&str>) -> Value {
+    let answer = ask(up, &request(), traceparent).await;
     let status = answer.status();
     let body: Value = answer.json().await.unwrap();
     assert!(status.is_success(), "{status}: {body}");
@@ -176,4 +181,52 @@ fn callers_decide_what_is_recorded_and_a_collector_that_dies_costs_nobody_anythi
         let services: BTreeSet<String> = spans.map(|span| span.service).collect();
         (services.len() == 3).then_some(())
     });
+}
+
+/// The target's span of a request that was cancelled: it says so, and is no error.
+fn assert_cancelled(receiver: &Receiver, trace: &str) {
+    let served = wait("the target's span", || {
+        let mut spans = receiver.of(trace).into_iter();
+        spans.find(|span| span.service == "foretoken-target" && span.name == "generate")
+    });
+    assert_eq!(served.status, StatusCode::Unset, "{served:?}");
+    assert_eq!(served.events, ["cancelled"], "{served:?}");
+}
+
+#[test]
+fn a_stop_string_or_a_client_that_goes_away_is_no_error_of_a_target() {
+    let receiver = Receiver::start();
+    let url = receiver.url();
+    let mut variables = vec![
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", url.as_str()),
+        ("OTEL_BSP_SCHEDULE_DELAY", "20"),
+    ];
+    // So slow that the target has not come to the end by itself.
+    variables.extend(SLOW);
+    let up = Up::serving(&manifest(1), &variables);
+    let mut request = request();
+    request["max_tokens"] = json!(200);
+    request["ignore_eos"] = json!(true);
+    let other = "0123456789abcdef0123456789abcdef";
+    run(async {
+        let mut begun = up.stream(&request).await;
+        begun.read_to(40).await;
+        let text = begun.text;
+        let middle: String = text.chars().skip(10).take(12).collect();
+
+        let mut stopped = request.clone();
+        stopped["stop"] = json!([middle]);
+        let caller = format!("00-{TRACE}-{CALLER}-01");
+        let answer = ask(&up, &stopped, Some(&caller)).await;
+        let answer: Value = answer.json().await.unwrap();
+        assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+
+        request["stream"] = json!(true);
+        let caller = format!("00-{other}-{CALLER}-01");
+        let mut answer = ask(&up, &request, Some(&caller)).await;
+        assert!(answer.chunk().await.unwrap().is_some());
+    });
+    // The connection went with its runtime.
+    assert_cancelled(&receiver, TRACE);
+    assert_cancelled(&receiver, other);
 }

@@ -75,6 +75,10 @@ const FAULTS: [Faults; 6] = [
     },
 ];
 
+/// Accepted tokens of a run under faults, at least, in the mean. Without any draft a run has one, by
+/// guesses of the target's own; under faults 100 and more, and how many is for the machine's load too.
+const STILL_ACCEPTED: u32 = 50;
+
 /// A link without sockets: frames as bytes from one thread to the other. A frame that cannot be
 /// read ends the link on both sides; it is up again at once.
 struct Memory {
@@ -292,19 +296,23 @@ fn with_nothing_in_the_way_speculation_works_over_every_carrier() {
 }
 
 #[test]
-fn whatever_happens_in_memory_the_output_is_that_of_plain_decoding() {
-    for seed in 0..10 {
-        for faults in FAULTS {
-            over_memory(faults, 1.0, seed * 100, PASS);
-        }
+fn whatever_happens_in_memory_the_output_is_that_of_plain_decoding_and_drafts_still_help() {
+    for faults in FAULTS {
+        let gains = (0..10).map(|seed| over_memory(faults, 1.0, seed * 100, PASS).accepted);
+        let accepted: u32 = gains.sum();
+        assert!(accepted > 10 * STILL_ACCEPTED, "{accepted} with {faults:?}");
     }
 }
 
 #[test]
-fn whatever_happens_to_a_socket_the_output_is_that_of_plain_decoding() {
+fn whatever_happens_to_a_socket_the_output_is_that_of_plain_decoding_and_drafts_still_help() {
     over_sockets(|address| {
-        for (seed, faults) in FAULTS.into_iter().enumerate() {
-            over_link(address, faults, 1.0, seed as u32 * 100, PASS);
-        }
+        let runs = FAULTS.into_iter().enumerate();
+        let gains = runs.map(|(seed, faults)| {
+            over_link(address, faults, 1.0, seed as u32 * 100, PASS).accepted
+        });
+        let accepted: u32 = gains.sum();
+        let least = FAULTS.len() as u32 * STILL_ACCEPTED;
+        assert!(accepted > least, "{accepted} at {address}");
     });
 }

@@ -13,7 +13,7 @@ use opentelemetry_proto::tonic::{
         trace_service_server::{TraceService, TraceServiceServer},
     },
     common::v1::{KeyValue, any_value::Value},
-    trace::v1::{Span, span::SpanKind},
+    trace::v1::{Span, span::SpanKind, status::StatusCode},
 };
 use tokio::sync::oneshot;
 use tonic::{
@@ -33,6 +33,9 @@ pub(super) struct Seen {
     pub(super) kind: SpanKind,
     pub(super) start: u64,
     pub(super) end: u64,
+    pub(super) status: StatusCode,
+    /// Names of what happened in it.
+    pub(super) events: Vec<String>,
     attributes: BTreeMap<String, Value>,
 }
 
@@ -106,6 +109,8 @@ fn seen(resource: &BTreeMap<String, String>, span: Span) -> Seen {
         id: hex(&span.span_id),
         parent: hex(&span.parent_span_id),
         kind: span.kind(),
+        status: span.status.unwrap_or_default().code(),
+        events: span.events.into_iter().map(|event| event.name).collect(),
         start: span.start_time_unix_nano,
         end: span.end_time_unix_nano,
         attributes: attributes(span.attributes),

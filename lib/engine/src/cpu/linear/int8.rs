@@ -21,9 +21,9 @@ use super::super::activations::TILE_ROWS;
 use super::super::memory::Buffer;
 use super::super::simd::portable::Portable;
 use super::super::simd::{Kernel, LANES, Simd};
-use super::tile::{Tile, finish, order, walk};
 #[cfg(target_arch = "x86_64")]
 use super::amx;
+use super::tile::{Tile, finish, order, walk};
 use super::{Activations, Job};
 use crate::isa::Isa;
 
