@@ -1,5 +1,5 @@
-//! The arm of SSD's paper (arXiv 2603.03251): verification by rejection, geometric fan-out, at
-//! temperature 1.
+//! The arm of SSD's paper (arXiv 2603.03251): verification by rejection, geometric fan-out, its rule for
+//! misses, at temperature 1.
 
 use std::path::{Path, PathBuf};
 
@@ -15,10 +15,12 @@ use crate::{
 /// Hit rates of the paper's pairs at temperature 1, the lowest and the highest.
 const PUBLISHED: [f64; 2] = [0.69, 0.83];
 
-/// The services of the arm: as those of SSD but for how proposals are guessed and verified.
+/// The services of the arm: as those of SSD but for how proposals are guessed and verified, and what
+/// follows a miss.
 pub async fn start(args: &SsdArgs, binary: PathBuf, models: &Path) -> anyhow::Result<Stack> {
     let mut setup = Setup::apart(binary, models, &args.dtype);
-    setup.service["ssd"] = json!({"budget": args.budget, "fan_out": "Geometric"});
+    setup.service["ssd"] =
+        json!({"budget": args.budget, "fan_out": "Geometric", "fallback": "LockStep"});
     setup.service["verification"] = json!({"Rejection": {}});
     setup.start().await
 }
