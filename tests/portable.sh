@@ -6,12 +6,13 @@ set -eu
 target=aarch64-apple-darwin
 variable=aarch64_apple_darwin
 
-if ! rustup target add "$target" >/dev/null 2>&1; then
-    echo "skipped: rustup cannot install $target" >&2
+if ! rustup target add "$target"; then
+    echo "NOT RUN: rustup cannot install $target" >&2
     exit 0
 fi
-tools=$(mktemp -d)
-trap 'rm -rf "$tools"' EXIT
+# Always the same place: what depends on a compiler is compiled again if that has moved.
+mkdir -p "${CARGO_TARGET_DIR:-target}/portable"
+tools=$(cd "${CARGO_TARGET_DIR:-target}/portable" && pwd)
 cat >"$tools/cc" <<'END'
 #!/bin/sh
 while [ $# -gt 1 ]; do

@@ -234,12 +234,13 @@ impl Tally {
     }
 
     /// Share of the draft's time that no target waited for: neither for a window, nor with a verdict for
-    /// more of a continuation.
+    /// more of a continuation. 0 if they waited for longer than it drafted.
     pub fn hidden(&self) -> f64 {
         let spent = |label| self.draft.sum("foretoken_draft_time_seconds_total", label);
         let awaited = spent("purpose=\"awaited\"");
         let lingered = self.target.sum("foretoken_round_lingered_seconds_sum", "");
-        1.0 - (awaited + lingered) / (awaited + spent("purpose=\"ahead\""))
+        let waits = (awaited + lingered) / (awaited + spent("purpose=\"ahead\""));
+        (1.0 - waits).max(0.0)
     }
 
     /// Share of the time in which the draft computed.

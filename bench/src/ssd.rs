@@ -128,7 +128,7 @@ fn report(args: &SsdArgs) -> Report {
              Every arm's tokens but the paper's are checked to equal plain decoding's. \"Bound\" is what Corollary 9 allows with the \
              times measured for Speculative with SSD's lookahead: every verdict a hit with a whole window behind it; \
              \"windows\" is the part of a whole window that SSD verified. \"By lookahead\" are the hit rates of the sweep. \"The paper's arm\" is the hit rate (without first) of SSD with verification by \
-             rejection and geometric fan-out, with the same lookahead and budget; the paper's own are .69 to .83. \"Hit round\" is over a bare verification of \
+             rejection, geometric fan-out and the paper's rule for misses, with the same lookahead and budget; the paper's own are .69 to .83. \"Hit round\" is over a bare verification of \
              the same rows (the step, and what plain decoding needs besides), without what it waits for more of a \
              continuation, which is beside it in the same unit; \"Theorem 7\" is the predicted over the \
              measured time of SSD's rounds.",

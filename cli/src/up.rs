@@ -118,7 +118,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let programs = render::render(&plan, &state, router, tuning)?;
     let console = Console::new(programs.iter().map(|program| program.name.as_str()));
     runtime.block_on(supervise::supervise(
-        &plan, &address, programs, &state, &console,
+        &plan,
+        &address,
+        args.http.have_keys(),
+        programs,
+        &state,
+        &console,
     ))
 }
 
@@ -144,8 +149,7 @@ fn read_plan(args: &Args) -> anyhow::Result<Plan> {
         return Err(explain(file, &needs));
     }
     let name = args.name.as_deref();
-    let mut plan =
-        Plan::new(&manifest, folder, name).map_err(|problem| explain(file, &[problem]))?;
+    let plan = Plan::new(&manifest, folder, name).map_err(|problem| explain(file, &[problem]))?;
     if plan.asks_for_keys && !args.http.have_keys() {
         return Err(usage(format!(
             "{} asks for API keys (spec.router.apiKeys) of a Secret, which only a cluster has: give \
@@ -153,7 +157,6 @@ fn read_plan(args: &Args) -> anyhow::Result<Plan> {
             file.display()
         )));
     }
-    plan.asks_for_keys = args.http.have_keys();
     Ok(plan)
 }
 

@@ -28,7 +28,10 @@ impl EntryTokens {
         Self {
             pushed: to.counter("foretoken_entry_tokens", "Tokens for outcomes, sent ahead"),
             timely: to.counter("foretoken_entry_tokens_timely", "Of these, used in time"),
-            late: to.counter("foretoken_entry_tokens_late", "Of these, wanted and late"),
+            late: to.counter(
+                "foretoken_entry_tokens_late",
+                "Tokens for outcomes that came about, not there in time, sent or not",
+            ),
             planned: to.counter(
                 "foretoken_entry_tokens_planned",
                 "Tokens for outcomes that came about, for which there seemed to be time",

@@ -6,10 +6,7 @@ use foretoken_protocol::tls::TlsFiles;
 use foretoken_registry::{RegistryConfig, TargetEntry};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    cors::{self, is_origin},
-    keys::is_key,
-};
+use crate::{cors::is_origin, keys::is_key};
 
 /// Everything a router needs. Every field but `models` has a default, so a file names only what
 /// differs; unknown fields are errors.
@@ -34,7 +31,8 @@ pub struct RouterConfig {
     /// A file with more of them, one on each line (`#` begins a comment), or a folder of such files,
     /// as a mounted Secret is one; read again when it changes. It must have at least one. Default none.
     pub api_keys_from: Option<PathBuf>,
-    /// Origins whose web pages may ask, such as `https://chat.example.com`; `*`: all. Default `*`.
+    /// Origins whose web pages may ask besides those that the user's own machine serves,
+    /// `scheme://host[:port]`; `*`: all. Default none.
     pub allowed_origins: Vec<String>,
     /// Longest request body. Default 16 MiB.
     pub max_body_bytes: usize,
@@ -95,7 +93,7 @@ impl Default for RouterConfig {
             tls: None,
             api_keys: Vec::new(),
             api_keys_from: None,
-            allowed_origins: vec![cors::ANY.into()],
+            allowed_origins: Vec::new(),
             max_body_bytes: 16 << 20,
             head: Duration::from_secs(30),
             body: Duration::from_secs(60),
@@ -220,7 +218,7 @@ impl RouterConfig {
                 say(
                     &format!("allowed_origins[{i}]"),
                     format!("{origin:?}"),
-                    "* or scheme://host[:port] in lower case, for example https://chat.example.com",
+                    "* or scheme://host[:port] in lower case, without a scheme's own port, for example https://chat.example.com",
                 );
             }
         }

@@ -1,8 +1,9 @@
 //! Which web pages may ask (the CORS protocol of the Fetch standard).
 //!
 //! A browser asks whether it may before it sends a page's request, without a key, and keeps the answer
-//! from the page unless its header says otherwise. No cookies are in play: a page has a key or it has
-//! none, so any page may ask as long as nothing else is configured.
+//! from the page unless its header says otherwise. Pages that the user's own machine serves may ask, as
+//! its programs may; those of the web only if they are named, since every page that somebody visits could
+//! use a router on that machine.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use axum::http::{HeaderName, HeaderValue, Method, Uri};
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 /// Stands for all origins.
-pub(crate) const ANY: &str = "*";
+const ANY: &str = "*";
 
 /// How long a browser may go by an answer.
 const MAX_AGE: Duration = Duration::from_secs(600);
@@ -21,9 +22,8 @@ pub(crate) fn layer(allowed: &[String], exposed: impl Into<Vec<HeaderName>>) -> 
     let origins = if allowed.iter().any(|origin| origin == ANY) {
         AllowOrigin::any()
     } else {
-        // Checked with the configuration.
-        let values = allowed.iter().map(|origin| HeaderValue::from_str(origin));
-        AllowOrigin::list(values.flatten())
+        let allowed = allowed.to_vec();
+        AllowOrigin::predicate(move |origin, _| may_ask(origin, &allowed))
     };
     CorsLayer::new()
         .allow_origin(origins)
@@ -34,13 +34,29 @@ pub(crate) fn layer(allowed: &[String], exposed: impl Into<Vec<HeaderName>>) -> 
         .max_age(MAX_AGE)
 }
 
+fn may_ask(origin: &HeaderValue, allowed: &[String]) -> bool {
+    let Ok(origin) = origin.to_str() else {
+        return false;
+    };
+    let uri = origin.parse::<Uri>().ok();
+    let host = uri.as_ref().and_then(Uri::host);
+    matches!(host, Some("localhost" | "127.0.0.1" | "[::1]"))
+        || allowed.iter().any(|allowed| allowed == origin)
+}
+
 /// Whether it is what browsers send as `Origin`: a scheme, a host and perhaps a port; or [`ANY`].
 pub(crate) fn is_origin(text: &str) -> bool {
     let Some((scheme, host)) = text.split_once("://") else {
         return text == ANY;
     };
     let ends = host.contains(['/', '?', '#', '@', '*']);
-    !scheme.is_empty() && !ends && text.parse::<Uri>().is_ok() && text == text.to_lowercase()
+    // Browsers leave out the port that goes without saying.
+    let is_said = match scheme {
+        "http" => !host.ends_with(":80"),
+        "https" => !host.ends_with(":443"),
+        scheme => !scheme.is_empty(),
+    };
+    is_said && !ends && text.parse::<Uri>().is_ok() && text == text.to_lowercase()
 }
 
 #[cfg(test)]
@@ -68,6 +84,8 @@ mod tests {
             "https://me@h",
             "https://H",
             "https://a b",
+            "https://h:443",
+            "http://h:80",
         ] {
             assert!(!is_origin(bad), "{bad}");
         }

@@ -27,10 +27,12 @@ const SETTLING: Duration = Duration::from_secs(5);
 /// Services end within their grace of 30 s; what takes longer hangs.
 const GRACE: Duration = Duration::from_secs(35);
 
-/// Runs the programs until a signal, or until one that is no draft cannot start.
+/// Runs the programs until a signal, or until one that is no draft cannot start. Users are told where
+/// to ask, and whether that takes a key.
 pub(super) async fn supervise(
     plan: &Plan,
     address: &str,
+    asks_for_keys: bool,
     programs: Vec<Program>,
     folder: &StateFolder,
     console: &Console,
@@ -50,7 +52,7 @@ pub(super) async fn supervise(
             policy: links.verdict(),
             services: programs.iter().map(|program| idle(&program.name)).collect(),
         },
-        asks_for_keys: plan.asks_for_keys,
+        asks_for_keys,
         links,
         folder,
         console,
@@ -283,7 +285,7 @@ fn greeting(state: &State, asks_for_keys: bool) -> String {
     let quoted = serde_json::Value::from(model.as_str());
     let (first, header) = if asks_for_keys {
         (
-            "with one of the API keys in FORETOKEN_API_KEY:\n\n  ",
+            "with one of the API keys exported as FORETOKEN_API_KEY:\n\n  ",
             "-H \"Authorization: Bearer $FORETOKEN_API_KEY\" \\\n    ",
         )
     } else {
@@ -328,7 +330,7 @@ mod tests {
         let keyed = open
             .replace(
                 "  curl",
-                "  with one of the API keys in FORETOKEN_API_KEY:\n\n  curl",
+                "  with one of the API keys exported as FORETOKEN_API_KEY:\n\n  curl",
             )
             .replace(
                 "-d '",

@@ -32,7 +32,7 @@ impl<O: Outlet> Worker<O> {
         }
     }
 
-    /// Drops the columns for a verdict that is in: nobody looks at them any more.
+    /// Drops the columns of a session whose verdict is in, or that ends: nobody looks at them any more.
     pub(super) fn drop_columns(&mut self, link: LinkId, id: SessionId) {
         let is_of =
             |message: &ToTarget| matches!(message, ToTarget::Entries(part) if part.session == id);

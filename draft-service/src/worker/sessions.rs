@@ -203,6 +203,8 @@ impl<O: Outlet> Worker<O> {
 
     fn remove(&mut self, index: usize) {
         let mut session = self.sessions.swap_remove(index);
+        // Nobody looks at them, and its number may come again.
+        self.drop_columns(session.link, session.draft.id());
         self.metrics.note(&session.take_stats());
         if let Some(recording) = session.recording.take() {
             recording.ended(&session.draft.stats(), self.now);

@@ -174,7 +174,8 @@ impl StopMatcher {
         self.show(piece, out);
     }
 
-    /// Takes over a piece that has been read, and appends to `out` what can begin no stop string.
+    /// Takes over a piece that has been read, and appends to `out` what is no beginning of a stop string,
+    /// nor one that has just been passed.
     fn show(&mut self, piece: &str, out: &mut String) {
         self.held.push_str(piece);
         let depth = self.strings.depth[self.at as usize] as usize;

@@ -61,7 +61,7 @@ pub(crate) struct Chunks {
     head: Vec<u8>,
     /// `],"usage":null}` or `]}`.
     tail: &'static [u8],
-    /// Per choice, where the text of its tokens starts.
+    /// Per choice, where the text of its tokens starts; empty if nobody asked for log-probabilities.
     offsets: Vec<Offsets>,
     /// Per choice, whether its first chunk is still to come.
     fresh: Vec<bool>,
@@ -100,7 +100,10 @@ impl Chunks {
         Self {
             head,
             tail,
-            offsets: (0..choices).map(|i| Offsets::new(&job, i)).collect(),
+            offsets: match job.output.logprobs {
+                Some(_) => (0..choices).map(|i| Offsets::new(&job, i)).collect(),
+                None => Vec::new(),
+            },
             fresh: vec![true; choices],
             tallies: vec![None; choices],
             prompts,

@@ -9,6 +9,7 @@ use std::{
     collections::HashMap,
     hash::{DefaultHasher, Hash, Hasher},
     mem,
+    sync::Arc,
 };
 
 use foretoken_speculation::TokenId;
@@ -38,9 +39,9 @@ pub(crate) struct CachedAs<'a> {
 /// Which target saw which prefix.
 pub(super) struct Affinity {
     /// Blocks of the latest prompts.
-    recent: HashMap<u64, String>,
+    recent: HashMap<u64, Arc<str>>,
     /// Those before them: what is looked for again becomes recent, the rest is forgotten together.
-    earlier: HashMap<u64, String>,
+    earlier: HashMap<u64, Arc<str>>,
     /// Breaks ties between equal loads in turn.
     turn: usize,
 }
@@ -67,7 +68,7 @@ impl Affinity {
                 let name = self.recent.get(hash).or_else(|| self.earlier.get(hash))?;
                 candidates
                     .iter()
-                    .position(|(candidate, _)| candidate == name)
+                    .position(|(candidate, _)| **candidate == **name)
             })
             .filter(|&i| u64::from(candidates[i].1) < bound);
         let chosen = favourite.unwrap_or_else(|| self.least_loaded(candidates));
@@ -85,12 +86,13 @@ impl Affinity {
     }
 
     fn remember(&mut self, hashes: &[u64], name: &str) {
+        let name: Arc<str> = name.into();
         for &hash in hashes {
             if self.recent.len() == CAPACITY && !self.recent.contains_key(&hash) {
                 mem::swap(&mut self.recent, &mut self.earlier);
                 self.recent.clear();
             }
-            self.recent.insert(hash, name.to_owned());
+            self.recent.insert(hash, Arc::clone(&name));
         }
     }
 }

@@ -8,14 +8,15 @@ const ALLOWED: &str = "access-control-allow-origin";
 const CHAT: &str = "https://chat.example.com";
 
 #[tokio::test]
-async fn a_page_of_any_origin_may_ask_with_its_key() {
+async fn a_page_of_the_users_machine_may_ask_with_its_key() {
     let config = foretoken_router::RouterConfig {
         api_keys: vec!["good".to_owned()],
         ..config()
     };
     let setup = start_with(config, vec![Script::says(" ok")]).await;
     let path = "/v1/completions";
-    let page = || setup.client().header("origin", CHAT);
+    let local = "http://localhost:5173";
+    let page = || setup.client().header("origin", local);
     let asked = page()
         .header("access-control-request-method", "POST")
         .header(
@@ -25,7 +26,7 @@ async fn a_page_of_any_origin_may_ask_with_its_key() {
         .send("OPTIONS", path, b"")
         .await;
     assert_eq!(asked.status, 200, "a browser asks without the key");
-    assert_eq!(asked.header(ALLOWED), Some("*"));
+    assert_eq!(asked.header(ALLOWED), Some(local));
     let headers = asked.header("access-control-allow-headers");
     assert_eq!(headers, Some("authorization,content-type"));
     let methods = asked.header("access-control-allow-methods").unwrap();
@@ -33,21 +34,34 @@ async fn a_page_of_any_origin_may_ask_with_its_key() {
 
     let client = page().header("authorization", "Bearer good");
     let answer = client.post(path, &completion(json!({}))).await;
-    assert_eq!((answer.status, answer.header(ALLOWED)), (200, Some("*")));
+    assert_eq!((answer.status, answer.header(ALLOWED)), (200, Some(local)));
     let exposed = answer.header("access-control-expose-headers").unwrap();
     assert!(exposed.contains("x-request-id"), "{exposed}");
     let refused = page().post(path, &completion(json!({}))).await;
-    assert_eq!((refused.status, refused.header(ALLOWED)), (401, Some("*")));
+    assert_eq!(
+        (refused.status, refused.header(ALLOWED)),
+        (401, Some(local))
+    );
 }
 
 #[tokio::test]
-async fn with_origins_configured_only_their_pages_may_ask() {
-    let config = foretoken_router::RouterConfig {
-        allowed_origins: vec!["http://localhost:3000".to_owned(), CHAT.to_owned()],
-        ..config()
-    };
-    let setup = start_with(config, vec![Script::says(" ok")]).await;
-    for (origin, allowed) in [(CHAT, Some(CHAT)), ("https://example.com", None)] {
+async fn pages_of_the_web_may_ask_if_they_are_named_or_all_are() {
+    let foreign = "https://localhost.example.com";
+    for (named, origin, allowed) in [
+        (&[][..], CHAT, None),
+        (&[], "http://127.0.0.1:1", Some("http://127.0.0.1:1")),
+        (&[], "http://[::1]", Some("http://[::1]")),
+        (&[], foreign, None),
+        (&[], "null", None),
+        (&[CHAT], CHAT, Some(CHAT)),
+        (&[CHAT], foreign, None),
+        (&["*"], foreign, Some("*")),
+    ] {
+        let config = foretoken_router::RouterConfig {
+            allowed_origins: named.iter().map(ToString::to_string).collect(),
+            ..config()
+        };
+        let setup = start_with(config, vec![Script::says(" ok")]).await;
         let page = || setup.client().header("origin", origin);
         let asked = page()
             .header("access-control-request-method", "POST")

@@ -77,7 +77,7 @@ const FAULTS: [Faults; 6] = [
 
 /// Accepted tokens of a run under faults, at least, in the mean. Without any draft a run has one, by
 /// guesses of the target's own; under faults 100 and more, and how many is for the machine's load too.
-const STILL_ACCEPTED: u32 = 50;
+const STILL_ACCEPTED: u32 = 5;
 
 /// A link without sockets: frames as bytes from one thread to the other. A frame that cannot be
 /// read ends the link on both sides; it is up again at once.

@@ -53,14 +53,14 @@ pub(super) trait Tile: Copy {
     unsafe fn tile<const R: usize, const W: usize>(self, panel: usize, row: usize);
 }
 
-/// Multiplies all rows with some panels.
+/// Multiplies all rows, at least one, with some panels.
 ///
 /// # Safety
 /// As for [`Tile::tile`].
 #[inline(always)]
 pub(super) unsafe fn walk<T: Tile>(t: T, rows: usize, panels: Range<usize>) {
     let most = (T::ACCUMULATORS / T::VECTORS).min(MOST_ROWS);
-    let tiles = rows.div_ceil(most).max(1);
+    let tiles = rows.div_ceil(most);
     let mut panel = panels.start;
     while panel < panels.end {
         // A single chain per register waits for itself where panels are narrow.
