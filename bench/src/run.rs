@@ -240,7 +240,8 @@ impl Tally {
         let awaited = spent("purpose=\"awaited\"");
         let lingered = self.target.sum("foretoken_round_lingered_seconds_sum", "");
         let waits = (awaited + lingered) / (awaited + spent("purpose=\"ahead\""));
-        (1.0 - waits).max(0.0)
+        // No number, if it drafted nothing, stays none.
+        (1.0 - waits).clamp(0.0, 1.0)
     }
 
     /// Share of the time in which the draft computed.

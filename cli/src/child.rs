@@ -66,7 +66,8 @@ pub(crate) struct HttpArgs {
     /// More of them: a file with one on each line, or a folder of such files; read again when it changes
     #[arg(long, value_name = "PATH")]
     api_keys_from: Option<PathBuf>,
-    /// Origin whose web pages may ask besides those of this machine, SCHEME://HOST or SCHEME://HOST:PORT, or * for all; repeatable
+    /// Origin whose web pages may ask besides those of this machine, SCHEME://HOST or
+    /// SCHEME://HOST:PORT, or * for all; repeatable
     #[arg(long, value_name = "ORIGIN")]
     allowed_origin: Vec<String>,
 }

@@ -207,14 +207,18 @@ mod tests {
         }
     }
 
+    /// Where `system` has gone, and loads for which only that speaks: the other target is idle.
+    fn settled(affinity: &mut Affinity, system: &[TokenId]) -> (usize, [(&'static str, u32); 2]) {
+        let mut loads = [("a", 0), ("b", 0)];
+        let home = affinity.choose(unsalted(system), &loads);
+        loads[home].1 = 1;
+        (home, loads)
+    }
+
     #[test]
     fn a_prefix_in_use_keeps_its_target_however_many_others_come() {
-        let mut affinity = Affinity::new();
-        let system = prompt(0, 64);
-        let home = affinity.choose(unsalted(&system), &[("a", 0), ("b", 0)]);
-        // The other one is idle, so only what is remembered speaks for this one.
-        let mut loads = [("a", 0), ("b", 0)];
-        loads[home].1 = 1;
+        let (mut affinity, system) = (Affinity::new(), prompt(0, 64));
+        let (home, loads) = settled(&mut affinity, &system);
         flood(&mut affinity, 3 * CAPACITY / DEPTH, |affinity| {
             assert_eq!(affinity.choose(unsalted(&system), &loads), home);
         });
@@ -222,11 +226,8 @@ mod tests {
 
     #[test]
     fn a_prefix_out_of_use_is_remembered_for_a_while_and_then_forgotten() {
-        let mut affinity = Affinity::new();
-        let system = prompt(0, 64);
-        let home = affinity.choose(unsalted(&system), &[("a", 0), ("b", 0)]);
-        let mut loads = [("a", 0), ("b", 0)];
-        loads[home].1 = 1;
+        let (mut affinity, system) = (Affinity::new(), prompt(0, 64));
+        let (home, loads) = settled(&mut affinity, &system);
         flood(&mut affinity, CAPACITY / DEPTH - 1, |_| {});
         assert_eq!(affinity.choose(unsalted(&system), &loads), home);
         flood(&mut affinity, 2 * CAPACITY / DEPTH + 1, |_| {});

@@ -109,6 +109,35 @@ fn without_strings_nothing_is_held_back() {
     assert_eq!(out, "abc");
 }
 
+/// Checks what was shown of `text` and found in it against the definition, if what ends in the first
+/// `after` bytes does not count.
+fn agrees(
+    strings: &[String],
+    include: bool,
+    (text, after): (&str, usize),
+    (out, found): (&str, Option<usize>),
+) -> Result<(), TestCaseError> {
+    match reference(strings, text, after) {
+        None => {
+            prop_assert_eq!(found, None);
+            prop_assert_eq!(out, text);
+        }
+        Some((start, end)) => {
+            let index = found.expect("found");
+            prop_assert_eq!(&strings[index], &text[start..end]);
+            prop_assert_eq!(
+                out,
+                if include {
+                    &text[..end]
+                } else {
+                    &text[..start]
+                }
+            );
+        }
+    }
+    Ok(())
+}
+
 proptest! {
     #[test]
     fn any_pieces_give_what_the_definition_says(
@@ -120,17 +149,7 @@ proptest! {
         let refs: Vec<&str> = strings.iter().map(String::as_str).collect();
         let parts: Vec<&str> = pieces.iter().map(String::as_str).collect();
         let (out, found) = run(&refs, include, &parts);
-        match reference(&strings, &text, 0) {
-            None => {
-                prop_assert_eq!(found, None);
-                prop_assert_eq!(out, text);
-            }
-            Some((start, end)) => {
-                let index = found.expect("found");
-                prop_assert_eq!(&strings[index], &text[start..end]);
-                prop_assert_eq!(&out, if include { &text[..end] } else { &text[..start] });
-            }
-        }
+        agrees(&strings, include, (&text, 0), (&out, found))?;
     }
 
     #[test]
@@ -151,17 +170,7 @@ proptest! {
         }
         let passed = passed.concat();
         let text = passed.clone() + &pieces.concat();
-        match reference(&strings, &text, passed.len()) {
-            None => {
-                prop_assert_eq!(found, None);
-                prop_assert_eq!(out, text);
-            }
-            Some((start, end)) => {
-                let index = found.expect("found");
-                prop_assert_eq!(&strings[index], &text[start..end]);
-                prop_assert_eq!(&out, if include { &text[..end] } else { &text[..start] });
-            }
-        }
+        agrees(&strings, include, (&text, passed.len()), (&out, found))?;
     }
 
     #[test]

@@ -287,8 +287,8 @@ impl Job<'_> {
     /// Multiplies some panels with all rows.
     ///
     /// # Safety
-    /// There must be a row, `y` must be valid for all rows, nobody else may touch these panels' outputs meanwhile, the
-    /// activations must be prepared for the format, and the machine must have the path.
+    /// There must be a row, `y` must be valid for all rows, nobody else may touch these panels' outputs
+    /// meanwhile, the activations must be prepared for the format, and the machine must have the path.
     unsafe fn run(&self, panels: Range<usize>) {
         // SAFETY: as above.
         unsafe {
