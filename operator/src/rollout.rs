@@ -26,6 +26,9 @@ use crate::figures;
 const IN_VAIN: f64 = 8.0;
 /// The same once the deadline has passed.
 const IN_VAIN_AT_LAST: f64 = 2.0;
+/// How long the new revision has to have been ready before that says anything: targets learn of pods by
+/// names, half a minute late where resolvers keep these, and meanwhile the old one has all verdicts.
+const FOUND: Duration = Duration::from_secs(60);
 
 /// How many standard errors a difference has to have: it is looked at again and again.
 const CERTAIN: f64 = 2.5;
@@ -280,7 +283,8 @@ fn end(given: &Given<'_>, canary: &CanaryStatus, terms: &CanarySpec, old: &str) 
         );
     }
     let since = canary.ready_at.as_ref().unwrap_or(&canary.started_at);
-    let is_over = passed(since, *now) >= Duration::from_secs(terms.deadline_seconds.into());
+    let tried = passed(since, *now);
+    let is_over = tried >= Duration::from_secs(terms.deadline_seconds.into());
     if !is_ready(given) {
         let trouble = given.canary.as_ref().and_then(|pods| pods.trouble.clone());
         let trouble = trouble.unwrap_or_else(|| "see its pods before they are gone".to_owned());
@@ -305,7 +309,8 @@ fn end(given: &Given<'_>, canary: &CanaryStatus, terms: &CanarySpec, old: &str) 
     }
     let fair = heard.old.windows as f64 * f64::from(split.new) / f64::from(split.old.max(1));
     let vain = if is_over { IN_VAIN_AT_LAST } else { IN_VAIN };
-    if heard.new.windows < least && fair >= vain * least as f64 {
+    let is_found = is_over || tried >= FOUND;
+    if is_found && heard.new.windows < least && fair >= vain * least as f64 {
         return rolled_back(
             "NotUsed",
             format!("targets draft too little with it: {figures}"),

@@ -309,9 +309,14 @@ fn one_that_targets_refuse_is_rolled_back_at_once() {
 #[test]
 fn one_that_targets_have_no_use_for_is_rolled_back_though_it_has_few_verdicts() {
     let mut pool = Pool::begun();
-    assert_eq!(pool.look(20, heard((2399, 3.0), (50, 1.1))), Course::Try);
-    assert_eq!(pool.look(30, heard((2400, 3.0), (50, 1.1))), Course::Keep);
+    assert_eq!(pool.look(80, heard((2399, 3.0), (50, 1.1))), Course::Try);
+    assert_eq!(pool.look(90, heard((2400, 3.0), (50, 1.1))), Course::Keep);
     assert_eq!(pool.outcome().1, "NotUsed");
+    // Under much load the old one has as many before targets have found the new one.
+    let mut fresh = Pool::begun();
+    assert_eq!(fresh.look(15, heard((9000, 3.0), (0, 1.0))), Course::Try);
+    assert_eq!(fresh.look(69, heard((90_000, 3.0), (50, 3.0))), Course::Try);
+    assert_eq!(fresh.look(70, heard((90_000, 3.0), (50, 3.0))), Course::Keep);
     let mut late = Pool::begun();
     assert_eq!(late.look(20, heard((700, 3.0), (50, 1.1))), Course::Try);
     assert_eq!(
