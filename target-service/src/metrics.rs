@@ -166,6 +166,14 @@ impl Metrics {
             .get_or_create_owned(&[("finished_reason", reason)])
     }
 
+    /// Counts where a window comes from.
+    pub(crate) fn note_lookup(&self, source: Source) {
+        count(&self.lookups, ("source", source_name(source)), 1);
+        if let Source::Ahead { place: Some(place) } = source {
+            self.hit_place.observe(f64::from(place) + 1.0);
+        }
+    }
+
     /// Counts a verdict and the round that it ended.
     pub(crate) fn note_pass(&self, pass: &Pass) {
         self.generated_tokens.inc_by(pass.emitted as u64);
@@ -184,10 +192,7 @@ impl Metrics {
             }
         }
         if let Some(lookup) = pass.lookup {
-            count(&self.lookups, ("source", source_name(lookup.source)), 1);
-            if let Source::Ahead { place: Some(place) } = lookup.source {
-                self.hit_place.observe(f64::from(place) + 1.0);
-            }
+            self.note_lookup(lookup.source);
         }
         if let Some(round) = pass.round {
             let label = [("source", source_name(round.source))];

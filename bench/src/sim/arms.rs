@@ -120,10 +120,9 @@ impl Case<'_> {
         scenario
     }
 
-    /// The reference at the lookahead that suits it best, of those around the published one.
+    /// The reference at the lookahead that suits it best.
     pub(super) fn best_reference(&self) -> anyhow::Result<(u32, Scenario)> {
-        let around = self.setting.k - 1..=self.setting.k + 2;
-        fastest(around.map(|k| (k, self.reference(k))))
+        fastest((SHORTEST..=LONGEST).map(|k| (k, self.reference(k))))
     }
 
     /// SSD as here, with the options that it has by default: guesses by what was learned, sent as they

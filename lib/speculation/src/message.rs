@@ -248,6 +248,9 @@ pub struct Window {
     pub q: Vec<SparseDistribution>,
     /// How it was lowered.
     pub saguaro: Saguaro,
+    /// Place of the verdict before it among the outcomes that were drafted for, likeliest first, if it
+    /// begins with what was drafted for that.
+    pub place: Option<u32>,
 }
 
 /// Continuations for outcomes of one round, or the next tokens of them.

@@ -316,7 +316,10 @@ fn one_that_targets_have_no_use_for_is_rolled_back_though_it_has_few_verdicts() 
     let mut fresh = Pool::begun();
     assert_eq!(fresh.look(15, heard((9000, 3.0), (0, 1.0))), Course::Try);
     assert_eq!(fresh.look(69, heard((90_000, 3.0), (50, 3.0))), Course::Try);
-    assert_eq!(fresh.look(70, heard((90_000, 3.0), (50, 3.0))), Course::Keep);
+    assert_eq!(
+        fresh.look(70, heard((90_000, 3.0), (50, 3.0))),
+        Course::Keep
+    );
     let mut late = Pool::begun();
     assert_eq!(late.look(20, heard((700, 3.0), (50, 1.1))), Course::Try);
     assert_eq!(

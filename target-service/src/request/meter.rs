@@ -107,6 +107,16 @@ impl Meter {
         Some(round)
     }
 
+    /// Takes in that the window of the round under way had been drafted for, which only its endpoint
+    /// knew, at that place.
+    pub(crate) fn prepared(&mut self, place: Option<u32>) {
+        let source = Source::Ahead { place };
+        if let Some(begun) = &mut self.begun {
+            begun.source = source;
+        }
+        self.note_place(source);
+    }
+
     /// Notes where among the outcomes drafted for a verdict was found.
     fn note_place(&mut self, source: Source) {
         if let Source::Ahead { place: Some(place) } = source {
@@ -334,7 +344,14 @@ mod tests {
             meter.bound_by(limit);
             assert_eq!(meter.limit(), limit);
         }
-        let limits = meter.measured().limits;
+        meter.verdict(&outcome(4), began + ms(80), ms(8));
+        meter.prepared(Some(0));
+        meter.verdict(&outcome(0), began + ms(110), ms(8));
+        assert_eq!(meter.places(), (2, 5));
+        let pulled = meter.measured();
+        assert_eq!(pulled.awaited, measured.awaited, "it was there already");
+        assert_eq!(pulled.hit, measured.hit + ms(10 + 30));
+        let limits = pulled.limits;
         assert_eq!((limits.margin, limits.answer, limits.step), (2, 1, 0));
     }
 

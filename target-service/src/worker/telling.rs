@@ -45,7 +45,7 @@ impl Worker {
                 verification_us,
                 rows,
                 c: verdict.drawn.map(|saguaro| saguaro.c()),
-                hit: next.map(|lookup| matches!(lookup.source, Source::Ahead { .. })),
+                hit: next.map(|lookup| lookup.is_hit()),
                 first: next.is_some_and(|lookup| lookup.first),
                 received: (ahead.received - known.received) as u32,
                 used: ahead.used - known.used,
@@ -76,7 +76,7 @@ impl Request {
             source: verdict
                 .round
                 .map_or("none", |round| source_name(round.source)),
-            next_is_hit: hit.map(|lookup| matches!(lookup.source, Source::Ahead { .. })),
+            next_is_hit: hit.map(|lookup| lookup.is_hit()),
             drafted: verdict.drafted,
             accepted: verdict.decided.accepted,
             emitted: verdict.emitted,

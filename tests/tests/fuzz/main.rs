@@ -153,6 +153,7 @@ fn any_bytes_are_a_draft_frame_or_an_error() {
                 2
             ],
             saguaro: Saguaro::new(2, 7),
+            place: Some(3),
         }),
         ToTarget::Entries(Entries {
             session,

@@ -157,17 +157,9 @@ async fn every_way_to_spend_fall_back_and_deliver_gives_the_same_tokens() {
         }
         let accepted: u32 = all.iter().map(|stats| stats.accepted).sum();
         assert!(accepted > 0, "{all:?}");
-        match delivery {
-            DeliveryName::Push => assert!(hit_rate(&all).0 > 0.0, "{all:?}"),
-            DeliveryName::Pull => {
-                assert!(
-                    Scrape::of(port)
-                        .await
-                        .shown("foretoken_windows_prepared_total")
-                        > 0.0
-                );
-            }
-        }
+        assert!(hit_rate(&all).0 > 0.0, "{all:?}");
+        let in_hits: Duration = all.iter().map(|stats| stats.measured.hit).sum();
+        assert!(!in_hits.is_zero(), "{all:?}");
         idle(&client, port).await;
         target.end().await;
     }

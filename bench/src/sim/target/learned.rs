@@ -185,8 +185,7 @@ impl Learned {
             controller.observe_coverage(round.sought, height, ended);
         }
         if let Some(lookup) = lookup.filter(|lookup| lookup.expected && !lookup.first) {
-            let hit = matches!(lookup.source, Source::Ahead { .. });
-            self.chooser.observe(round.source, hit);
+            self.chooser.observe(round.source, lookup.is_hit());
         }
     }
 

@@ -247,6 +247,7 @@ impl Wire for ToTarget {
                 tokens: pack_tokens(window.proposals.tokens()),
                 parents: window.proposals.parents().to_vec(),
                 q: distribution::pack(&window.q, window.saguaro),
+                place: window.place.map_or(0, |place| place.saturating_add(1)),
             }),
             Self::Entries(entries) => draft_message::Body::Entries(proto::Entries {
                 round: entries.round.0,
@@ -292,6 +293,7 @@ impl Wire for ToTarget {
                     proposals,
                     q,
                     saguaro,
+                    place: window.place.checked_sub(1),
                 })
             }
             draft_message::Body::Entries(entries) => {

@@ -101,6 +101,8 @@ pub struct TargetSession {
     late_laws: Laws,
     /// Continuations for outcomes of the round under verification.
     cache: Cache,
+    /// Whether the endpoint is to draft for them and to keep that.
+    kept: bool,
     /// The last window asked for, until it is answered.
     asked: Option<Asked>,
     /// Whether anything has been drafted since the last `Open`.
@@ -131,6 +133,7 @@ impl TargetSession {
             late: Proposals::new(),
             late_laws: Laws::default(),
             cache: Cache::default(),
+            kept: false,
             asked: None,
             heard: false,
             unanswered: 0,
@@ -272,7 +275,7 @@ impl TargetSession {
         self.link = link;
         self.asked = None;
         self.late.clear();
-        self.cache.expect(0, 0, 0);
+        self.expect_nothing();
         if let Phase::Collecting { deadline } = &mut self.phase {
             *deadline = None;
             self.window.clear();
@@ -350,7 +353,7 @@ impl TargetSession {
         self.window.clear();
         self.laws = Laws::default();
         self.late.clear();
-        self.cache.expect(0, 0, 0);
+        self.expect_nothing();
         self.phase = Phase::Collecting { deadline: None };
         if verified.last || self.tokens.len() >= self.config.max_len {
             return self.finish(effects);
@@ -364,6 +367,7 @@ impl TargetSession {
             effects.local = self.propose_locally(&verified, self.room(1));
             return;
         }
+        let kept = looked.kept.then_some(looked.first);
         let (settled, lookahead) = self.settle(looked, &verified, effects);
         // Trees are compared with the target's own choices, not by ratio.
         let coupled = self.config.verification == Verification::Coupled;
@@ -377,6 +381,7 @@ impl TargetSession {
                 since: now,
                 lookahead,
                 nodes,
+                kept,
             });
             let deadline = now.saturating_add(self.config.patience.limit());
             self.phase = Phase::Collecting {

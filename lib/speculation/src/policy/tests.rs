@@ -152,6 +152,17 @@ fn window(epoch: u32, round: u32, base_len: u32, tokens: &[u32]) -> ToTarget {
     })
 }
 
+/// A window that had been drafted for the verdict before it, as the outcome in that place.
+fn prepared(place: u32, window: ToTarget) -> ToTarget {
+    let ToTarget::Window(window) = window else {
+        unreachable!("it is a window");
+    };
+    ToTarget::Window(Window {
+        place: Some(place),
+        ..window
+    })
+}
+
 fn open(epoch: u32, tokens: &[u32]) -> ToDraft {
     ToDraft::Open(Open {
         session: SessionId(3),

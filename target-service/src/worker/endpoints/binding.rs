@@ -8,13 +8,13 @@ use foretoken_service::report::Rounds;
 use foretoken_speculation::{
     control::{AnswerTime, ControlConfig, Drafting},
     message::ToTarget,
-    policy::target::Input,
+    policy::target::{Input, Source},
 };
 
 use super::{ANSWER_OVERHEAD, DRAFT_FRACTION, Endpoint};
 use crate::{
     config::VerificationConfig,
-    inbox::{LinkKey, Source},
+    inbox::{self, LinkKey},
     request::Request,
     worker::{Worker, bound, cohort::Cohorts},
 };
@@ -79,10 +79,10 @@ impl Worker {
     }
 
     /// Takes in the list of endpoints: dials new ones, drops the links of those that have gone.
-    pub(in crate::worker) fn set_endpoints(&mut self, list: Vec<Source>) {
+    pub(in crate::worker) fn set_endpoints(&mut self, list: Vec<inbox::Source>) {
         let mut old = std::mem::take(&mut self.endpoints.list);
         for source in list {
-            let Source {
+            let inbox::Source {
                 name,
                 address,
                 share,
@@ -203,6 +203,13 @@ impl Worker {
         let is_bound = request.session.is_bound();
         let is_usual = request.meter.is_in_a_row();
         let patience = effects.answer.map(|_| request.session.patience().clone());
+        if let Some(lookup) = effects.lookup {
+            if let Source::Ahead { place } = lookup.source {
+                request.meter.prepared(place);
+            }
+            self.metrics.note_lookup(lookup.source);
+            self.endpoints.observe_lookup(link, lookup.is_hit());
+        }
         self.endpoints.post(Some(link), effects.messages);
         match message {
             ToTarget::Opened { .. } | ToTarget::Entries(_) => {}

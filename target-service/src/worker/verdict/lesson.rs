@@ -70,8 +70,7 @@ impl Lesson {
         if let (Some(lookup), Some(cohort)) = (effects.lookup, bound)
             && lookup.expected
         {
-            let hit = matches!(lookup.source, Source::Ahead { .. });
-            endpoints.observe_lookup(cohort.link, hit);
+            endpoints.observe_lookup(cohort.link, lookup.is_hit());
         }
         let Some(round) = round else { return };
         if let Some(cohort) = endpoints.serves(request) {
@@ -99,7 +98,7 @@ impl Lesson {
             && lookup.expected
             && !lookup.first
         {
-            let hit = matches!(lookup.source, Source::Ahead { .. });
+            let hit = lookup.is_hit();
             endpoints.observe_source(cohort, round.source, hit);
             // The rest of a window that was not verified whole was no guess.
             if drawn && !matches!(lookup.source, Source::Ahead { place: None }) {

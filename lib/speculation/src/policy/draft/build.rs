@@ -242,7 +242,7 @@ impl Build {
     }
 
     /// The place of an outcome among the guesses.
-    fn place_of(&self, round: Round, key: OutcomeKey) -> Option<usize> {
+    pub(super) fn place_of(&self, round: Round, key: OutcomeKey) -> Option<usize> {
         let known = self.order.is_some_and(|order| order.round == round);
         let mut guesses = self.guesses.iter().filter(|_| known);
         guesses.position(|guess| guess.key == key)

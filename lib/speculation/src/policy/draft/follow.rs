@@ -7,7 +7,7 @@ use alloc::{
 };
 
 use super::{
-    Binding, Choices, DraftSession, Job, Wish,
+    Binding, Choices, DraftSession, Job, Prepared, Wish,
     build::{MAX_TAIL, Order},
     tail::Tail,
 };
@@ -15,7 +15,7 @@ use crate::{
     Epoch, Proposals, Round, TokenId,
     guess::OutcomeKey,
     ids::common_prefix,
-    message::{Cutoffs, Delivery, Open, Outcome, Resync, SparseDistribution, ToTarget, Window},
+    message::{Cutoffs, Delivery, Open, Outcome, Resync, ToTarget, Window},
     saguaro::Saguaro,
     sampling::Sampler,
     tree::choose,
@@ -155,23 +155,22 @@ impl DraftSession {
                 outcome.cutoffs
             },
         };
-        let q = self.judged(outcome, &wish);
+        let prepared = self.judged(outcome, &wish);
         match &outcome.verifying {
             Some(window) => {
                 self.set_window(window);
                 self.begin_build(wish);
                 None
             }
-            None if wish.lookahead > 0 => self.start_job(wish, q),
+            None if wish.lookahead > 0 => self.start_job(wish, prepared),
             None => None,
         }
     }
 
-    /// Follows a verdict; what was drafted for it becomes proposals. Gives what they were drawn
-    /// from, if they are drawn. `wish` is what is asked for.
-    fn judged(&mut self, outcome: &Outcome, wish: &Wish) -> Vec<SparseDistribution> {
+    /// Follows a verdict; what was drafted for it becomes proposals. `wish` is what is asked for.
+    fn judged(&mut self, outcome: &Outcome, wish: &Wish) -> Prepared {
         let asked = outcome.asks().unwrap_or(0) as usize;
-        let (mut drafted, mut q) = (Vec::new(), Vec::new());
+        let (mut drafted, mut prepared) = (Vec::new(), Prepared::default());
         // The target may have verified something else, if it lost patience with a window.
         let accepted = outcome
             .tokens
@@ -189,7 +188,15 @@ impl DraftSession {
             // All of a window is lowered alike.
             if !self.draws() || self.build.saguaro() == Some(outcome.saguaro) {
                 drafted.extend(self.build.find(outcome.round, key).take(asked));
-                q.extend(self.build.find_laws(outcome.round, key).take(asked));
+                prepared.q = self
+                    .build
+                    .find_laws(outcome.round, key)
+                    .take(asked)
+                    .collect();
+                prepared.place = self
+                    .build
+                    .place_of(outcome.round, key)
+                    .map(|place| place as u32);
             }
             self.count_drafted(outcome, key);
             self.build.judge(outcome.round, key);
@@ -213,9 +220,9 @@ impl DraftSession {
         if !drafted.is_empty() && self.tokens.len() + drafted.len() <= self.max_len {
             self.tokens.extend_from_slice(&drafted);
             self.stats.prepared += 1;
-            return q;
+            return prepared;
         }
-        Vec::new()
+        Prepared::default()
     }
 
     /// Whether proposals are drawn, and come with what they were drawn from.
@@ -257,14 +264,13 @@ impl DraftSession {
         tokens.iter().all(|token| token.0 < self.vocab_size)
     }
 
-    /// Begins a window; `q` is what those of its tokens were drawn from that are known, if they were
-    /// drawn.
-    fn start_job(&mut self, mut wish: Wish, q: Vec<SparseDistribution>) -> Option<ToTarget> {
+    /// Begins a window with what is known of it already.
+    fn start_job(&mut self, mut wish: Wish, prepared: Prepared) -> Option<ToTarget> {
         // A draft shorter than the target answers with what it can, at worst nothing: the target
         // then does not wait in vain.
         let room = self.max_len.saturating_sub(self.decided);
         wish.lookahead = wish.lookahead.min(u32::try_from(room).unwrap_or(u32::MAX));
-        self.binding.as_mut()?.job = Some(Job { wish, q });
+        self.binding.as_mut()?.job = Some(Job { wish, prepared });
         if let Some(choices) = self.choices.as_mut().filter(|_| wish.weighs()) {
             let known = self.tokens[self.decided..].iter();
             known.for_each(|&token| choices.drawn.assume(token));
@@ -278,7 +284,7 @@ impl DraftSession {
         let binding = self.binding.as_mut()?;
         let proposals = &self.tokens[self.decided..];
         let next = self.choices.as_ref().map_or(1.0, Choices::next);
-        let Job { wish, mut q } = binding.job.take_if(|job| {
+        let Job { wish, prepared } = binding.job.take_if(|job| {
             let all = proposals.len() >= job.wish.lookahead as usize;
             // Of a tree the best part is chosen in the end. A window without a token would teach
             // nothing.
@@ -296,6 +302,7 @@ impl DraftSession {
             _ => proposals[..lookahead].into(),
         };
         self.stats.windows += 1;
+        let Prepared { mut q, place } = prepared;
         q.truncate(proposals.len());
         if binding.branching.is_some() {
             self.set_window(&proposals);
@@ -309,6 +316,7 @@ impl DraftSession {
             proposals,
             q,
             saguaro: wish.saguaro,
+            place,
         }))
     }
 

@@ -218,7 +218,7 @@ impl DraftSession {
                         let among = (support, job.wish.saguaro);
                         let sampler = &binding.sampler;
                         let (token, q) = self.proposer.draw(sampler, scratch, row, place, among);
-                        job.q.push(q);
+                        job.prepared.q.push(q);
                         token
                     }
                 };

@@ -40,6 +40,13 @@ pub struct Lookup {
     pub first: bool,
 }
 
+impl Lookup {
+    /// Whether the window had been drafted for the verdict.
+    pub fn is_hit(&self) -> bool {
+        matches!(self.source, Source::Ahead { .. })
+    }
+}
+
 /// What has come of what is drafted for a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drafted {
@@ -63,7 +70,7 @@ pub struct AheadStats {
     /// Sum over hits of the place of the verdict among the outcomes drafted for, 0 being the
     /// likeliest.
     pub places: u64,
-    /// Tokens of windows that had been drafted ahead.
+    /// Tokens of windows that had been drafted ahead, and had come here.
     pub used: u32,
     /// Tokens of continuations that came in time.
     pub received: u64,
@@ -83,7 +90,9 @@ pub(super) struct Looked {
     hit: Option<Hit>,
     /// Whether anything was to be found.
     expected: bool,
-    first: bool,
+    /// Whether the endpoint was to draft for it and to look it up.
+    pub(super) kept: bool,
+    pub(super) first: bool,
 }
 
 impl TargetSession {
@@ -134,6 +143,7 @@ impl TargetSession {
         Looked {
             hit: self.find(verified),
             expected: self.cache.is_open(),
+            kept: self.kept,
             first: self.round == Round(0),
         }
     }
@@ -168,6 +178,12 @@ impl TargetSession {
         (!hit.proposals.is_empty()).then_some(hit)
     }
 
+    /// Expects nothing of the round under verification.
+    pub(super) fn expect_nothing(&mut self) {
+        self.cache.expect(0, 0, 0);
+        self.kept = false;
+    }
+
     /// Expects continuations of up to `lookahead` tokens for the round under verification, as trees
     /// of up to `nodes` proposals if there may be any; for how many outcomes.
     pub(super) fn expect(&mut self, lookahead: u32, nodes: u32) -> u32 {
@@ -180,13 +196,16 @@ impl TargetSession {
         let branches = if lookahead > 0 { budget } else { 0 };
         match delivery {
             Delivery::Push => self.cache.expect(branches, lookahead, nodes),
-            Delivery::Pull => self.cache.expect(0, 0, 0),
+            Delivery::Pull => self.kept = branches > 0,
         }
         branches
     }
 
     /// Decides what is verified next: the window, if that is settled, and how many tokens the
     /// endpoint is asked for, in a window or for each outcome.
+    ///
+    /// Where a window that the endpoint keeps comes from is told when it comes, see
+    /// [`Self::looked_up_there`].
     pub(super) fn settle(
         &mut self,
         looked: Looked,
@@ -207,6 +226,7 @@ impl TargetSession {
         let Looked {
             hit,
             expected,
+            kept,
             first,
         } = looked;
         let mut asked = 0;
@@ -233,13 +253,49 @@ impl TargetSession {
             expected,
             first,
         };
-        self.stats.ahead.count(&lookup);
-        effects.lookup = Some(lookup);
+        if !(kept && asked > 0) {
+            self.note(lookup, effects);
+        }
         if asked > 0 {
             return (false, asked);
         }
+        if lookup.is_hit() {
+            self.stats.ahead.used += lookup.tokens;
+        }
         let ahead = options.lookahead.of(verified.suggested).min(self.room(2));
         (true, ahead)
+    }
+
+    /// Takes in a window of which only the endpoint knew whether it had been drafted for the verdict, at
+    /// which place; `sought` tokens were asked for.
+    pub(super) fn looked_up_there(
+        &mut self,
+        place: Option<u32>,
+        (sought, first): (u32, bool),
+        effects: &mut Effects,
+    ) {
+        let place = place.filter(|&place| match self.config.policy {
+            Policy::Ssd(options) => place < options.budget,
+            _ => false,
+        });
+        let source = match place {
+            Some(_) if !self.window.is_empty() => Source::Ahead { place },
+            _ => Source::Fallback(Fallback::Remote),
+        };
+        let lookup = Lookup {
+            source,
+            tokens: self.window.len() as u32,
+            sought,
+            ended: false,
+            expected: true,
+            first,
+        };
+        self.note(lookup, effects);
+    }
+
+    fn note(&mut self, lookup: Lookup, effects: &mut Effects) {
+        self.stats.ahead.count(&lookup);
+        effects.lookup = Some(lookup);
     }
 
     /// What is verified after a miss, and how many tokens that has or is asked to have.
@@ -297,7 +353,6 @@ impl AheadStats {
                 self.hits += u32::from(lookup.expected);
                 self.first_hits += u32::from(lookup.expected && lookup.first);
                 self.places += place.map_or(0, u64::from);
-                self.used += lookup.tokens;
             }
             Source::Fallback(fallback) => {
                 if lookup.expected {

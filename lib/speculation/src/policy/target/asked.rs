@@ -32,6 +32,9 @@ pub(super) struct Asked {
     pub(super) lookahead: u32,
     /// Most proposals of a tree; 0: it is to be a chain.
     pub(super) nodes: u32,
+    /// Whether the endpoint was to draft for the verdict before it, and to keep that; then whether that
+    /// was the first verdict of a binding.
+    pub(super) kept: Option<bool>,
 }
 
 impl Asked {
@@ -96,6 +99,11 @@ impl TargetSession {
         } else if fits && matches!(self.config.policy, Policy::Ssd(_)) {
             self.late = proposals;
             self.late_laws = laws;
+        }
+        if let Some(first) = asked.kept {
+            // What comes too late had as well not been drafted.
+            let place = window.place.filter(|_| fits && waiting);
+            self.looked_up_there(place, (asked.lookahead, first), effects);
         }
     }
 

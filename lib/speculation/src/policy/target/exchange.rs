@@ -32,6 +32,7 @@ pub struct Effects {
     /// A window arrived: what to tell a controller.
     pub answer: Option<Answer>,
     /// After a verdict of [`Policy::Ssd`](crate::policy::Policy::Ssd): where the next window comes from.
+    /// If only the endpoint knows that: with the window.
     pub lookup: Option<Lookup>,
     /// Tokens of [`Verified::local`] that are verified next.
     pub local: u32,

@@ -174,9 +174,14 @@ fn a_pulled_window_is_there_when_it_is_asked_for() {
     let (world, took) = play(pull, &sampling(1.0), 7, Faults::default(), 0.0);
     let draft = world.draft.as_ref().unwrap().stats();
     assert!(draft.prepared + 2 >= draft.windows, "{draft:?}");
-    assert_eq!((draft.pushed, world.target.stats().ahead.hits), (0, 0));
+    let TargetStats { rounds, ahead, .. } = world.target.stats();
+    assert_eq!((ahead.hits, draft.pushed), (draft.prepared, 0));
+    assert_eq!(ahead.hits + ahead.misses, draft.windows);
+    assert_eq!(
+        (ahead.remote, ahead.received, ahead.used),
+        (ahead.misses, 0, 0)
+    );
     // A round trip a round, and no time to draft.
-    let rounds = world.target.stats().rounds;
     assert!(took <= 1100 * US * (rounds + 1), "{took:?} {rounds}");
 }
 

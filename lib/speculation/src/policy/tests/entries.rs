@@ -1,19 +1,23 @@
 //! The target's side of `Ssd`, message by message.
 
+mod kept;
 mod parts;
 
 use super::*;
-use crate::policy::target::{AheadStats, Drafted, Lookup, Source};
+use crate::policy::target::{AheadStats, Drafted, Effects, Lookup, Source};
 
 const PROMPT: u32 = 9;
 
 fn ssd_target(fallback: OnMiss) -> TargetSession {
-    let options = SsdOptions {
+    target_of(SsdOptions {
         lookahead: Lookahead::Fixed(3),
         budget: 4,
         fallback,
         ..SsdOptions::default()
-    };
+    })
+}
+
+fn target_of(options: SsdOptions) -> TargetSession {
     let policy = Policy::Ssd(options);
     let mut world = World::new(policy, sampling(0.0), 1, Faults::default(), 0.0, 64);
     let effects = world.target.handle(Duration::ZERO, Input::LinkUp);
@@ -24,7 +28,7 @@ fn ssd_target(fallback: OnMiss) -> TargetSession {
         lookahead: 3,
         branches: 4,
         fan_out: FanOut::Learned,
-        delivery: Delivery::Push,
+        delivery: options.delivery,
     };
     assert_eq!(open.branching, Some(expected));
     world.target

@@ -101,6 +101,7 @@ impl Play {
             proposals: tokens.into(),
             q: laws,
             saguaro: self.saguaro,
+            place: None,
         }
     }
 

@@ -222,8 +222,9 @@ pub(super) fn to_target() -> impl Strategy<Value = ToTarget> {
             }
         });
     let q = option::of((vec(distribution(), 9), saguaro()));
-    let window = (key(), any::<u32>(), any::<u32>(), proposals(), q).prop_map(
-        |((session, epoch), round, base_len, mut proposals, q)| {
+    let place = option::of(0..u32::MAX);
+    let window = (key(), any::<u32>(), any::<u32>(), proposals(), q, place).prop_map(
+        |((session, epoch), round, base_len, mut proposals, q, place)| {
             let (mut q, mut saguaro) = q.unwrap_or_default();
             if !q.is_empty() {
                 proposals.truncate(q.len());
@@ -240,6 +241,7 @@ pub(super) fn to_target() -> impl Strategy<Value = ToTarget> {
                 proposals,
                 q,
                 saguaro,
+                place,
             })
         },
     );

@@ -1,0 +1,90 @@
+//! What only the endpoint knows: `Delivery::Pull`.
+
+use super::*;
+
+fn kept_target() -> TargetSession {
+    target_of(SsdOptions {
+        lookahead: Lookahead::Adaptive { max: 3 },
+        budget: 4,
+        delivery: Delivery::Pull,
+        ..SsdOptions::default()
+    })
+}
+
+/// Verifies what there is, none of it accepted; `suggested` tokens are asked for.
+fn decided(target: &mut TargetSession, suggested: u32) -> Effects {
+    target.next(US);
+    let tokens = tokens(&[5]);
+    let verified = Verified {
+        tokens: &tokens,
+        suggested,
+        ..Verified::default()
+    };
+    target.handle(US, Input::Verified(verified))
+}
+
+/// What the target makes of a window that comes after its first verdict, at `now`.
+fn looked_up(now: Duration, message: &ToTarget) -> (Option<Lookup>, AheadStats) {
+    let mut target = kept_target();
+    assert_eq!(decided(&mut target, 3).lookup, None);
+    assert_eq!(target.stats().ahead, AheadStats::default());
+    target.next(now);
+    let effects = target.handle(now, Input::Received(message));
+    (effects.lookup, target.stats().ahead)
+}
+
+#[test]
+fn a_window_says_whether_it_had_been_drafted_for_the_verdict() {
+    let (lookup, stats) = looked_up(US, &prepared(2, window(1, 1, 10, &[1, 2])));
+    let expected = Lookup {
+        source: Source::Ahead { place: Some(2) },
+        tokens: 2,
+        sought: 3,
+        ended: false,
+        expected: true,
+        first: true,
+    };
+    assert_eq!(lookup, Some(expected));
+    let counted = AheadStats {
+        hits: 1,
+        first_hits: 1,
+        places: 2,
+        ..AheadStats::default()
+    };
+    assert_eq!(stats, counted);
+}
+
+#[test]
+fn what_was_not_drafted_for_it_or_comes_too_late_is_a_miss() {
+    let late = 6_000 * US;
+    for (now, message) in [
+        (US, window(1, 1, 10, &[1, 2])),
+        // Nobody drafts for a fifth outcome, and nothing is not worth a hit.
+        (US, prepared(4, window(1, 1, 10, &[1, 2]))),
+        (US, prepared(0, window(1, 1, 10, &[]))),
+        (late, prepared(0, window(1, 1, 10, &[1, 2]))),
+    ] {
+        let (lookup, stats) = looked_up(now, &message);
+        let source = lookup.map(|lookup| lookup.source);
+        assert_eq!(source, Some(Source::Fallback(Fallback::Remote)));
+        let counted = AheadStats {
+            misses: 1,
+            first_misses: 1,
+            remote: 1,
+            ..AheadStats::default()
+        };
+        assert_eq!(stats, counted, "{message:?}");
+    }
+}
+
+#[test]
+fn of_a_verdict_that_nothing_was_to_be_drafted_for_the_window_tells_nothing() {
+    let mut target = kept_target();
+    for (suggested, heard) in [(0, (false, false)), (3, (true, false)), (3, (true, true))] {
+        decided(&mut target, suggested);
+        let round = target.stats().rounds;
+        let message = prepared(0, window(1, round, PROMPT + round, &[1]));
+        let effects = target.handle(US, Input::Received(&message));
+        assert_eq!((effects.answer.is_some(), effects.lookup.is_some()), heard);
+    }
+}
