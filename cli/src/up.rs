@@ -106,15 +106,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         draft_threads: *draft_threads,
         prefix_cache: !no_prefix_cache,
     };
-    let mut router = RouterConfig {
-        listen: address.clone(),
-        ..RouterConfig::default()
-    };
-    args.http.overrides(&mut router);
-    if let Some(path) = &mut router.api_keys_from {
-        *path = fs::canonicalize(&*path)
-            .map_err(|error| usage(format!("cannot read {}: {error}", path.display())))?;
-    }
+    let router = router(&plan, &args.http, &address)?;
     let programs = render::render(&plan, &state, router, tuning)?;
     let console = Console::new(programs.iter().map(|program| program.name.as_str()));
     runtime.block_on(supervise::supervise(
@@ -158,6 +150,20 @@ fn read_plan(args: &Args) -> anyhow::Result<Plan> {
         )));
     }
     Ok(plan)
+}
+
+/// What the router is told besides who exists: what the file says, and in its place what flags say.
+fn router(plan: &Plan, flags: &HttpArgs, listen: &str) -> anyhow::Result<RouterConfig> {
+    let mut config = RouterConfig {
+        listen: listen.to_owned(),
+        ..plan.router.clone()
+    };
+    flags.overrides(&mut config);
+    if let Some(path) = &mut config.api_keys_from {
+        *path = fs::canonicalize(&*path)
+            .map_err(|error| usage(format!("cannot read {}: {error}", path.display())))?;
+    }
+    Ok(config)
 }
 
 /// The file of the models that come with foretoken.
@@ -216,7 +222,33 @@ fn free_address(host: &str, port: u16) -> anyhow::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::{Args as _, Command, FromArgMatches as _};
+
     use super::*;
+
+    #[test]
+    fn pages_that_may_ask_are_those_of_the_file_unless_flags_say() {
+        let text = "apiVersion: foretoken.io/v1alpha1
+kind: SpecDecodeDeployment
+metadata: {name: a}
+spec: {model: {uri: /m}, router: {allowedOrigins: [\"https://chat.example.com\"]}}
+";
+        let manifest = Manifest::parse(text).unwrap();
+        let plan = Plan::new(&manifest, Path::new("/"), None).unwrap();
+        let allowed = |flags: &[&str]| {
+            let words = ["up"].iter().chain(flags);
+            let matches = HttpArgs::augment_args(Command::new("up")).get_matches_from(words);
+            let flags = HttpArgs::from_arg_matches(&matches).unwrap();
+            let config = router(&plan, &flags, "127.0.0.1:1").unwrap();
+            assert_eq!(config.listen, "127.0.0.1:1");
+            config.allowed_origins
+        };
+        assert_eq!(allowed(&[]), ["https://chat.example.com"]);
+        assert_eq!(
+            allowed(&["--allowed-origin", "http://h:3000"]),
+            ["http://h:3000"]
+        );
+    }
 
     #[test]
     fn a_port_in_use_is_named_with_what_to_do() {

@@ -41,12 +41,21 @@ pub(crate) const DOMAIN: &str = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$";
 /// Address of a collector.
 pub(crate) const COLLECTOR: &str = r"^http://[-a-zA-Z0-9_.]+(:[0-9]{1,5})?/?$";
 
+/// An origin of web pages as browsers send it, or all of them. The router reads the same.
+pub(crate) const ORIGIN: &str =
+    r"^(\*|[a-z][-+.a-z0-9]*://([-_.a-z0-9]+|\[[0-9a-f:]+\])(:[1-9][0-9]{0,4})?)$";
+
 /// Each pattern of the schema, what it is called, and what it asks for.
-pub(crate) const WORDS: [(&str, &str, &str); 6] = [
+pub(crate) const WORDS: [(&str, &str, &str); 7] = [
     (
         COLLECTOR,
         "address of a collector",
         "http://HOST:PORT, where OTLP is spoken over gRPC (usually port 4317)",
+    ),
+    (
+        ORIGIN,
+        "origin",
+        "'*', or SCHEME://HOST or SCHEME://HOST:PORT in lower case, such as https://chat.example.com",
     ),
     (
         LABEL,

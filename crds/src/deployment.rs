@@ -6,11 +6,13 @@
 
 use foretoken_speculation::proposal::Proposer;
 use kube::CustomResource;
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    bounds::{DOMAIN, LABEL, MAX_ITEMS, MAX_LABEL, MAX_PREFIXED, MAX_REPLICAS, rule},
+    bounds::{
+        DOMAIN, LABEL, MAX_ITEMS, MAX_LABEL, MAX_PREFIXED, MAX_REPLICAS, MAX_TEXT, ORIGIN, rule,
+    },
     endpoint::EndpointSpec,
     object::{self, Accelerator, DataType, ModelSource, PodPatch, Scaling, Selector},
     policy::PolicySpec,
@@ -315,6 +317,33 @@ pub struct RouterSpec {
     /// Keys of which requests must bring one (`Authorization: Bearer KEY`); absent: none is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_keys: Option<ApiKeys>,
+    /// Origins whose web pages may ask (CORS), as browsers send them, such as
+    /// `https://chat.example.com`; `*`: all. Absent: only pages that the user's own machine serves
+    /// (`localhost`, `127.0.0.1`, `[::1]`), which always may. With `foretoken up`, `--allowed-origin`
+    /// takes their place.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "origins")]
+    pub allowed_origins: Vec<String>,
+}
+
+/// Schema of origins. Browsers leave out the port that goes without saying, so one that has it would
+/// allow nobody.
+fn origins(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "maxItems": MAX_ITEMS,
+        "items": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": MAX_TEXT,
+            "pattern": ORIGIN,
+            "x-kubernetes-validations": [rule(
+                "!self.matches('^(http://.*:80|https://.*:443)$')",
+                "",
+                "must be without its scheme's own port (80 of http, 443 of https)",
+            )],
+        },
+    })
 }
 
 /// Where API keys come from.
@@ -335,6 +364,7 @@ impl Default for RouterSpec {
             exposure: None,
             gateway: None,
             api_keys: None,
+            allowed_origins: Vec::new(),
         }
     }
 }

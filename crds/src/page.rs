@@ -191,7 +191,7 @@ fn table(page: &mut String, section: &Section, sections: &[Section]) -> fmt::Res
     Ok(())
 }
 
-/// The rules of an object and of its texts, as entries of a list.
+/// The rules of an object, of its texts and of those in its lists, as entries of a list.
 fn rules(schema: &Value) -> Vec<String> {
     let of = |schema: &Value| schema["x-kubernetes-validations"].as_array().cloned();
     let mut said = Vec::new();
@@ -205,12 +205,17 @@ fn rules(schema: &Value) -> Vec<String> {
     }
     let properties = schema["properties"].as_object();
     for (name, property) in properties.into_iter().flatten() {
-        for rule in of(property)
+        let (texts, whose) = if property["items"].is_object() {
+            (&property["items"], "Each of ")
+        } else {
+            (property, "")
+        };
+        for rule in of(texts)
             .into_iter()
             .flatten()
-            .filter(|_| property["type"] == "string")
+            .filter(|_| texts["type"] == "string")
         {
-            said.push(format!("- `{name}` {}.", text(&rule["message"])));
+            said.push(format!("- {whose}`{name}` {}.", text(&rule["message"])));
         }
     }
     said

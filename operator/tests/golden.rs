@@ -11,6 +11,7 @@ use foretoken_operator::{
     build::{self, Canary, GivenToEndpoint},
     resolve::{self, Known},
 };
+use foretoken_router::RouterConfig;
 use k8s_openapi::{
     api::{
         apps::v1::Deployment,
@@ -233,6 +234,44 @@ fn certificates_are_asked_of_cert_manager_or_of_nobody() {
         off.iter()
             .all(|object| !object.body.to_string().contains("tls"))
     );
+}
+
+#[test]
+fn a_router_is_told_whose_pages_may_ask_and_starts_anew() {
+    let text = fs::read_to_string(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/devices.in.yaml"),
+    )
+    .unwrap();
+    let named = "https://chat.example.com";
+    assert!(text.contains(named), "what is changed is there");
+    let of = |text: &str| {
+        let objects = wanted(text, &settings());
+        let find = |kind, name: &str| {
+            let mut found = objects.iter().filter(|object| object.kind == kind);
+            found
+                .find(|object| object.name == name)
+                .unwrap()
+                .body
+                .clone()
+        };
+        let pods = ["qwen-router", "qwen-target"].map(|name| {
+            let deployment = find(Made::Deployment, name);
+            deployment["spec"]["template"]["metadata"]["annotations"].clone()
+        });
+        let data = find(Made::ConfigMap, "qwen-router")["data"].clone();
+        let files: BTreeMap<String, String> = serde_json::from_value(data).unwrap();
+        let config: RouterConfig = serde_json::from_str(&files["service.json"]).unwrap();
+        assert_eq!(config.check(), Ok(()));
+        (config.allowed_origins, pods)
+    };
+    let (before, [router, target]) = of(&text);
+    let (after, [new_router, new_target]) = of(&text.replace(named, "*"));
+    assert_eq!(
+        (before, after),
+        (vec![named.to_owned()], vec!["*".to_owned()])
+    );
+    assert_ne!(router, new_router);
+    assert_eq!(target, new_target);
 }
 
 #[test]

@@ -44,19 +44,46 @@ fn may_ask(origin: &HeaderValue, allowed: &[String]) -> bool {
         || allowed.iter().any(|allowed| allowed == origin)
 }
 
-/// Whether it is what browsers send as `Origin`: a scheme, a host and perhaps a port; or [`ANY`].
+/// Whether it is what browsers send as `Origin`: a scheme, a host and perhaps a port; or [`ANY`]. The
+/// API of a cluster takes the same for one.
 pub(crate) fn is_origin(text: &str) -> bool {
-    let Some((scheme, host)) = text.split_once("://") else {
+    let Some((scheme, authority)) = text.split_once("://") else {
         return text == ANY;
     };
-    let ends = host.contains(['/', '?', '#', '@', '*']);
-    // Browsers leave out the port that goes without saying.
-    let is_said = match scheme {
-        "http" => !host.ends_with(":80"),
-        "https" => !host.ends_with(":443"),
-        scheme => !scheme.is_empty(),
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
+        _ => (authority, None),
     };
-    is_said && !ends && text.parse::<Uri>().is_ok() && text == text.to_lowercase()
+    // Browsers leave out the port that goes without saying.
+    let own = match scheme {
+        "http" => Some("80"),
+        "https" => Some("443"),
+        _ => None,
+    };
+    is_scheme(scheme) && is_host(host) && port.is_none_or(|port| is_port(port) && Some(port) != own)
+}
+
+fn is_scheme(text: &str) -> bool {
+    let is_inner = |byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'+' | b'-' | b'.');
+    text.starts_with(|first: char| first.is_ascii_lowercase()) && text.bytes().all(is_inner)
+}
+
+/// A name or an address of IPv4, or one of IPv6 in brackets.
+fn is_host(text: &str) -> bool {
+    let within = text
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    let is_part = |byte| match within {
+        Some(_) => matches!(byte, b'a'..=b'f' | b'0'..=b'9' | b':'),
+        None => matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_'),
+    };
+    let parts = within.unwrap_or(text);
+    !parts.is_empty() && parts.bytes().all(is_part)
+}
+
+fn is_port(text: &str) -> bool {
+    let is_written = (1..=5).contains(&text.len()) && !text.starts_with('0');
+    is_written && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -70,6 +97,9 @@ mod tests {
             "https://chat.example.com",
             "http://localhost:3000",
             "http://[::1]:1",
+            "http://[::80]",
+            "http://h:443",
+            "tauri://localhost",
         ] {
             assert!(is_origin(good), "{good}");
         }
@@ -86,6 +116,15 @@ mod tests {
             "https://a b",
             "https://h:443",
             "http://h:80",
+            "http://h:",
+            "http://h:x",
+            "http://h:080",
+            "http://h:100000",
+            "http://[::1",
+            "http://[]",
+            "http://[::1]80",
+            "http://h!",
+            "1h://h",
         ] {
             assert!(!is_origin(bad), "{bad}");
         }

@@ -23,14 +23,15 @@ EXECUTABLE = os.environ.get("FORETOKEN_EXECUTABLE")
 KINDS = ["specdecodedeployments", "speculationendpoints", "acceleratorprofiles"]
 # Everything that can be set, so that every line of a template is rendered.
 EVERYTHING = {
-    "image": {"repository": "registry.example/foretoken", "digest": f"sha256:{'0' * 64}", "pullPolicy": "Always", "pullSecrets": ["one"]},
+    "image": {"repository": "registry.example/foretoken", "digest": f"sha256:{'0' * 64}", "pullPolicy": "Always", "pullSecrets": ["one", "1e3"]},
     "hub": {"endpoint": "https://hub.example"},
     "certificates": {"from": "cert-manager", "issuer": "internal"},
     "replicas": 2,
     "log": "debug,kube=info",
     "resources": {"requests": {"cpu": 1}, "limits": {"memory": "1Gi"}},
     "definitions": {"install": True},
-    "profiles": {"cpu": {"device": "cpu"}, "gpu": {"device": "cuda", "resource": "nvidia.com/gpu"}},
+    # Names that are something else in YAML where they are not quoted.
+    "profiles": {"cpu": {"device": "cpu"}, "100": {"device": "cpu"}, "null": {"device": "cpu"}, "gpu": {"device": "cuda", "resource": "nvidia.com/gpu"}},
     "monitoring": {name: {"install": True, "labels": {"a": "b"}} for name in ("podMonitor", "rules", "dashboard")},
     "serviceAccount": {"annotations": {"a": "b"}},
     "pod": {
@@ -39,7 +40,7 @@ EVERYTHING = {
         "nodeSelector": {"kubernetes.io/os": "linux"},
         "tolerations": [{"operator": "Exists"}],
         "affinity": {"podAntiAffinity": {}},
-        "priorityClassName": "system-cluster-critical",
+        "priorityClassName": "true",
     },
 }
 # What is no value of the chart, and what is said of it.
@@ -51,6 +52,7 @@ WRONG = {
     "hub.endpoint=hub.example": "endpoint",
     "certificates.from=nobody": "certificates",
     "certificates.from=cert-manager": "issuer",
+    "certificates.issuer=Issuer/": "issuer",
     "profiles.gpu.device=tpu": "device",
     "monitoring.rules.install=maybe": "install",
     "pod.hostNetwork=true": "additional properties 'hostNetwork'",

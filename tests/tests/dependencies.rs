@@ -25,6 +25,7 @@ const ALLOWED: [(&str, &[&str]); 16] = [
         &[
             "foretoken-crds",
             "foretoken-draft",
+            "foretoken-router",
             "foretoken-speculation",
             "foretoken-target",
         ],

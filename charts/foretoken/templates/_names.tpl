@@ -42,7 +42,7 @@ securityContext:
 {{- with .Values.image.pullSecrets }}
 imagePullSecrets:
 {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
 {{- end }}
 {{- end }}
 {{- with .Values.pod.nodeSelector }}

@@ -9,6 +9,7 @@ use foretoken_crds::{
     reference::{self, Pool},
 };
 use foretoken_draft::DraftConfig;
+use foretoken_router::RouterConfig;
 use foretoken_speculation::policy::Policy;
 use foretoken_target::TargetConfig;
 
@@ -31,6 +32,8 @@ pub(super) struct Plan {
     pub(super) on_loss: OnLoss,
     /// What targets are told that does not depend on where they run.
     pub(super) service: TargetConfig,
+    /// What its router is told that does not depend on where it runs.
+    pub(super) router: RouterConfig,
     /// Where its router and targets send traces: variables of their environment.
     pub(super) traces: Vec<(&'static str, String)>,
     /// Where drafts come from, best first.
@@ -96,6 +99,7 @@ impl Plan {
             policy: Policy::Autoregressive,
             on_loss: OnLoss::default(),
             service: foretoken_configuration::target(object).unwrap_or_default(),
+            router: foretoken_configuration::router(object),
             traces: foretoken_configuration::traces(spec.telemetry.as_ref()),
             drafts: Vec::new(),
         };

@@ -12,6 +12,7 @@ use foretoken_crds::{
     telemetry::{Otlp, TelemetrySpec},
 };
 use foretoken_draft::{DraftConfig, QuotaConfig};
+use foretoken_router::RouterConfig;
 use foretoken_speculation::policy::Policy;
 use foretoken_target::{
     OnLossName, PolicyName, SsdConfig, TargetConfig, TreesName, VerificationConfig,
@@ -70,6 +71,15 @@ pub fn target(object: &SpecDecodeDeployment) -> Option<TargetConfig> {
         Trees::Never => TreesName::Off,
     };
     Some(config)
+}
+
+/// What `object` tells its routers: whose web pages may ask; all else has its default.
+pub fn router(object: &SpecDecodeDeployment) -> RouterConfig {
+    let spec = object.spec.router.as_ref();
+    RouterConfig {
+        allowed_origins: spec.map_or_else(Vec::new, |spec| spec.allowed_origins.clone()),
+        ..RouterConfig::default()
+    }
 }
 
 /// Variables of a service's environment that say where traces go, and which; none without
@@ -134,6 +144,7 @@ pub fn dtype(dtype: DataType) -> &'static str {
 #[cfg(test)]
 mod tests {
     use foretoken_crds::{
+        Manifest,
         deployment::DeploymentSpec,
         policy::{PolicySpec, PolicyType, SsdSpec},
     };
@@ -195,6 +206,79 @@ mod tests {
         assert_eq!(config.policy, PolicyName::Autoregressive);
         assert_eq!(config.verification, VerificationConfig::Coupled);
         assert_eq!(target(&deployment(PolicyType::MirrorSd)), None);
+    }
+
+    #[test]
+    fn routers_read_the_origins_that_the_api_takes_and_no_others() {
+        let mut verdicts = [0, 0];
+        for text in origins() {
+            let object = serde_json::json!({
+                "apiVersion": foretoken_crds::API_VERSION,
+                "kind": "SpecDecodeDeployment",
+                "metadata": {"name": "story"},
+                "spec": {"model": {"uri": "/m"}, "router": {"allowedOrigins": [&text]}},
+            });
+            // JSON is YAML.
+            let read = Manifest::parse(&object.to_string());
+            let model = foretoken_router::ModelConfig {
+                name: "story".into(),
+                folder: "/m".into(),
+            };
+            let config = RouterConfig {
+                allowed_origins: vec![text.clone()],
+                models: vec![model],
+                ..RouterConfig::default()
+            };
+            assert_eq!(read.is_ok(), config.check().is_ok(), "{text:?}");
+            verdicts[usize::from(read.is_ok())] += 1;
+            if let Ok(manifest) = read {
+                let told = router(&manifest.deployments[0].object);
+                assert_eq!(told.allowed_origins, [text]);
+            }
+        }
+        assert!(verdicts.iter().all(|&count| count > 50), "{verdicts:?}");
+    }
+
+    /// What is an origin, and what is nearly one.
+    fn origins() -> Vec<String> {
+        let schemes = ["http", "https", "a+b-c.1", "1a", "-a", "HTTP", "h_p", ""];
+        let hosts = [
+            "h",
+            "a.b-c.d_e",
+            "127.0.0.1",
+            "H",
+            "[::1]",
+            "[::80]",
+            "[::1",
+            "::1]",
+            "[]",
+            "[g]",
+            "",
+            "a b",
+            "a@b",
+            "*",
+            "*.b",
+            "a%62",
+            "a!",
+            "h/",
+            "h/p",
+            "h?q",
+            "h#f",
+            "\u{e9}",
+            "h\n",
+        ];
+        let ports = [
+            "", ":", ":1", ":80", ":443", ":080", ":0", ":65535", ":123456", ":x", ":1:2", ":80\n",
+        ];
+        let mut all: Vec<String> = ["*", "**", "null", "", "h", "h:1", "http:/h", "http:h", " *"]
+            .map(str::to_owned)
+            .into();
+        for scheme in schemes {
+            for host in hosts {
+                all.extend(ports.map(|port| format!("{scheme}://{host}{port}")));
+            }
+        }
+        all
     }
 
     #[test]

@@ -215,7 +215,7 @@ impl Build<'_> {
             // Whoever is told late of a pod that goes sends it requests in vain.
             registry: Some(RegistryConfig::Kubernetes(registry_file())),
             linger: LINGER,
-            ..RouterConfig::default()
+            ..foretoken_configuration::router(self.deployment)
         };
         let text = file(&told(&config));
         let mut secrets = tls_secret(self.owner, ROUTER, self.settings);

@@ -11,7 +11,7 @@ use foretoken_speculation::{
     message::Delivery,
     policy::{
         Lookahead, Policy, SsdOptions,
-        target::{Answer, Lookup, Source, Verified},
+        target::{Answer, Lookup, Verified},
     },
 };
 
