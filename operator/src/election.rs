@@ -88,14 +88,18 @@ impl Candidate {
         }
     }
 
-    /// Waits until the lease is this candidate's.
-    pub(crate) async fn acquire(&self) {
+    /// Waits until the lease is this candidate's; since when, at the earliest.
+    pub(crate) async fn acquire(&self) -> Instant {
         let mut seen: Option<(String, Instant)> = None;
         loop {
-            match self.try_acquire(&mut seen).await {
-                Ok(true) => return,
-                Ok(false) => {}
-                Err(error) => {
+            let began = Instant::now();
+            match timeout(GIVE_UP, self.try_acquire(&mut seen)).await {
+                Ok(Ok(true)) => return began,
+                Ok(Ok(false)) => {}
+                Err(_) => {
+                    tracing::warn!(lease = self.name, "the API server does not answer");
+                }
+                Ok(Err(error)) => {
                     let lease = &self.name;
                     tracing::warn!(lease, %error, "the lease cannot be read or taken");
                 }
@@ -149,13 +153,13 @@ impl Candidate {
         }
     }
 
-    /// Renews the lease until that fails for too long or somebody else has it.
-    pub(crate) async fn hold(&self) -> Lost {
+    /// Renews the lease, which was `taken` then, until that fails for too long or somebody else has it.
+    pub(crate) async fn hold(&self, taken: Instant) -> Lost {
         let lost = |why: String| Lost {
             name: self.name.clone(),
             why,
         };
-        let mut renewed = Instant::now();
+        let mut renewed = taken;
         loop {
             let next = Instant::now() + PERIOD;
             let left = GIVE_UP.saturating_sub(renewed.elapsed());
@@ -222,6 +226,14 @@ impl Candidate {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        convert::Infallible,
+        sync::atomic::{AtomicUsize, Ordering},
+    };
+
+    use hyper::Response;
+    use kube::client::Body;
+
     use super::*;
 
     fn held_by(holder: &str) -> LeaseSpec {
@@ -243,6 +255,40 @@ mod tests {
             step(&LeaseSpec::default(), "me", Duration::ZERO),
             Step::Take
         );
+    }
+
+    /// An API server that never answers the first request, and later ones with a lease of nobody.
+    fn silent_at_first() -> Client {
+        let asked = AtomicUsize::new(0);
+        let lease = serde_json::to_vec(&Lease::default()).expect("JSON");
+        let answers = move |_| {
+            let is_first = asked.fetch_add(1, Ordering::Relaxed) == 0;
+            let answer = Response::new(Body::from(lease.clone()));
+            async move {
+                if is_first {
+                    std::future::pending::<()>().await;
+                }
+                Ok::<_, Infallible>(answer)
+            }
+        };
+        Client::new(tower::service_fn(answers), "default")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_is_never_answered_keeps_nobody_from_the_lease() {
+        let candidate = Candidate::new(&silent_at_first(), "default", "lease", "me");
+        let began = Instant::now();
+        let taken = candidate.acquire().await;
+        assert_eq!(taken - began, GIVE_UP + PERIOD, "when it was asked again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_is_held_from_when_it_was_asked_for() {
+        let candidate = Candidate::new(&silent_at_first(), "default", "lease", "me");
+        let taken = Instant::now();
+        tokio::time::advance(GIVE_UP / 2).await;
+        candidate.hold(taken).await;
+        assert_eq!(taken.elapsed(), GIVE_UP);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use foretoken_service::report::{
 };
 
 pub use history::History;
-pub use tally::{Revisions, Tally, Trial, refusal};
+pub use tally::{Counted, Revisions, Tally, Trial, refusal};
 
 /// Least windows, and least verdicts, that a figure is taken from.
 const ENOUGH: u64 = 20;

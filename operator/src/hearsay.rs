@@ -22,8 +22,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use crate::{
     build::{DRAFT, METRICS, TARGET},
     figures::{
-        self, DeploymentFigures, EndpointFigures, Fetching, History, Named, News, Revisions, Tally,
-        Trial,
+        self, Counted, DeploymentFigures, EndpointFigures, Fetching, History, Named, News,
+        Revisions, Tally, Trial,
     },
     object::{COMPONENT, OF_DEPLOYMENT, OF_ENDPOINT, REVISION},
     rollout::Heard,
@@ -212,14 +212,23 @@ impl Hearsay {
     /// What targets say of two revisions since the trial began; `before` is what had been told of it.
     pub(crate) fn heard(&self, named: &Named, trial: &Trial, before: [Rounds; 2]) -> Heard {
         let mut known = self.lock();
-        let [old, new] = known.tally.of(named, trial, before);
+        let now = self.began.elapsed();
+        let Counted {
+            rounds: [old, new],
+            since,
+        } = known.tally.of(named, trial, before, now);
         let histories = known
             .pods
             .values()
             .filter_map(|spoken| spoken.history.as_ref());
         let latest = histories.map(History::latest);
         let refused = figures::refusal(latest, named, trial, &known.revisions);
-        Heard { old, new, refused }
+        Heard {
+            old,
+            new,
+            refused,
+            counted: now.saturating_sub(since),
+        }
     }
 
     /// No revisions of this endpoint are compared.

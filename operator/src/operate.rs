@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use foretoken_crds::{AcceleratorProfile, Kind, SpecDecodeDeployment, SpeculationEndpoint};
@@ -25,6 +26,9 @@ use crate::{
 
 /// Header by which API servers note who asks.
 const USER_AGENT: &str = "user-agent";
+/// How long the API server may be silent: a bit longer than it leaves a watch open (290 s). One that
+/// goes without a word, behind a balancer, would never be noticed.
+const SILENCE: Duration = Duration::from_secs(300);
 
 /// How an operator is run.
 #[derive(Clone, Debug)]
@@ -110,6 +114,7 @@ pub async fn operate(options: Options, stop: CancellationToken) -> Result<(), Op
 pub(crate) async fn connect() -> Result<Client, OperateError> {
     let wrong = |error: &dyn std::fmt::Display| OperateError::Configuration(error.to_string());
     let mut config = Config::infer().await.map_err(|error| wrong(&error))?;
+    config.read_timeout = Some(SILENCE);
     let agent = (USER_AGENT.parse(), OPERATOR.parse());
     if let (Ok(name), Ok(value)) = agent {
         config.headers.push((name, value));
@@ -148,10 +153,10 @@ pub async fn operate_on(
         return ended(&stop);
     };
     let candidate = Candidate::new(&client, &namespace, OPERATOR, &identity);
-    tokio::select! {
-        () = candidate.acquire() => {}
+    let taken = tokio::select! {
+        taken = candidate.acquire() => taken,
         () = stop.cancelled() => return Ok(()),
-    }
+    };
     tracing::info!(
         lease = format!("{namespace}/{OPERATOR}"),
         identity,
@@ -159,7 +164,7 @@ pub async fn operate_on(
     );
     // Losing the lease drops the work where it stands: from then on nothing more is written.
     let lost: Option<Lost> = tokio::select! {
-        lost = candidate.hold() => Some(lost),
+        lost = candidate.hold(taken) => Some(lost),
         () = work(client) => None,
     };
     if let Some(lost) = lost {

@@ -22,13 +22,15 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use crate::figures;
 
 /// How many times the verdicts that are needed the old revision has, by its share, when the new one's
-/// being without them says that targets have no use for it.
-const IN_VAIN: f64 = 8.0;
-/// The same once the deadline has passed.
-const IN_VAIN_AT_LAST: f64 = 2.0;
+/// being without them at the deadline says that targets have no use for it.
+const IN_VAIN: f64 = 2.0;
 /// How long the new revision has to have been ready before that says anything: targets learn of pods by
-/// names, half a minute late where resolvers keep these, and meanwhile the old one has all verdicts.
+/// names, half a minute late where resolvers keep these, and requests stay with the endpoint that they
+/// began with. Meanwhile the old one has all verdicts.
 const FOUND: Duration = Duration::from_secs(60);
+/// How long verdicts have to have been counted before a deadline that passed ends a trial: while no
+/// operator was there nobody counted them.
+const COUNTED: Duration = Duration::from_secs(60);
 
 /// How many standard errors a difference has to have: it is looked at again and again.
 const CERTAIN: f64 = 2.5;
@@ -78,6 +80,8 @@ pub struct Heard {
     pub new: Rounds,
     /// Why a target that the old one serves does not go together with the new one.
     pub refused: Option<String>,
+    /// For how long this process has counted rounds of the two.
+    pub counted: Duration,
 }
 
 /// How many pods each revision has while both are there.
@@ -284,7 +288,8 @@ fn end(given: &Given<'_>, canary: &CanaryStatus, terms: &CanarySpec, old: &str) 
     }
     let since = canary.ready_at.as_ref().unwrap_or(&canary.started_at);
     let tried = passed(since, *now);
-    let is_over = tried >= Duration::from_secs(terms.deadline_seconds.into());
+    let deadline = Duration::from_secs(terms.deadline_seconds.into());
+    let is_over = tried >= deadline;
     if !is_ready(given) {
         let trouble = given.canary.as_ref().and_then(|pods| pods.trouble.clone());
         let trouble = trouble.unwrap_or_else(|| "see its pods before they are gone".to_owned());
@@ -299,6 +304,7 @@ fn end(given: &Given<'_>, canary: &CanaryStatus, terms: &CanarySpec, old: &str) 
     let least = u64::from(terms.min_verdicts);
     let figures = compared(wanted, old, heard);
     let fewest = heard.old.windows.min(heard.new.windows);
+    let is_over = is_over && heard.counted >= COUNTED.min(deadline);
     if fewest >= least {
         let last = is_over || fewest >= least.saturating_mul(MOST);
         return if is_as_good(heard, terms.tolerance, last)? {
@@ -307,17 +313,15 @@ fn end(given: &Given<'_>, canary: &CanaryStatus, terms: &CanarySpec, old: &str) 
             rolled_back("LowerAcceptance", figures)
         };
     }
+    if !is_over {
+        return None;
+    }
     let fair = heard.old.windows as f64 * f64::from(split.new) / f64::from(split.old.max(1));
-    let vain = if is_over { IN_VAIN_AT_LAST } else { IN_VAIN };
-    let is_found = is_over || tried >= FOUND;
-    if is_found && heard.new.windows < least && fair >= vain * least as f64 {
+    if tried >= FOUND && heard.new.windows < least && fair >= IN_VAIN * least as f64 {
         return rolled_back(
             "NotUsed",
             format!("targets draft too little with it: {figures}"),
         );
-    }
-    if !is_over {
-        return None;
     }
     let message = format!("fewer than {least} verdicts on each in time: {figures}");
     match terms.undecided {

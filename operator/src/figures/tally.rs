@@ -4,6 +4,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     net::IpAddr,
+    time::Duration,
 };
 
 use foretoken_service::report::{EndpointReport, LinkState, Report, Rounds};
@@ -31,9 +32,19 @@ pub struct Trial {
     pub begun: i64,
 }
 
+/// What a trial came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counted {
+    /// Rounds with the old revision, and with the new one.
+    pub rounds: [Rounds; 2],
+    /// When this process began to count them, by its listener's clock.
+    pub since: Duration,
+}
+
 #[derive(Debug)]
 struct Begun {
     trial: Trial,
+    since: Duration,
     /// What had been counted before this process knew of the trial, less what the tally had then.
     before: [Rounds; 2],
     from: [Rounds; 2],
@@ -59,23 +70,36 @@ impl Tally {
     }
 
     /// What both revisions came to since the trial began; `before` is what was told of it by whoever
-    /// counted earlier, and is asked for once.
-    pub fn of(&mut self, named: &Named, trial: &Trial, before: [Rounds; 2]) -> [Rounds; 2] {
+    /// counted earlier, and is asked for once. `now` is the time of the listener's clock.
+    pub fn of(
+        &mut self,
+        named: &Named,
+        trial: &Trial,
+        before: [Rounds; 2],
+        now: Duration,
+    ) -> Counted {
         let counts = self.counts.entry(named.clone()).or_default();
         counts.retain(|revision, _| [&trial.old, &trial.new].contains(&revision));
-        let now = [&trial.old, &trial.new].map(|it| counts.get(it).copied().unwrap_or_default());
+        let both = [&trial.old, &trial.new].map(|it| counts.get(it).copied().unwrap_or_default());
         let known = self.trials.get(named).filter(|begun| begun.trial == *trial);
         if let Some(begun) = known {
-            let count = |i: usize| begun.before[i].plus(now[i].since(begun.from[i]));
-            return [count(0), count(1)];
+            let count = |i: usize| begun.before[i].plus(both[i].since(begun.from[i]));
+            return Counted {
+                rounds: [count(0), count(1)],
+                since: begun.since,
+            };
         }
         let begun = Begun {
             trial: trial.clone(),
+            since: now,
             before,
-            from: now,
+            from: both,
         };
         self.trials.insert(named.clone(), begun);
-        before
+        Counted {
+            rounds: before,
+            since: now,
+        }
     }
 
     /// Nothing of that endpoint is compared any more.
@@ -180,6 +204,12 @@ mod tests {
 
     const UP: [LinkState; 2] = [LinkState::Up, LinkState::Up];
 
+    /// What is counted at the second second.
+    fn counted(tally: &mut Tally, before: [Rounds; 2]) -> [Rounds; 2] {
+        let now = Duration::from_secs(2);
+        tally.of(&named(), &trial(), before, now).rounds
+    }
+
     #[test]
     fn revisions_are_counted_from_when_both_are_there() {
         let mut tally = Tally::default();
@@ -187,29 +217,33 @@ mod tests {
             .map(|(old, new)| report(rounds(old, 2 * old), rounds(new, new), UP));
         tally.hear(&reports[0], &reports[1], &revisions());
         let nothing = [Rounds::default(); 2];
-        assert_eq!(tally.of(&named(), &trial(), nothing), nothing);
+        assert_eq!(counted(&mut tally, nothing), nothing);
         tally.hear(&reports[1], &reports[2], &revisions());
-        let now = tally.of(&named(), &trial(), nothing);
+        let now = counted(&mut tally, nothing);
         assert_eq!(now, [rounds(20, 40), rounds(20, 20)]);
         // A target that was started again counts from nothing.
         let again = report(rounds(5, 5), rounds(1, 0), UP);
         tally.hear(&reports[2], &again, &revisions());
-        let now = tally.of(&named(), &trial(), nothing);
+        let now = counted(&mut tally, nothing);
         assert_eq!(now, [rounds(25, 45), rounds(21, 20)]);
         tally.end(&named());
-        assert_eq!(tally.of(&named(), &trial(), nothing), nothing);
+        let later = Duration::from_secs(9);
+        assert_eq!(tally.of(&named(), &trial(), nothing, later).since, later);
+        let again = tally.of(&named(), &trial(), nothing, 2 * later);
+        assert_eq!(again.since, later, "it went on");
+        assert_eq!(counted(&mut tally, nothing), nothing);
     }
 
     #[test]
     fn an_operator_that_was_started_again_goes_on_from_what_was_told() {
         let mut tally = Tally::default();
         let told = [rounds(200, 300), rounds(40, 50)];
-        assert_eq!(tally.of(&named(), &trial(), told), told);
+        assert_eq!(counted(&mut tally, told), told);
         let reports =
             [(100, 0), (150, 10)].map(|(old, new)| report(rounds(old, old), rounds(new, 0), UP));
         tally.hear(&reports[0], &reports[1], &revisions());
         // What is told in the meantime is not counted twice.
-        let now = tally.of(&named(), &trial(), [rounds(250, 350), rounds(50, 50)]);
+        let now = counted(&mut tally, [rounds(250, 350), rounds(50, 50)]);
         assert_eq!(now, [rounds(250, 350), rounds(50, 50)]);
     }
 
@@ -219,8 +253,8 @@ mod tests {
         let reports = [0, 50].map(|n| report(rounds(n, n), rounds(n, n), UP));
         tally.hear(&reports[0], &reports[1], &Revisions::new());
         let nothing = [Rounds::default(); 2];
-        tally.of(&named(), &trial(), nothing);
-        assert_eq!(tally.of(&named(), &trial(), nothing), nothing);
+        counted(&mut tally, nothing);
+        assert_eq!(counted(&mut tally, nothing), nothing);
     }
 
     #[test]

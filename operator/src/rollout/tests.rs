@@ -18,7 +18,8 @@ fn heard(old: (u64, f64), new: (u64, f64)) -> Heard {
     Heard {
         old: rounds(old.0, old.1),
         new: rounds(new.0, new.1),
-        refused: None,
+        counted: COUNTED,
+        ..Heard::default()
     }
 }
 
@@ -307,26 +308,39 @@ fn one_that_targets_refuse_is_rolled_back_at_once() {
 }
 
 #[test]
-fn one_that_targets_have_no_use_for_is_rolled_back_though_it_has_few_verdicts() {
+fn one_that_targets_have_no_use_for_is_rolled_back_at_the_deadline() {
+    let few = (50, 1.1);
     let mut pool = Pool::begun();
-    assert_eq!(pool.look(80, heard((2399, 3.0), (50, 1.1))), Course::Try);
-    assert_eq!(pool.look(90, heard((2400, 3.0), (50, 1.1))), Course::Keep);
+    // However many the old one had before targets had found the new one.
+    let much = (90_000, 3.0);
+    assert_eq!(pool.look(10 + 899, heard(much, few)), Course::Try);
+    assert_eq!(pool.look(10 + 900, heard((600, 3.0), few)), Course::Keep);
     assert_eq!(pool.outcome().1, "NotUsed");
-    // Under much load the old one has as many before targets have found the new one.
-    let mut fresh = Pool::begun();
-    assert_eq!(fresh.look(15, heard((9000, 3.0), (0, 1.0))), Course::Try);
-    assert_eq!(fresh.look(69, heard((90_000, 3.0), (50, 3.0))), Course::Try);
-    assert_eq!(
-        fresh.look(70, heard((90_000, 3.0), (50, 3.0))),
-        Course::Keep
-    );
-    let mut late = Pool::begun();
-    assert_eq!(late.look(20, heard((700, 3.0), (50, 1.1))), Course::Try);
-    assert_eq!(
-        late.look(10 + 900, heard((700, 3.0), (50, 1.1))),
-        Course::Keep
-    );
-    assert_eq!(late.outcome().1, "NotUsed");
+    let mut calm = Pool::begun();
+    assert_eq!(calm.look(10 + 900, heard((599, 3.0), few)), Course::Promote);
+    assert_eq!(calm.outcome().1, "TooFewVerdicts");
+    // Who has less than a minute may not have been found.
+    let mut short = Pool::begun();
+    short.rollout.canary = Some(CanarySpec {
+        deadline_seconds: 30,
+        ..CanarySpec::default()
+    });
+    assert_eq!(short.look(10 + 30, heard(much, few)), Course::Promote);
+    assert_eq!(short.outcome().1, "TooFewVerdicts");
+}
+
+#[test]
+fn a_deadline_that_passed_while_nobody_counted_ends_nothing() {
+    let told = heard((20_000, 3.0), (299, 3.0));
+    let lately = |counted| Heard {
+        counted,
+        ..told.clone()
+    };
+    let mut pool = Pool::begun();
+    let almost = COUNTED.saturating_sub(Duration::from_secs(1));
+    assert_eq!(pool.look(5000, lately(Duration::ZERO)), Course::Try);
+    assert_eq!(pool.look(5059, lately(almost)), Course::Try);
+    assert_eq!(pool.look(5060, lately(COUNTED)), Course::Keep);
 }
 
 #[test]
@@ -342,7 +356,7 @@ fn an_operator_that_is_started_again_in_the_middle_goes_on_from_what_was_told() 
     let more = Heard {
         old: old.plus(rounds(1500, 3.0)),
         new: new.plus(rounds(1500, 2.5)),
-        refused: None,
+        ..Heard::default()
     };
     assert_eq!(pool.look(60, more), Course::Keep);
     // And after the decision, before anything was done about it.
