@@ -102,6 +102,9 @@ async fn bring(
         }
         return Ok(Brought::Made);
     };
+    if !live.is_for(owner) {
+        return Err(taken(object));
+    }
     match compare(&live, object) {
         Compared::Same => Ok(Brought::Current),
         Compared::Older => {
@@ -210,11 +213,16 @@ async fn check_name(client: &Client, owner: &Owner, object: &Object) -> Result<(
     if others.all(|found| found.labels().get(owner.label()) == Some(&owner.name)) {
         return Ok(());
     }
-    Err(Failure::NameTaken {
-        kind: *kind,
-        namespace: namespace.clone(),
-        name: name.clone(),
-    })
+    Err(taken(object))
+}
+
+/// The name of `object` is that of somebody else's.
+fn taken(object: &Object) -> Failure {
+    Failure::NameTaken {
+        kind: object.kind,
+        namespace: object.namespace.clone(),
+        name: object.name.clone(),
+    }
 }
 
 /// Makes `object`, unless there is one of that name; tells whether it did.

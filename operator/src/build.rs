@@ -232,10 +232,11 @@ impl Component<'_> {
         self.object(Made::Service, &content)
     }
 
-    /// One pod at a time may be evicted.
+    /// One pod at a time may be evicted, and any that serves nobody: a node is drained of those too.
     fn disruption_budget(&self) -> Object {
         let content = json!({"spec": {
             "maxUnavailable": 1,
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
             "selector": {"matchLabels": self.owner.selector(self.component)},
         }});
         self.object(Made::PodDisruptionBudget, &content)

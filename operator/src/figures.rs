@@ -7,7 +7,7 @@
 mod history;
 mod tally;
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use foretoken_service::report::{
     ConsumerReport, DraftReport, FetchReport, LinkState, LoadReport, Report, Rounds,
@@ -52,6 +52,8 @@ pub struct TargetLoad {
     pub admitted: u64,
     /// Milliseconds that these had waited, all together.
     pub waited_millis: u64,
+    /// For how long the target that was listened to longest was: what "of late" means.
+    pub over: Duration,
     /// Pages for keys and values, and those in use.
     pub pages: u64,
     /// See [`TargetLoad::pages`].
@@ -171,6 +173,7 @@ pub fn deployment<'a>(targets: impl IntoIterator<Item = &'a History>) -> Option<
             let before = history.earlier().and_then(|report| report.target.as_ref());
             let before = before.and_then(|target| target.load).unwrap_or(load);
             figures.load.add(before, load);
+            figures.load.over = figures.load.over.max(history.span());
         }
     }
     is_heard.then_some(figures)

@@ -34,6 +34,9 @@ const SLOTS: f64 = 0.75;
 const LATE: f64 = 0.05;
 /// Share of the time in which drafts should work at most.
 const BUSY: f64 = 0.7;
+/// How long no request must have been given a place before that means anything: whoever has just begun
+/// to listen has heard of none, and targets that are full of long answers give none for a while.
+const STUCK: Duration = Duration::from_secs(30);
 /// Least tokens that a share of late ones is taken from.
 const ENOUGH: u64 = 200;
 
@@ -57,16 +60,16 @@ pub fn of_targets(metric: TargetMetric, load: &TargetLoad) -> Option<Pressure> {
             (share / PAGES, percent(share, "of the pages are in use"))
         }
         TargetMetric::QueueTime => {
-            let wait = if load.admitted > 0 {
-                load.waited_millis as f64 / load.admitted as f64
-            } else if load.waiting > 0 {
+            let is_stuck = load.admitted == 0 && load.waiting > 0 && load.over >= STUCK;
+            let wait = if is_stuck {
                 f64::INFINITY
             } else {
-                0.0
+                load.waited_millis as f64 / load.admitted.max(1) as f64
             };
-            let waits = match load.admitted {
-                0 if load.waiting > 0 => "requests wait and none gets a place".to_owned(),
-                _ => format!("requests wait {wait:.0} ms for a place"),
+            let waits = if is_stuck {
+                "requests wait and none gets a place".to_owned()
+            } else {
+                format!("requests wait {wait:.0} ms for a place")
             };
             // Nobody waits before places are short: they say when fewer would do.
             let what = format!("{waits}, {}", percent(taken, "of the places are taken"));

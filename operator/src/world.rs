@@ -1,6 +1,7 @@
 //! What the cluster has, as the operator sees it: kept up to date by watches, so that nothing is
 //! asked for while nothing changes.
 
+mod follow;
 mod lenient;
 mod live;
 mod offered;
@@ -10,7 +11,6 @@ mod renewals;
 
 use std::{
     collections::{BTreeMap, HashMap},
-    hash::Hash,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -19,14 +19,14 @@ use foretoken_crds::{
     object::{Accelerator, name, namespace},
 };
 use foretoken_protocol::link::Grants;
-use futures::{Stream, StreamExt as _, TryStreamExt as _, channel::mpsc::UnboundedSender};
+use futures::{Stream, TryStreamExt as _, channel::mpsc::UnboundedSender};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::{
     Api, Client, Resource, ResourceExt as _,
     api::PartialObjectMeta,
     runtime::{
         WatchStreamExt as _,
-        reflector::{Lookup, ObjectRef, Store, store::Writer, store::WriterDropped},
+        reflector::{ObjectRef, Store, store::Writer, store::WriterDropped},
         watcher::{self, Config, Event},
     },
 };
@@ -36,6 +36,7 @@ use crate::{
     object::{MANAGED_BY, Made, OF_DEPLOYMENT, OF_ENDPOINT, OPERATOR, Object, Owner},
     resolve,
 };
+use follow::follow;
 pub(crate) use offered::Offer;
 use owned::{Owned, Sort};
 
@@ -439,30 +440,5 @@ fn map<K, L>(event: Event<K>, kept: impl FnOnce(K) -> L) -> Event<L> {
         Event::InitApply(object) => Event::InitApply(kept(object)),
         Event::Init => Event::Init,
         Event::InitDone => Event::InitDone,
-    }
-}
-
-/// Keeps a store up to date, for ever, and tells of what was touched, and whether it is gone.
-async fn follow<K>(
-    events: impl Stream<Item = watcher::Result<Event<K>>> + Send,
-    mut writer: Writer<K>,
-    mut touched: impl FnMut(&K, bool) + Send,
-) where
-    K: Lookup + Clone + 'static,
-    K::DynamicType: Clone + Eq + Hash,
-{
-    let mut events = Box::pin(events.default_backoff());
-    while let Some(event) = events.next().await {
-        match event {
-            Ok(event) => {
-                writer.apply_watcher_event(&event);
-                match &event {
-                    Event::Apply(object) | Event::InitApply(object) => touched(object, false),
-                    Event::Delete(object) => touched(object, true),
-                    Event::Init | Event::InitDone => {}
-                }
-            }
-            Err(error) => tracing::warn!(%error, "a watch broke off and is started again"),
-        }
     }
 }

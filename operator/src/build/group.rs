@@ -82,12 +82,14 @@ pub(super) fn network_policy(owner: &Owner) -> Object {
     owner.object(Made::NetworkPolicy, WORKER, &name, &content)
 }
 
-/// One pod at a time may be evicted, whatever it is in its group: each takes its group along.
+/// One pod at a time may be evicted, whatever it is in its group: each takes its group along; and any that
+/// serves nobody.
 pub(super) fn disruption_budget(target: &Component<'_>) -> Object {
     let mut labels = target.owner.selector(TARGET);
     labels.remove(COMPONENT);
     let content = json!({"spec": {
         "maxUnavailable": 1,
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
         "selector": {
             "matchLabels": labels,
             "matchExpressions": [{"key": COMPONENT, "operator": "In", "values": [TARGET, WORKER]}],

@@ -44,6 +44,12 @@ impl History {
         &self.latest.1
     }
 
+    /// How long before the latest report the earlier one is; 0 if it spoke once.
+    pub fn span(&self) -> Duration {
+        let earlier = self.earlier.as_ref().map(|(at, _)| *at);
+        earlier.map_or(Duration::ZERO, |at| self.latest.0.saturating_sub(at))
+    }
+
     /// What it said before, half a minute to a minute ago if it was heard then; none if it spoke
     /// once.
     pub fn earlier(&self) -> Option<&Report> {
@@ -66,6 +72,7 @@ mod tests {
     fn the_earlier_report_is_of_half_a_minute_to_a_minute_ago() {
         let mut history = History::new(Duration::ZERO, named(0));
         assert!(history.earlier().is_none());
+        assert!(history.span().is_zero());
         for at in (5..300).step_by(5) {
             history.hear(Duration::from_secs(at), named(at));
             let earlier: u64 = history
@@ -74,6 +81,7 @@ mod tests {
                 .expect("it spoke before");
             let ago = at - earlier;
             assert!((30..=65).contains(&ago) || earlier == 0, "{at}: {ago}");
+            assert_eq!(history.span(), Duration::from_secs(ago));
             assert_eq!(history.latest().instance, at.to_string());
         }
     }

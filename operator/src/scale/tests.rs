@@ -140,13 +140,20 @@ fn targets_are_pressed_by_who_waits_and_by_what_is_full() {
         (places.ratio - 0.5 / 0.9).abs() < 1e-9,
         "as many as are needed: {places:?}"
     );
-    let stuck = TargetLoad {
-        admitted: 0,
-        waiting: 3,
-        ..busy
+    let stuck = |over| {
+        let load = TargetLoad {
+            admitted: 0,
+            waited_millis: 0,
+            waiting: 3,
+            over,
+            ..busy
+        };
+        of_targets(TargetMetric::QueueTime, &load).expect("heard")
     };
-    let stuck = of_targets(TargetMetric::QueueTime, &stuck).expect("heard");
-    assert!(stuck.ratio.is_infinite());
+    assert!(stuck(STUCK).ratio.is_infinite());
+    // An operator that has just begun has heard of nobody who was given a place.
+    let new = stuck(STUCK.saturating_sub(Duration::from_millis(1)));
+    assert!((new.ratio - 0.5 / 0.9).abs() < 1e-9, "{new:?}");
 }
 
 #[test]

@@ -14,6 +14,8 @@ use crate::{
     resolve,
 };
 
+/// Most endpoints that are listed.
+const MOST_ENDPOINTS: usize = 64;
 /// Longest reason of an endpoint.
 const MAX_REASON: usize = 1000;
 
@@ -31,6 +33,7 @@ pub(super) fn speculation(
         .map(|endpoint| with_compatibility(endpoint, heard, &before.endpoints))
         .collect();
     let (state, reason) = state(object, observed, &endpoints);
+    let endpoints = listed(endpoints);
     let rounds = heard.map(|figures| figures.rounds).unwrap_or_default();
     SpeculationStatus {
         state,
@@ -39,6 +42,16 @@ pub(super) fn speculation(
         acceptance_length: figures::told_length(before.acceptance_length, rounds),
         hit_rate: figures::told_hits(before.hit_rate, rounds),
     }
+}
+
+/// As many as a status has room for, those that do not go together with the targets first of all.
+fn listed(mut endpoints: Vec<UsedEndpoint>) -> Vec<UsedEndpoint> {
+    if endpoints.len() > MOST_ENDPOINTS {
+        endpoints.sort_by_key(|endpoint| endpoint.compatible != Some(false));
+        endpoints.truncate(MOST_ENDPOINTS);
+        endpoints.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+    }
+    endpoints
 }
 
 fn links<'a>(heard: Option<&'a DeploymentFigures>, endpoint: &UsedEndpoint) -> Option<&'a Links> {

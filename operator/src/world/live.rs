@@ -14,7 +14,7 @@ use kube::{
 use serde_json::{Value, json};
 
 use crate::{
-    object::{APPLIED, MADE_OF, Made},
+    object::{APPLIED, MADE_OF, Made, Owner},
     status::{self, Trouble, Workload},
 };
 
@@ -48,6 +48,12 @@ pub(crate) struct Live {
 }
 
 impl Live {
+    /// Whether it was made for `owner`, or for an earlier object of its name.
+    pub(crate) fn is_for(&self, owner: &Owner) -> bool {
+        let mut owners = self.made_for.iter();
+        owners.any(|made_for| made_for == (owner.label(), &owner.name))
+    }
+
     /// What is kept of `object`.
     pub(super) fn of(kind: Made, object: DynamicObject) -> Self {
         let made_for = MadeFor::of(&object);

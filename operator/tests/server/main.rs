@@ -89,6 +89,7 @@ async fn a_cluster_becomes_what_its_objects_say_and_stays_so() {
     groups::a_target_that_spans_pods_needs_sets_of_them(&cluster).await;
     services_have_certificates(&cluster).await;
     names_of_others_are_not_taken(&cluster).await;
+    names_of_other_deployments_are_not_taken(&cluster).await;
     operator.stop().await;
     let operator = Operator::start(&cluster, "third");
     a_certificate_that_was_edited_is_issued_anew(&cluster).await;
@@ -383,6 +384,36 @@ async fn names_of_others_are_not_taken(cluster: &Cluster) {
         .unwrap();
     assert_eq!(theirs.data["data"], json!({"a": "b"}));
     cluster.delete_deployment("chat", "mine").await;
+}
+
+/// Two deployments may come to the same name for an endpoint of theirs.
+async fn names_of_other_deployments_are_not_taken(cluster: &Cluster) {
+    let deployment = |name: &str, templates: usize| {
+        let template = "{template: {model: {uri: 'oci://story-draft:dev'}, replicas: 0}}";
+        let endpoints = [template].repeat(templates).join(", ");
+        format!(
+            "apiVersion: foretoken.io/v1alpha1\nkind: SpecDecodeDeployment\nmetadata: {{name: {name}, namespace: chat}}\n\
+             spec: {{model: {{uri: 'oci://story-target:dev'}}, target: {{replicas: 0}}, router: {{replicas: 0}},\n  \
+             speculation: {{policy: {{type: SSD}}, endpoints: [{endpoints}]}}}}\n"
+        )
+    };
+    cluster.apply(&deployment("twin", 2)).await;
+    cluster
+        .exists(Made::SpeculationEndpoint, "chat", "twin-2")
+        .await;
+    cluster.apply(&deployment("twin-2", 1)).await;
+    cluster
+        .condition_is("chat", "twin-2", ACCEPTED, "False NameTaken")
+        .await;
+    let theirs = cluster
+        .get(Made::SpeculationEndpoint, "chat", "twin-2")
+        .await
+        .unwrap();
+    let owners = theirs.metadata.owner_references.unwrap_or_default();
+    assert_eq!(owners[0].name, "twin");
+    for name in ["twin-2", "twin"] {
+        cluster.delete_deployment("chat", name).await;
+    }
 }
 
 async fn what_is_deleted_takes_its_objects_along(cluster: &Cluster) {

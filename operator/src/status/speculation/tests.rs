@@ -177,3 +177,19 @@ fn without_drafts_nothing_is_amiss() {
         ("Off NotAskedFor", "True NotNeeded")
     );
 }
+
+#[test]
+fn of_more_endpoints_than_a_status_has_room_for_the_wrong_ones_are_listed() {
+    let names: Vec<String> = (0..70).map(|number| format!("e{number:02}")).collect();
+    let endpoints: Vec<_> = names.iter().map(|name| used(name, true)).collect();
+    let links: Vec<_> = names.iter().map(|name| (name.as_str(), 1, None)).collect();
+    let figures = |mut links: Vec<(&str, usize, Option<&'static str>)>| {
+        links.last_mut().expect("some").2 = Some("other words");
+        Some(heard(&links))
+    };
+    let listed = told(None, &endpoints, figures(links)).speculation.endpoints;
+    assert_eq!(listed.len(), MOST_ENDPOINTS);
+    assert_eq!((&*listed[0].name, &*listed[63].name), ("e00", "e69"));
+    let few = told(None, &endpoints[..64], None).speculation.endpoints;
+    assert_eq!(few.len(), 64);
+}

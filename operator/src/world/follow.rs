@@ -1,0 +1,102 @@
+//! How a store is kept up to date.
+
+use std::{collections::HashSet, hash::Hash, sync::Arc};
+
+use futures::{Stream, StreamExt as _};
+use kube::runtime::{
+    WatchStreamExt as _,
+    reflector::{Lookup, store::Writer},
+    watcher::{self, Event},
+};
+
+/// Keeps a store up to date, for ever, and tells of what was touched, and whether it is gone.
+///
+/// What a list has is told of as it comes, and once more when the store has it: only then does it help
+/// to look, and what the store had before and the list has not is gone, without an event of its own.
+pub(super) async fn follow<K>(
+    events: impl Stream<Item = watcher::Result<Event<K>>> + Send,
+    mut writer: Writer<K>,
+    mut touched: impl FnMut(&K, bool) + Send,
+) where
+    K: Lookup + Clone + 'static,
+    K::DynamicType: Clone + Eq + Hash,
+{
+    let store = writer.as_reader();
+    let mut before: Vec<Arc<K>> = Vec::new();
+    let mut events = Box::pin(events.default_backoff());
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(event) => {
+                if matches!(event, Event::Init) {
+                    before = store.state();
+                }
+                writer.apply_watcher_event(&event);
+                match &event {
+                    Event::Apply(object) | Event::InitApply(object) => touched(object, false),
+                    Event::Delete(object) => touched(object, true),
+                    Event::Init => {}
+                    Event::InitDone => {
+                        let now = store.state();
+                        let known: HashSet<_> = now.iter().map(|object| place(&**object)).collect();
+                        let gone = before.iter().filter(|one| !known.contains(&place(&***one)));
+                        gone.for_each(|object| touched(object, true));
+                        now.iter().for_each(|object| touched(object, false));
+                        before.clear();
+                    }
+                }
+            }
+            Err(error) => tracing::warn!(%error, "a watch broke off and is started again"),
+        }
+    }
+}
+
+/// Namespace and name.
+fn place<K: Lookup>(object: &K) -> (Option<String>, Option<String>) {
+    let owned = |text: std::borrow::Cow<'_, str>| text.into_owned();
+    (object.namespace().map(owned), object.name().map(owned))
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::stream;
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::{ResourceExt as _, runtime::reflector};
+
+    use super::*;
+
+    fn object(name: &str) -> ConfigMap {
+        let mut object = ConfigMap::default();
+        object.metadata.name = Some(name.to_owned());
+        object.metadata.namespace = Some("chat".to_owned());
+        object
+    }
+
+    #[tokio::test]
+    async fn what_a_later_list_has_not_is_gone_and_what_it_has_is_looked_at_when_it_is_known() {
+        let (store, writer) = reflector::store();
+        let apply = |name| Event::InitApply(object(name));
+        let events = [
+            [Event::Init, apply("a"), apply("b"), Event::InitDone],
+            [Event::Init, apply("b"), apply("c"), Event::InitDone],
+        ];
+        let mut told = Vec::new();
+        let touched = |object: &ConfigMap, gone| {
+            let is_known = store.state().iter().any(|known| **known == *object);
+            told.push((object.name_any(), gone, is_known));
+        };
+        follow(
+            stream::iter(events.into_iter().flatten().map(Ok)),
+            writer,
+            touched,
+        )
+        .await;
+        let later = told.split_off(4);
+        let is_told = |name: &str, gone, known| later.contains(&(name.to_owned(), gone, known));
+        assert!(is_told("a", true, false), "{later:?}");
+        assert!(
+            is_told("b", false, true) && is_told("c", false, true),
+            "{later:?}"
+        );
+        assert!(!is_told("a", false, true), "{later:?}");
+    }
+}
