@@ -79,6 +79,7 @@ pub fn request(ask: &Ask<'_>) -> GenerateRequest {
         cache_prompt: false,
         cache_salt: None,
         endpoints: Vec::new(),
+        tell_stats: false,
         trace: None,
     }
 }

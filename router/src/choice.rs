@@ -151,7 +151,7 @@ impl Choice {
     }
 
     fn stopped_by(&self, token: TokenId) -> Finish {
-        if self.job.model.is_eos(token) {
+        if self.job.model.is_eos(token) && !self.job.ignore_eos {
             Finish::End
         } else {
             Finish::StopToken(token)

@@ -208,8 +208,8 @@ impl RouterConfig {
             if !is_key(key) {
                 say(
                     &format!("api_keys[{i}]"),
-                    "hidden".to_owned(),
-                    "printable, without spaces",
+                    "no key".to_owned(),
+                    "printable, without spaces, and not empty",
                 );
             }
         }

@@ -322,6 +322,9 @@ impl Generation {
         tally.drafted += round.drafted;
         tally.drafts += u32::from(round.drafted > 0);
         tally.rounds += u32::from(self.is_past_prompt);
+        if let Some(stats) = &round.stats {
+            tally.stats = (**stats).clone();
+        }
         self.is_past_prompt = true;
         let now = Instant::now();
         if let Some(last) = self.last.replace(now) {

@@ -12,6 +12,7 @@ pub(crate) mod chat;
 pub(crate) mod completion;
 pub(crate) mod fields;
 pub(crate) mod sampling;
+pub(crate) mod unsupported;
 
 use std::sync::Arc;
 
@@ -84,6 +85,8 @@ pub(crate) struct Output {
     pub(crate) return_token_ids: bool,
     /// Ids as `tokens` (llama.cpp's name).
     pub(crate) return_tokens: bool,
+    /// Tokens of log-probabilities are told by their ids: pieces of characters all look alike.
+    pub(crate) ids_as_texts: bool,
     /// No output is wanted, only the prompt back (`max_tokens: 0` with `echo`).
     pub(crate) nothing: bool,
 }
@@ -122,6 +125,7 @@ impl Job {
             cache_prompt: self.cache_prompt,
             cache_salt: self.cache_salt.clone(),
             endpoints: Vec::new(),
+            tell_stats: !self.output.stop_texts.is_empty(),
             trace: None,
         }
     }

@@ -197,14 +197,19 @@ pub(crate) fn stop_reason(job: &Job, finish: Option<&Finish>) -> Value {
     }
 }
 
+/// Tokens of prompts that were in a cache; each prompt counts once.
+fn cached(job: &Job, tallies: &[&Tally]) -> u32 {
+    let per_prompt = tallies.chunks(job.n as usize);
+    per_prompt
+        .map(|choices| choices.iter().map(|t| t.cached_tokens).min().unwrap_or(0))
+        .sum()
+}
+
 /// `usage`, over all choices; each prompt counts once.
 pub(crate) fn usage(job: &Job, tallies: &[&Tally]) -> Value {
     let prompt: usize = job.prompts.iter().map(|prompt| prompt.tokens.len()).sum();
     let completion: u32 = tallies.iter().map(|tally| tally.emitted).sum();
-    let per_prompt = tallies.chunks(job.n as usize);
-    let cached: u32 = per_prompt
-        .map(|choices| choices.iter().map(|t| t.cached_tokens).min().unwrap_or(0))
-        .sum();
+    let cached = cached(job, tallies);
     json!({
         "prompt_tokens": prompt,
         "completion_tokens": completion,
@@ -224,11 +229,7 @@ pub(crate) fn timings(job: &Job, tallies: &[&Tally]) -> Value {
         .map(|tally| tally.decode())
         .max()
         .unwrap_or_default();
-    let cached: u32 = tallies
-        .iter()
-        .map(|tally| tally.cached_tokens)
-        .max()
-        .unwrap_or(0);
+    let cached = cached(job, tallies);
     let prompt: usize = job.prompts.iter().map(|prompt| prompt.tokens.len()).sum();
     // The time is that after the first token of a choice.
     let later: u32 = tallies
@@ -238,7 +239,8 @@ pub(crate) fn timings(job: &Job, tallies: &[&Tally]) -> Value {
     let per_second =
         (later > 0 && decode > Duration::ZERO).then(|| f64::from(later) / decode.as_secs_f64());
     json!({
-        "prompt_n": prompt,
+        // Those that had to be read.
+        "prompt_n": prompt.saturating_sub(cached as usize),
         "cache_n": cached,
         "prompt_ms": prefill.map(ms),
         "predicted_n": predicted,

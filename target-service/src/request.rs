@@ -84,6 +84,8 @@ pub(crate) struct Request {
     pub(crate) own: Option<Origin>,
     stops: Vec<TokenId>,
     top_logprobs: Option<usize>,
+    /// Whether every round tells what it took so far.
+    tells_stats: bool,
     /// Log-probabilities of the prompt so far, if they are wanted.
     prompt_logprobs: Option<Vec<TokenLogprobs>>,
     cached: Option<u32>,
@@ -196,6 +198,7 @@ impl Request {
             own: None,
             stops,
             top_logprobs: request.logprobs.map(|top| top as usize),
+            tells_stats: request.tell_stats,
             prompt_logprobs: request.prompt_logprobs.then(Vec::new),
             cached: None,
             admitted: None,
@@ -350,6 +353,7 @@ impl Request {
         let round = Round {
             drafted: passed.drafted,
             tokens: pieces.collect(),
+            stats: None,
         };
         self.start();
         self.outbox.push(GenerateEvent::Tokens(round));
@@ -358,7 +362,13 @@ impl Request {
     }
 
     /// Sends the events of the step; the client may have gone, which is seen before the next one.
-    pub(crate) fn flush(&mut self) {
+    pub(crate) fn flush(&mut self, now: Instant) {
+        if self.tells_stats {
+            let stats = self.stats(now);
+            if let Some(GenerateEvent::Tokens(round)) = self.outbox.last_mut() {
+                round.stats = Some(Box::new(stats));
+            }
+        }
         for event in self.outbox.drain(..) {
             if self.events.send(event).is_err() {
                 break;
@@ -369,11 +379,20 @@ impl Request {
     /// Queues the last event.
     pub(crate) fn finish(&mut self, reason: FinishReason, now: Instant) {
         self.start();
+        let stats = self.stats(now);
+        if let Some(recording) = self.recording.take() {
+            recording.finished(reason, &stats, self.emitted, now);
+        }
+        self.outbox.push(GenerateEvent::Finished { reason, stats });
+    }
+
+    /// What it took so far.
+    fn stats(&self, now: Instant) -> GenerationStats {
         let stats = self.session.stats();
         let ahead = stats.ahead;
         let (placed, places) = self.meter.places();
         let first = self.first_token.unwrap_or(now);
-        let stats = GenerationStats {
+        GenerationStats {
             // The first pass belongs to the prompt.
             rounds: stats.rounds.saturating_sub(1),
             drafted: stats.drafted,
@@ -400,11 +419,7 @@ impl Request {
             policy: self.policy.name().into(),
             prefill: first.saturating_duration_since(self.arrived),
             decode: now.saturating_duration_since(first),
-        };
-        if let Some(recording) = self.recording.take() {
-            recording.finished(reason, &stats, self.emitted, now);
         }
-        self.outbox.push(GenerateEvent::Finished { reason, stats });
     }
 
     /// Notes the time of the first token; says how long it took, once.

@@ -59,6 +59,8 @@ pub struct GenerateRequest {
     pub cache_salt: Option<String>,
     /// Speculation endpoints to try, best first; empty: the target's own order.
     pub endpoints: Vec<String>,
+    /// Whether every round tells what it took so far: to whoever may end the output before its end.
+    pub tell_stats: bool,
     /// Trace that the work belongs to. Travels beside the message, as the `traceparent` of its call.
     pub trace: Option<TraceContext>,
 }
@@ -96,6 +98,8 @@ pub struct Round {
     pub drafted: u32,
     /// What came of it.
     pub tokens: Vec<EmittedToken>,
+    /// What the output took so far, if that was asked for.
+    pub stats: Option<Box<GenerationStats>>,
 }
 
 /// A token of the output.

@@ -128,6 +128,7 @@ fn request() -> GenerateRequest {
         cache_prompt: true,
         cache_salt: None,
         endpoints: Vec::new(),
+        tell_stats: false,
         trace: TraceContext::parse("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
     }
 }
@@ -140,6 +141,7 @@ fn tokens(token: u32) -> GenerateEvent {
             accepted: token.is_multiple_of(2),
             logprobs: None,
         }],
+        stats: None,
     })
 }
 

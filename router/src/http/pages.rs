@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::{
     Json,
     body::Body,
-    extract::{Path, State},
+    extract::{Path, State, rejection::PathRejection},
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
@@ -20,6 +20,7 @@ use crate::{
         chat, completion,
         fields::{Fields, token_list},
         sampling::Limits,
+        unsupported,
     },
     response::logprobs::shown,
     service::Shared,
@@ -38,8 +39,10 @@ pub(super) async fn models(State(shared): State<Arc<Shared>>) -> Json<Value> {
 /// `GET /v1/models/{name}`.
 pub(super) async fn model(
     State(shared): State<Arc<Shared>>,
-    Path(name): Path<String>,
+    name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, ApiError> {
+    // One that is no text is nobody's.
+    let name = name.map_or_else(|wrong| wrong.body_text(), |Path(name)| name);
     find_model(&shared, &name).map(|model| Json(describe(&shared, &model)))
 }
 
@@ -78,6 +81,7 @@ fn tokenized(shared: &Shared, body: &Map<String, Value>) -> Result<Value, ApiErr
         ..limits(shared, &model)
     };
     let fields = Fields::new(body);
+    unsupported::refuse_present(fields, "truncate_prompt_tokens")?;
     let prompt = if fields.get("messages").is_some() {
         chat::prompt(body, &model, limits)?
     } else {

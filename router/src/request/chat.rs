@@ -10,6 +10,7 @@ use super::{
     completion::encode,
     fields::Fields,
     sampling::{self, Given, Limits, MAX_LOGPROBS, at_most},
+    unsupported,
 };
 use crate::{error::ApiError, model::Model};
 
@@ -31,7 +32,6 @@ pub(crate) fn job(
         let allowed = "absent or 0 unless logprobs is true";
         return Err(ApiError::field("top_logprobs", &Value::from(top), allowed));
     }
-    refuse_unsupported(fields)?;
     let given = Given {
         shape: Shape::Chat,
         prompts: vec![prompt(body, &model, limits)?],
@@ -43,26 +43,6 @@ pub(crate) fn job(
     sampling::job(fields, model, limits, given)
 }
 
-/// Fields of chats alone that would change the output in ways that are not supported.
-fn refuse_unsupported(fields: Fields<'_>) -> Result<(), ApiError> {
-    for (name, why) in [
-        ("continue_final_message", "continuing a message"),
-        ("echo", "giving back the last message"),
-    ] {
-        if fields.boolean(name)?.unwrap_or(false) {
-            let allowed = format!("absent or false: {why} is not supported");
-            return Err(ApiError::field(name, &Value::Bool(true), &allowed));
-        }
-    }
-    for name in ["chat_template", "documents"] {
-        if let Some(value) = fields.get(name) {
-            let allowed = "absent: prompts are made by the model's own template";
-            return Err(ApiError::field(name, value, allowed));
-        }
-    }
-    Ok(())
-}
-
 /// The prompt that the model's template makes of the messages, if it can be within `limits`.
 pub(crate) fn prompt(
     body: &Map<String, Value>,
@@ -70,6 +50,7 @@ pub(crate) fn prompt(
     limits: Limits,
 ) -> Result<Prompt, ApiError> {
     let fields = Fields::new(body);
+    unsupported::refuse_of_chats(fields)?;
     let messages = messages(fields)?;
     let number = messages.as_array().map_or(0, Vec::len);
     at_most(fields, "messages", number, limits.max_messages)?;
@@ -133,7 +114,7 @@ fn is_empty(list: &Value) -> bool {
 }
 
 /// The messages, each content a string: parts of text are joined by line breaks.
-fn messages(fields: Fields<'_>) -> Result<Value, ApiError> {
+pub(super) fn messages(fields: Fields<'_>) -> Result<Value, ApiError> {
     const ALLOWED: &str = "a list of at least one object with role and content";
     let value = fields.get("messages").unwrap_or(&Value::Null);
     let list = value.as_array().filter(|list| !list.is_empty());
@@ -156,7 +137,8 @@ fn messages(fields: Fields<'_>) -> Result<Value, ApiError> {
         let mut object = object.clone();
         let content = match object.get("content").unwrap_or(&Value::Null) {
             Value::String(text) => text.clone(),
-            Value::Null if object.contains_key("tool_calls") => String::new(),
+            // One that called something, or refused, may have said nothing.
+            Value::Null if role == "assistant" => String::new(),
             Value::Array(parts) => text_of_parts(parts).ok_or_else(|| {
                 wrong(
                     ".content",
@@ -173,9 +155,26 @@ fn messages(fields: Fields<'_>) -> Result<Value, ApiError> {
             }
         };
         object.insert("content".to_owned(), Value::String(content));
+        let calls = object.get_mut("tool_calls").and_then(Value::as_array_mut);
+        calls.into_iter().flatten().for_each(read_arguments);
         Ok(Value::Object(object))
     });
     checked.collect()
+}
+
+/// Makes the arguments of a call, which the API has as a text of JSON, what templates expect: an object.
+fn read_arguments(call: &mut Value) {
+    let Some(arguments) = call.pointer_mut("/function/arguments") else {
+        return;
+    };
+    let read = match arguments.as_str() {
+        Some("") => Some(Value::Object(Map::new())),
+        Some(text) => serde_json::from_str(text).ok(),
+        None => None,
+    };
+    if let Some(read) = read {
+        *arguments = read;
+    }
 }
 
 fn text_of_parts(parts: &[Value]) -> Option<String> {
@@ -183,6 +182,7 @@ fn text_of_parts(parts: &[Value]) -> Option<String> {
         .iter()
         .map(|part| match part.get("type").and_then(Value::as_str) {
             Some("text" | "input_text") => part.get("text").and_then(Value::as_str),
+            Some("refusal") => part.get("refusal").and_then(Value::as_str),
             _ => None,
         })
         .collect();

@@ -13,7 +13,7 @@ use foretoken_speculation::{
 };
 use serde_json::Value;
 
-use super::{Job, Output, Prompt, Shape, fields::Fields};
+use super::{Job, Output, Prompt, Shape, fields::Fields, unsupported};
 use crate::{error::ApiError, model::Model};
 
 /// Most alternatives per token, as in `OpenAI`'s API.
@@ -81,7 +81,7 @@ pub(super) fn job(
     limits: Limits,
     given: Given,
 ) -> Result<Job, ApiError> {
-    refuse_unsupported(fields)?;
+    unsupported::refuse(fields)?;
     let n = fields
         .integer("n", 1, limits.max_choices as i64)?
         .unwrap_or(1) as u32;
@@ -110,7 +110,7 @@ pub(super) fn job(
     at_most(fields, "logit_bias", biases, limits.max_logit_biases)?;
     if let Some(most) = max_tokens
         .iter()
-        .max()
+        .min()
         .filter(|&&most| sampling.min_tokens > most)
     {
         let allowed = format!("at most max_tokens, which is {most} here");
@@ -319,6 +319,10 @@ fn output(
         .map(|options| options.boolean("include_usage"))
         .transpose()?
         .flatten();
+    if let Some(options) = options {
+        let continuous = "continuous_usage_stats";
+        unsupported::refuse_true(options, continuous, "usage before the last chunk")?;
+    }
     let stop = stop_strings(fields, limits)?;
     Ok(Output {
         stream,
@@ -333,6 +337,9 @@ fn output(
         skip_special: fields.boolean("skip_special_tokens")?.unwrap_or(true),
         return_token_ids: fields.boolean("return_token_ids")?.unwrap_or(false),
         return_tokens: fields.boolean("return_tokens")?.unwrap_or(false),
+        ids_as_texts: fields
+            .boolean("return_tokens_as_token_ids")?
+            .unwrap_or(false),
         nothing,
     })
 }
@@ -360,52 +367,6 @@ fn stop_strings<'a>(fields: Fields<'a>, limits: Limits) -> Result<Vec<&'a str>, 
         return Err(fields.wrong("stop", value, &allowed));
     }
     Ok(strings)
-}
-
-/// Fields that would change the output in ways that are not supported.
-fn refuse_unsupported(fields: Fields<'_>) -> Result<(), ApiError> {
-    for name in [
-        "guided_json",
-        "guided_regex",
-        "guided_choice",
-        "guided_grammar",
-        "structured_outputs",
-        "grammar",
-        "json_schema",
-        "logits_processors",
-        "allowed_token_ids",
-        "bad_words",
-        "prompt_logprobs",
-        "truncate_prompt_tokens",
-        "audio",
-        "web_search_options",
-    ] {
-        if let Some(value) = fields.get(name) {
-            return Err(ApiError::field(name, value, "absent: it is not supported"));
-        }
-    }
-    if fields.boolean("use_beam_search")?.unwrap_or(false) {
-        let value = Value::Bool(true);
-        return Err(ApiError::field(
-            "use_beam_search",
-            &value,
-            "false: beams are not supported",
-        ));
-    }
-    if let Some(value) = fields.get("response_format")
-        && value.get("type").and_then(Value::as_str) != Some("text")
-    {
-        let allowed = "absent or {\"type\": \"text\"}: structured output is not supported";
-        return Err(ApiError::field("response_format", value, allowed));
-    }
-    let text = [Value::from("text")];
-    if let Some(value) = fields.get("modalities")
-        && value.as_array().is_none_or(|list| **list != text)
-    {
-        let allowed = "absent or [\"text\"]: only text comes back";
-        return Err(ApiError::field("modalities", value, allowed));
-    }
-    Ok(())
 }
 
 /// A number that is another one for every request.

@@ -107,6 +107,37 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
+#[test]
+fn calls_of_a_history_come_to_the_template_as_objects_and_may_stand_alone() {
+    let call = |arguments: Value| {
+        json!({"role": "assistant", "content": null, "tool_calls": [
+            {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}},
+        ]})
+    };
+    let read = |message: Value| {
+        let body = json!({"messages": [message]});
+        let fields = fields::Fields::new(body.as_object().expect("an object"));
+        chat::messages(fields).map(|mut list| list[0].take())
+    };
+    for (given, expected) in [
+        (json!("{\"a\": 1}"), json!({"a": 1})),
+        (json!(""), json!({})),
+        (json!({"a": 1}), json!({"a": 1})),
+        (json!("no JSON"), json!("no JSON")),
+    ] {
+        let message = read(call(given)).expect("taken");
+        let arguments = &message["tool_calls"][0]["function"]["arguments"];
+        assert_eq!((&message["content"], arguments), (&json!(""), &expected));
+    }
+    let old = json!({"role": "assistant", "content": null, "function_call": {"name": "f"}});
+    assert_eq!(read(old).expect("taken")["content"], "");
+    let refusal =
+        json!([{"type": "text", "text": "Sorry."}, {"type": "refusal", "refusal": "No."}]);
+    let refused = json!({"role": "assistant", "content": refusal});
+    assert_eq!(read(refused).expect("taken")["content"], "Sorry.\nNo.");
+    assert!(read(json!({"role": "user", "content": null})).is_err());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 

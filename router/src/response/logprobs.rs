@@ -122,16 +122,17 @@ impl<'a> Logprobs<'a> {
 
     /// Adds a token; one without log-probabilities is told by completions alone.
     fn push_one(&mut self, token: TokenId, logprobs: Option<&TokenLogprobs>) {
-        let tokenizer = &self.job.model.tokenizer;
+        let job = self.job;
+        let named = |token| named(job, token);
         let most = self.job.output.logprobs.unwrap_or(0) as usize;
         let top = |logprobs: &'_ TokenLogprobs| logprobs.top.len().min(most);
         match &mut self.listed {
             Listed::Chat { content, .. } => {
                 let Some(told) = logprobs else { return };
                 let likely = |&(token, logprob): &(TokenId, f32)| Likely {
-                    token: shown(tokenizer, token),
+                    token: named(token),
                     logprob: finite(logprob),
-                    bytes: tokenizer.token_bytes(token).to_vec(),
+                    bytes: job.model.tokenizer.token_bytes(token).to_vec(),
                 };
                 content.push(Entry {
                     own: likely(&(token, told.logprob)),
@@ -144,12 +145,12 @@ impl<'a> Logprobs<'a> {
                 top_logprobs,
                 text_offset: _,
             } => {
-                let text = shown(tokenizer, token);
+                let text = named(token);
                 token_logprobs.push(logprobs.map(|told| finite(told.logprob)));
                 top_logprobs.push(logprobs.map(|told| {
                     let mut ranked = Ranked::default();
                     for &(token, logprob) in &told.top[..top(told)] {
-                        ranked.push(shown(tokenizer, token), finite(logprob));
+                        ranked.push(named(token), finite(logprob));
                     }
                     // If it is not among the likeliest it comes after them.
                     ranked.push(text.clone(), finite(told.logprob));
@@ -163,6 +164,15 @@ impl<'a> Logprobs<'a> {
     /// What was added.
     pub(crate) fn into_listed(self) -> Listed {
         self.listed
+    }
+}
+
+/// What a token is called: by its text, or by its id, which tells all of them apart (vLLM's form).
+fn named(job: &Job, token: TokenId) -> String {
+    if job.output.ids_as_texts {
+        format!("token_id:{token}")
+    } else {
+        shown(&job.model.tokenizer, token)
     }
 }
 

@@ -160,6 +160,10 @@ async fn what_speculation_did_is_in_usage_and_timings() {
     let timings = &json["timings"];
     assert_eq!(timings["predicted_ms"], 50.0);
     assert_eq!(timings["prompt_ms"], 7.0);
+    // All of the prompt: what had to be read, and what was there.
+    let prompt = json["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert_eq!(timings["cache_n"], 4);
+    assert_eq!(timings["prompt_n"], prompt - 4);
     assert_eq!(timings["draft_n_accepted"], own["accepted"]);
     assert_eq!(timings["draft_n"], own["drafted"]);
     let tokens = json["usage"]["completion_tokens"].as_f64().unwrap();
@@ -345,6 +349,19 @@ async fn a_stop_string_that_ends_after_min_tokens_counts_wherever_it_begins() {
             .iter()
             .filter_map(|chunk| chunk["choices"][0]["text"].as_str());
         assert_eq!(texts.collect::<String>(), want, "{stop}");
+    }
+}
+
+#[tokio::test]
+async fn an_end_that_is_ignored_is_a_stop_token_like_others() {
+    let setup = start(Script::says(TEXT)).await;
+    // The model's own end, which comes last.
+    for (ignore_eos, reason) in [(true, json!(1)), (false, Value::Null)] {
+        let body = completion(json!({"stop_token_ids": [1], "ignore_eos": ignore_eos}));
+        let json = setup.client().post("/v1/completions", &body).await.json();
+        let choice = &json["choices"][0];
+        let found = (&choice["finish_reason"], &choice["stop_reason"]);
+        assert_eq!(found, (&json!("stop"), &reason));
     }
 }
 

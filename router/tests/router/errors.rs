@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::{Script, config, start, start_with};
+use crate::{Script, Setup, config, start, start_with};
 
 fn completion(field: &str, value: Value) -> (&'static str, Value) {
     let mut body = json!({"model": "tiny", "prompt": "x"});
@@ -16,6 +16,24 @@ fn chat(field: &str, value: Value) -> (&'static str, Value) {
     let mut body = json!({"model": "tiny", "messages": [{"role": "user", "content": "x"}]});
     body[field] = value;
     ("/v1/chat/completions", body)
+}
+
+/// Whether a body is refused for a field, in these words among others.
+pub(crate) async fn is_refused(
+    setup: &Setup,
+    (path, body): (&str, &Value),
+    param: &str,
+    words: &[&str],
+) {
+    let answer = setup.client().post(path, body).await;
+    let message = answer.error();
+    assert_eq!(answer.status, 400, "{body}: {message}");
+    let error = &answer.json()["error"];
+    assert_eq!(error["param"], param, "{body}: {message}");
+    assert_eq!(error["type"], "invalid_request_error");
+    for word in words {
+        assert!(message.contains(word), "{word} in: {message}");
+    }
 }
 
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
@@ -116,6 +134,15 @@ async fn wrong_types_and_ranges_name_field_value_and_what_is_allowed() {
             completion("min_tokens", json!(17)),
             "min_tokens",
             ["17", "which is 16"],
+        ),
+        // The second prompt has room for more than the first.
+        (
+            (
+                "/v1/completions",
+                json!({"prompt": [vec![5; 1016], vec![5]], "min_tokens": 10, "max_tokens": 100}),
+            ),
+            "min_tokens",
+            ["10", "which is 8"],
         ),
         (
             completion("suffix", json!("end")),
@@ -316,15 +343,7 @@ async fn wrong_types_and_ranges_name_field_value_and_what_is_allowed() {
             ["0", "from 1 to"],
         ),
     ] {
-        let answer = setup.client().post(path, &body).await;
-        let message = answer.error();
-        assert_eq!(answer.status, 400, "{body}: {message}");
-        let error = &answer.json()["error"];
-        assert_eq!(error["param"], param, "{body}: {message}");
-        assert_eq!(error["type"], "invalid_request_error");
-        for word in words {
-            assert!(message.contains(word), "{word} in: {message}");
-        }
+        is_refused(&setup, (path, &body), param, &words).await;
     }
     assert_eq!(
         setup.targets[0].requests().len(),

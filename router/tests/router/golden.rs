@@ -52,7 +52,7 @@ fn usage() -> Value {
 
 fn timings() -> Value {
     json!({
-        "prompt_n": 2, "cache_n": 2, "prompt_ms": 7.0, "predicted_n": 2, "predicted_ms": 50.0,
+        "prompt_n": 0, "cache_n": 2, "prompt_ms": 7.0, "predicted_n": 2, "predicted_ms": 50.0,
         "predicted_per_second": 0, "draft_n": 4, "draft_n_accepted": 0,
     })
 }

@@ -55,6 +55,14 @@ async fn echo_puts_the_prompt_first_with_its_logprobs() {
     assert_eq!(logprobs["token_logprobs"][1], -0.5);
     check_offsets("Hello there ok", logprobs);
 
+    let by_id = completion(json!({
+        "prompt": [0, 300], "echo": true, "logprobs": 1, "return_tokens_as_token_ids": true,
+    }));
+    let json = setup.client().post("/v1/completions", &by_id).await.json();
+    let logprobs = &json["choices"][0]["logprobs"];
+    assert_eq!(logprobs["tokens"][1], "token_id:300");
+    assert_eq!(logprobs["top_logprobs"][1], json!({"token_id:300": -0.5}));
+
     let body =
         completion(json!({"prompt": [0, 300, 301], "echo": true, "max_tokens": 0, "logprobs": 0}));
     let json = setup.client().post("/v1/completions", &body).await.json();

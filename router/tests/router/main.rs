@@ -21,6 +21,7 @@ mod replays;
 mod slow_clients;
 mod streams;
 mod target;
+mod unsupported;
 mod usage;
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc};

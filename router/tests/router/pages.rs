@@ -13,7 +13,11 @@ async fn models_are_listed_and_found_by_name() {
     assert_eq!(json["data"][0]["max_model_len"], 1024);
     let one = setup.client().get("/v1/models/tiny").await;
     assert_eq!(one.json(), json["data"][0]);
-    assert_eq!(setup.client().get("/v1/models/other").await.status, 404);
+    for nobody in ["other", "%ff"] {
+        let answer = setup.client().get(&format!("/v1/models/{nobody}")).await;
+        assert_eq!(answer.status, 404, "{}", answer.text());
+        assert_eq!(answer.json()["error"]["code"], "model_not_found");
+    }
 }
 
 #[tokio::test]

@@ -231,7 +231,12 @@ impl Target {
             let last = tokens.last().map(|emitted| emitted.token);
             let is_plain = rounds <= script.plain_rounds;
             let drafted = if is_plain { 0 } else { DRAFTED };
-            events.send(GenerateEvent::Tokens(Round { drafted, tokens }))?;
+            let stats = request.tell_stats.then(|| Box::new(script.counted.clone()));
+            events.send(GenerateEvent::Tokens(Round {
+                drafted,
+                tokens,
+                stats,
+            }))?;
             rounds += 1;
             if let Some(token) = last.filter(|_| stop.is_some()) {
                 reason = FinishReason::Stop(token);

@@ -129,6 +129,14 @@ async fn what_did_not_happen_is_null_or_not_there() {
 }
 
 #[tokio::test]
+async fn an_output_that_a_stop_string_ends_tells_what_it_took_until_then() {
+    let own = own_usage(counted(), json!({"stop": "is"})).await;
+    assert_eq!((&own["hits"], &own["bytes"]), (&json!(9), &json!(9000)));
+    near(&own["ahead"]["hit_rate"], 0.75);
+    near(&own["bytes_per_round"], 550.0);
+}
+
+#[tokio::test]
 async fn a_stream_tells_the_same_at_its_end() {
     let setup = start(says(counted())).await;
     let body = completion(json!({"stream": true, "stream_options": {"include_usage": true}}));

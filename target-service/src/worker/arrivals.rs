@@ -36,7 +36,7 @@ impl Worker {
         };
         if let Some(reason) = request.ended_on_arrival() {
             request.finish(reason, self.now);
-            request.flush();
+            request.flush(self.now);
             return;
         }
         let submitted = self.scheduler.submit(request.to_be_scheduled());

@@ -223,7 +223,7 @@ impl Worker {
             self.metrics.first_token.observe(took.as_secs_f64());
         }
         let Some(reason) = verdict.decided.ended else {
-            request.flush();
+            request.flush(self.now);
             let kept = match &verdict.path {
                 Some(path) => self.engine.accept_path(verdict.seq, path),
                 None if verdict.keep < verdict.fed => {
@@ -250,7 +250,7 @@ impl Worker {
             recording.bound(&endpoint.name);
         }
         request.finish(reason, self.now);
-        request.flush();
+        request.flush(self.now);
         self.count_finished(&request, reason);
         self.release(&mut request);
     }

@@ -42,6 +42,7 @@ impl Wire for GenerateRequest {
             cache_salt: self.cache_salt.clone().unwrap_or_default(),
             endpoints: self.endpoints.clone(),
             owner: self.owner,
+            tell_stats: self.tell_stats,
         }
     }
 
@@ -79,6 +80,7 @@ impl Wire for GenerateRequest {
                 .into_iter()
                 .map(|endpoint| check_text("endpoints", endpoint))
                 .collect::<Result<_, _>>()?,
+            tell_stats: request.tell_stats,
             trace: None,
         })
     }
@@ -154,6 +156,7 @@ fn pack_round(round: &Round) -> proto::Tokens {
             Vec::new()
         },
         drafted: round.drafted,
+        so_far: round.stats.as_deref().map(pack_stats),
     }
 }
 
@@ -193,6 +196,7 @@ fn unpack_round(emitted: proto::Tokens) -> Result<Round, ValueError> {
     Ok(Round {
         drafted: emitted.drafted,
         tokens: pieces.collect(),
+        stats: emitted.so_far.map(unpack_stats).transpose()?.map(Box::new),
     })
 }
 
@@ -202,6 +206,14 @@ fn pack_finished(reason: FinishReason, stats: &GenerationStats) -> proto::Finish
             FinishReason::Stop(token) => finished::Reason::StopToken(token.0),
             FinishReason::Length => finished::Reason::Length(proto::Length {}),
         }),
+        ..pack_stats(stats)
+    }
+}
+
+/// Without a reason.
+fn pack_stats(stats: &GenerationStats) -> proto::Finished {
+    proto::Finished {
+        reason: None,
         rounds: stats.rounds,
         drafted: stats.drafted,
         accepted: stats.accepted,
@@ -219,12 +231,21 @@ fn pack_finished(reason: FinishReason, stats: &GenerationStats) -> proto::Finish
     }
 }
 
-fn unpack_finished(finished: proto::Finished) -> Result<GenerateEvent, ValueError> {
-    let reason = match finished.reason.ok_or(ValueError::Missing("the reason"))? {
+fn unpack_finished(mut finished: proto::Finished) -> Result<GenerateEvent, ValueError> {
+    let reason = match finished
+        .reason
+        .take()
+        .ok_or(ValueError::Missing("the reason"))?
+    {
         finished::Reason::StopToken(token) => FinishReason::Stop(TokenId(token)),
         finished::Reason::Length(proto::Length {}) => FinishReason::Length,
     };
-    let stats = GenerationStats {
+    let stats = unpack_stats(finished)?;
+    Ok(GenerateEvent::Finished { reason, stats })
+}
+
+fn unpack_stats(finished: proto::Finished) -> Result<GenerationStats, ValueError> {
+    Ok(GenerationStats {
         rounds: finished.rounds,
         drafted: finished.drafted,
         accepted: finished.accepted,
@@ -239,8 +260,7 @@ fn unpack_finished(finished: proto::Finished) -> Result<GenerateEvent, ValueErro
         policy: check_text("policy", finished.policy)?,
         prefill: Duration::from_nanos(finished.prefill_nanoseconds),
         decode: Duration::from_nanos(finished.decode_nanoseconds),
-    };
-    Ok(GenerateEvent::Finished { reason, stats })
+    })
 }
 
 fn pack_ahead(stats: &AheadStats) -> proto::Ahead {

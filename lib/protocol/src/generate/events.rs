@@ -121,11 +121,13 @@ fn size(event: &GenerateEvent) -> usize {
             .iter()
             .map(|logprobs| size_of::<TokenLogprobs>() + told(logprobs))
             .sum(),
-        GenerateEvent::Tokens(round) => round
-            .tokens
-            .iter()
-            .map(|token| size_of::<EmittedToken>() + token.logprobs.as_ref().map_or(0, told))
-            .sum(),
+        GenerateEvent::Tokens(round) => {
+            let tokens = round.tokens.iter();
+            let tokens = tokens
+                .map(|token| size_of::<EmittedToken>() + token.logprobs.as_ref().map_or(0, told));
+            let stats = round.stats.as_ref();
+            tokens.sum::<usize>() + stats.map_or(0, |stats| size_of_val(&**stats))
+        }
         GenerateEvent::Finished { .. } => 0,
     };
     size_of::<GenerateEvent>() + inside
@@ -151,6 +153,7 @@ mod tests {
         GenerateEvent::Tokens(Round {
             drafted: 0,
             tokens: (0..count).map(token).collect(),
+            stats: None,
         })
     }
 

@@ -1,7 +1,9 @@
 //! What clients get: ends, limits, replays, log-probabilities, cancellation, page pressure.
 
 use foretoken_engine::sim::{End, SimOptions};
-use foretoken_protocol::generate::{FinishReason, GenerateError, GenerateEvent, GenerateRequest};
+use foretoken_protocol::generate::{
+    FinishReason, GenerateError, GenerateEvent, GenerateRequest, GenerationStats,
+};
 use foretoken_speculation::TokenId;
 
 use super::rig::{Output, Rig, language, plain, request};
@@ -321,4 +323,32 @@ fn more_requests_than_may_wait_are_turned_away_as_busy() {
     let busy = |o: &&Output| matches!(o.end, Some(Err(GenerateError::Busy { .. })));
     assert_eq!(outputs.iter().filter(busy).count(), 2);
     assert_eq!(outputs.iter().filter(|o| o.tokens.len() == 5).count(), 2);
+}
+
+#[test]
+fn rounds_tell_what_the_output_took_so_far_if_that_is_asked_for() {
+    let mut asked = request(6, 1.0, 30);
+    let mut rig = speculating(language());
+    let told = |output: &Output| -> Vec<(u32, u32, u64)> {
+        let rounds = output.pieces.iter().filter_map(|piece| match piece {
+            GenerateEvent::Tokens(round) => round.stats.as_ref(),
+            GenerateEvent::Started { .. } | GenerateEvent::Finished { .. } => None,
+        });
+        let of = |stats: &Box<GenerationStats>| (stats.rounds, stats.drafted, stats.bytes);
+        rounds.map(of).collect()
+    };
+    assert_eq!(told(&one(&mut rig, asked.clone())), []);
+    asked.tell_stats = true;
+    let output = one(&mut rig, asked);
+    let all = told(&output);
+    let rounds: Vec<u32> = all.iter().map(|(rounds, ..)| *rounds).collect();
+    // The first pass is the prompt's.
+    let every: Vec<u32> = (0..=output.stats().rounds).collect();
+    assert_eq!(rounds[..], every[..rounds.len()]);
+    let last = rounds.len() - 1;
+    assert!(last + 1 >= output.stats().rounds as usize, "{all:?}");
+    assert!(
+        all.is_sorted() && all[last].1 > 0 && all[last].2 > all[0].2,
+        "{all:?}"
+    );
 }

@@ -163,6 +163,7 @@ pub(super) fn request(seed: u64, temperature: f32, max_tokens: u32) -> GenerateR
         cache_prompt: true,
         cache_salt: None,
         endpoints: Vec::new(),
+        tell_stats: false,
         trace: None,
     }
 }

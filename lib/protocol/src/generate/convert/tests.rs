@@ -24,6 +24,7 @@ fn request() -> GenerateRequest {
         cache_prompt: true,
         cache_salt: Some("a secret".into()),
         endpoints: vec!["a".into(), "b".into()],
+        tell_stats: true,
         trace: None,
     }
 }
@@ -98,34 +99,11 @@ fn logprobs() -> impl Strategy<Value = TokenLogprobs> {
     })
 }
 
-fn event() -> impl Strategy<Value = GenerateEvent> {
-    let started =
-        (any::<u32>(), vec(logprobs(), 0..3)).prop_map(|(cached_tokens, prompt_logprobs)| {
-            GenerateEvent::Started {
-                cached_tokens,
-                prompt_logprobs,
-                policy: "p".into(),
-                verification: "v".into(),
-            }
-        });
-    let plain = vec((any::<u32>(), any::<bool>(), Just(None)), 0..9);
-    let detailed = vec(
-        (any::<u32>(), any::<bool>(), logprobs().prop_map(Some)),
-        0..4,
-    );
-    let tokens = (any::<u32>(), prop_oneof![plain, detailed]).prop_map(|(drafted, tokens)| {
-        let emitted = |(token, accepted, logprobs)| EmittedToken {
-            token: TokenId(token),
-            accepted,
-            logprobs,
-        };
-        GenerateEvent::Tokens(Round {
-            drafted,
-            tokens: tokens.into_iter().map(emitted).collect(),
-        })
-    });
-    let finished = (option::of(any::<u32>()), any::<[u32; 6]>(), any::<u64>()).prop_map(
-        |(stop, [rounds, drafted, accepted, cached_tokens, hits, misses], nanos)| {
+/// Any statistics.
+fn stats() -> impl Strategy<Value = GenerationStats> {
+    let some = (option::of(any::<u32>()), any::<[u32; 6]>(), any::<u64>());
+    some.prop_map(
+        |(c, [rounds, drafted, accepted, cached_tokens, hits, misses], nanos)| {
             let ahead = AheadStats {
                 first_hits: hits / 3,
                 first_misses: misses / 3,
@@ -154,29 +132,62 @@ fn event() -> impl Strategy<Value = GenerateEvent> {
                 awaited: Duration::from_nanos(nanos / 29),
                 limits,
             };
-            GenerateEvent::Finished {
-                reason: stop.map_or(FinishReason::Length, |token| {
-                    FinishReason::Stop(TokenId(token))
-                }),
-                stats: GenerationStats {
-                    rounds,
-                    drafted,
-                    accepted,
-                    hits,
-                    misses,
-                    late: rounds / 3,
-                    bytes: nanos / 3,
-                    ahead,
-                    measured,
-                    saguaro_c: stop.map(|token| token as f32 / u32::MAX as f32),
-                    cached_tokens,
-                    policy: "p".into(),
-                    prefill: Duration::from_nanos(nanos),
-                    decode: Duration::from_nanos(nanos / 2),
-                },
+            GenerationStats {
+                rounds,
+                drafted,
+                accepted,
+                hits,
+                misses,
+                late: rounds / 3,
+                bytes: nanos / 3,
+                ahead,
+                measured,
+                saguaro_c: c.map(|c| c as f32 / u32::MAX as f32),
+                cached_tokens,
+                policy: "p".into(),
+                prefill: Duration::from_nanos(nanos),
+                decode: Duration::from_nanos(nanos / 2),
             }
         },
+    )
+}
+
+fn event() -> impl Strategy<Value = GenerateEvent> {
+    let started =
+        (any::<u32>(), vec(logprobs(), 0..3)).prop_map(|(cached_tokens, prompt_logprobs)| {
+            GenerateEvent::Started {
+                cached_tokens,
+                prompt_logprobs,
+                policy: "p".into(),
+                verification: "v".into(),
+            }
+        });
+    let plain = vec((any::<u32>(), any::<bool>(), Just(None)), 0..9);
+    let detailed = vec(
+        (any::<u32>(), any::<bool>(), logprobs().prop_map(Some)),
+        0..4,
     );
+    let so_far = option::of(stats());
+    let tokens = (any::<u32>(), prop_oneof![plain, detailed], so_far);
+    let tokens = tokens.prop_map(|(drafted, tokens, stats)| {
+        let emitted = |(token, accepted, logprobs)| EmittedToken {
+            token: TokenId(token),
+            accepted,
+            logprobs,
+        };
+        GenerateEvent::Tokens(Round {
+            drafted,
+            tokens: tokens.into_iter().map(emitted).collect(),
+            stats: stats.map(Box::new),
+        })
+    });
+    let stop = option::of(any::<u32>());
+    let finished = (stop, stats()).prop_map(|(stop, stats)| GenerateEvent::Finished {
+        reason: stop.map_or(FinishReason::Length, |token| {
+            FinishReason::Stop(TokenId(token))
+        }),
+        stats,
+    });
     prop_oneof![started, tokens, finished]
 }
 
