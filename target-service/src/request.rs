@@ -166,10 +166,12 @@ impl Request {
         };
         // Cached rows have no logits, so whoever wants those computes the prompt anew.
         let cacheable = setting.prefix_cache && request.cache_prompt && !request.prompt_logprobs;
-        let mut stops = request.stop_token_ids;
-        if !request.ignore_eos {
-            stops.extend_from_slice(setting.eos);
-        }
+        let reuse = if cacheable {
+            Reuse::Within(salt)
+        } else {
+            Reuse::Off
+        };
+        let ends = if request.ignore_eos { &[] } else { setting.eos };
         Ok(Self {
             id,
             owner,
@@ -179,11 +181,7 @@ impl Request {
             session: target::TargetSession::new(session, tokens),
             sampler,
             seq: None,
-            reuse: if cacheable {
-                Reuse::Within(salt)
-            } else {
-                Reuse::Off
-            },
+            reuse,
             link: None,
             refused: Vec::new(),
             endpoints: request.endpoints,
@@ -196,7 +194,7 @@ impl Request {
             seen: Seen::default(),
             saguaro: None,
             own: None,
-            stops,
+            stops: [&request.stop_token_ids, ends].concat(),
             top_logprobs: request.logprobs.map(|top| top as usize),
             tells_stats: request.tell_stats,
             prompt_logprobs: request.prompt_logprobs.then(Vec::new),

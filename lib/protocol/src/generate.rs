@@ -24,6 +24,10 @@ const TRACEPARENT: &str = "traceparent";
 
 /// A completion to generate.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a field of the message"
+)]
 pub struct GenerateRequest {
     /// For logs and traces, on both sides.
     pub request_id: String,

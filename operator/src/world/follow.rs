@@ -39,8 +39,12 @@ pub(super) async fn follow<K>(
                         let now = store.state();
                         let known: HashSet<_> = now.iter().map(|object| place(&**object)).collect();
                         let gone = before.iter().filter(|one| !known.contains(&place(&***one)));
-                        gone.for_each(|object| touched(object, true));
-                        now.iter().for_each(|object| touched(object, false));
+                        for object in gone {
+                            touched(object, true);
+                        }
+                        for object in &now {
+                            touched(object, false);
+                        }
                         before.clear();
                     }
                 }

@@ -331,10 +331,10 @@ fn rounds_tell_what_the_output_took_so_far_if_that_is_asked_for() {
     let mut rig = speculating(language());
     let told = |output: &Output| -> Vec<(u32, u32, u64)> {
         let rounds = output.pieces.iter().filter_map(|piece| match piece {
-            GenerateEvent::Tokens(round) => round.stats.as_ref(),
+            GenerateEvent::Tokens(round) => round.stats.as_deref(),
             GenerateEvent::Started { .. } | GenerateEvent::Finished { .. } => None,
         });
-        let of = |stats: &Box<GenerationStats>| (stats.rounds, stats.drafted, stats.bytes);
+        let of = |stats: &GenerationStats| (stats.rounds, stats.drafted, stats.bytes);
         rounds.map(of).collect()
     };
     assert_eq!(told(&one(&mut rig, asked.clone())), []);
