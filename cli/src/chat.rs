@@ -2,7 +2,7 @@
 //!
 //! Tokens that a draft had proposed are green: what is green came for free.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 
 use anyhow::{Context as _, bail};
 use reqwest::{
@@ -18,7 +18,11 @@ mod events;
 mod spelling;
 
 use self::{answer::Answer, spelling::Piece};
-use crate::{child, failure::usage};
+use crate::{
+    child::{self, keys_in},
+    failure::usage,
+    output::{print, remark},
+};
 
 const GREEN: &str = "\x1b[32m";
 const DIM: &str = "\x1b[2m";
@@ -81,7 +85,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     };
     let mut editor = DefaultEditor::new().context("cannot use the terminal")?;
     let is_person = io::stdin().is_terminal();
-    eprintln!("{model}; Ctrl-C stops an answer, Ctrl-D ends");
+    remark(format_args!("{model}; Ctrl-C stops an answer, Ctrl-D ends"));
     loop {
         match editor.readline("> ") {
             Ok(line) if line.trim().is_empty() => {}
@@ -91,7 +95,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
                 let said = runtime.block_on(chat.say(&line));
                 match said {
                     // A person sees it and goes on; a script sees the exit code.
-                    Err(error) if is_person => eprintln!("error: {error:#}"),
+                    Err(error) if is_person => remark(format_args!("error: {error:#}")),
                     said => said?,
                 }
             }
@@ -114,7 +118,7 @@ fn parse_temperature(text: &str) -> Result<f32, String> {
 fn client(key: Option<&str>) -> anyhow::Result<Client> {
     let mut headers = HeaderMap::new();
     // Several may be good; one is enough.
-    if let Some(key) = key.and_then(|keys| keys.split(',').next()) {
+    if let Some(key) = key.and_then(|keys| keys_in(keys).next()) {
         let value = HeaderValue::from_str(&format!("Bearer {key}"));
         let mut value = value.map_err(|_| usage("--api-key has characters that no key has"))?;
         value.set_sensitive(true);
@@ -160,7 +164,7 @@ impl Chat {
         outcome?;
         let summary = answer.summary();
         let (dim, plain) = if self.colours { (DIM, PLAIN) } else { ("", "") };
-        print(&format!("\n{dim}{summary}{plain}\n"))
+        Ok(print(&format!("\n{dim}{summary}{plain}\n"))?)
     }
 
     /// Shows pieces until the answer ends or Ctrl-C stops it; dropping the stream tells the server.
@@ -251,13 +255,6 @@ fn request(args: &Args, model: &str) -> Value {
 
 fn message(role: &str, text: &str) -> Value {
     json!({"role": role, "content": text})
-}
-
-fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .context("cannot write the answer")
 }
 
 #[cfg(test)]

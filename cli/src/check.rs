@@ -14,6 +14,7 @@ use foretoken_crds::{Manifest, Problem, object::ModelSource, problem::Lines, ref
 
 use crate::{
     failure::{Reported, usage},
+    output,
     up::uri,
 };
 
@@ -30,7 +31,7 @@ pub(crate) struct Args {
 /// Prints every problem as `FILE:LINE: FIELD: MESSAGE`.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let Args { file, up } = args;
-    let print = |problem: &Problem, kind: &str| eprintln!("{}", describe(file, problem, kind));
+    let print = |problem: &Problem, kind: &str| output::remark(describe(file, problem, kind));
     let text = read(file)?;
     let manifest = Manifest::parse(&text).map_err(|invalid| {
         for problem in &invalid.problems {
@@ -62,13 +63,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         0 => String::new(),
         number => format!(", {}", count(number, "accelerator profile")),
     };
-    println!(
-        "{}: valid, {} and {}{profiles}",
+    Ok(output::print(&format!(
+        "{}: valid, {} and {}{profiles}\n",
         file.display(),
         count(deployments.len(), "deployment"),
         count(endpoints.len(), "endpoint")
-    );
-    Ok(())
+    ))?)
 }
 
 /// The text of a file of objects.

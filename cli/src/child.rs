@@ -5,12 +5,15 @@ use std::{env, fs, future::Future, path::PathBuf};
 
 use anyhow::Context as _;
 use foretoken_protocol::tls::TlsFiles;
-use foretoken_router::RouterConfig;
+use foretoken_router::{ConfigError, RouterConfig};
 use foretoken_telemetry::{Exporting, Settings, Tracer};
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use crate::{failure::usage, report::Reporter, stop};
+
+/// Variable with API keys, for those who do not want them on a command line.
+pub(crate) const API_KEY: &str = "FORETOKEN_API_KEY";
 
 /// Flags of every service.
 #[derive(Debug, Default, clap::Args)]
@@ -55,13 +58,8 @@ impl ServiceArgs {
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct HttpArgs {
     /// API key of which requests must bring one (Authorization: Bearer KEY); repeatable
-    #[arg(
-        long,
-        value_name = "KEY",
-        env = "FORETOKEN_API_KEY",
-        hide_env_values = true,
-        value_delimiter = ','
-    )]
+    /// [env: FORETOKEN_API_KEY]
+    #[arg(long, value_name = "KEY", value_delimiter = ',')]
     api_key: Vec<String>,
     /// More of them: a file with one on each line, or a folder of such files; read again when it changes
     #[arg(long, value_name = "PATH")]
@@ -75,18 +73,30 @@ pub(crate) struct HttpArgs {
 impl HttpArgs {
     /// Whether any keys are said.
     pub(crate) fn have_keys(&self) -> bool {
-        !self.api_key.is_empty() || self.api_keys_from.is_some()
+        !self.keys().is_empty() || self.api_keys_from.is_some()
     }
 
-    /// Puts what was said in place of what the configuration says.
-    pub(crate) fn overrides(&self, config: &mut RouterConfig) {
+    /// The keys of flags, or of the environment. Read here and not by clap, so that a variable that is
+    /// there without a key says nothing, and an empty `--api-key` is still refused.
+    fn keys(&self) -> Vec<String> {
+        if !self.api_key.is_empty() {
+            return self.api_key.clone();
+        }
+        let variable = env::var_os(API_KEY).unwrap_or_default();
+        let keys = variable.to_string_lossy();
+        keys_in(&keys).map(ToOwned::to_owned).collect()
+    }
+
+    /// Puts what was said in place of what the configuration says, or refuses it.
+    pub(crate) fn overrides(&self, config: &mut RouterConfig) -> anyhow::Result<()> {
         let Self {
-            api_key,
+            api_key: _,
             api_keys_from,
             allowed_origin,
         } = self;
-        if !api_key.is_empty() {
-            config.api_keys.clone_from(api_key);
+        let keys = self.keys();
+        if !keys.is_empty() {
+            config.api_keys = keys;
         }
         if api_keys_from.is_some() {
             config.api_keys_from.clone_from(api_keys_from);
@@ -94,7 +104,40 @@ impl HttpArgs {
         if !allowed_origin.is_empty() {
             config.allowed_origins.clone_from(allowed_origin);
         }
+        let problems = config.check().err().unwrap_or_default();
+        let mut wrong: Vec<String> = problems
+            .iter()
+            .filter_map(|problem| self.blamed(problem))
+            .collect();
+        wrong.dedup();
+        if wrong.is_empty() {
+            Ok(())
+        } else {
+            Err(usage(wrong.join("\n")))
+        }
     }
+
+    /// A problem of what was said here, by the name of the flag or variable that said it.
+    fn blamed(&self, problem: &ConfigError) -> Option<String> {
+        let ConfigError::Value {
+            field,
+            value,
+            allowed,
+        } = problem;
+        let (field, _) = field.split_once('[')?;
+        let said_by = match field {
+            "api_keys" if !self.api_key.is_empty() => "--api-key",
+            "api_keys" if !self.keys().is_empty() => API_KEY,
+            "allowed_origins" if !self.allowed_origin.is_empty() => "--allowed-origin",
+            _ => return None,
+        };
+        Some(format!("{said_by} is {value}; it must be {allowed}"))
+    }
+}
+
+/// The keys in a list with commas between them.
+pub(crate) fn keys_in(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',').filter(|key| !key.is_empty())
 }
 
 /// Flags of every service that shows others a certificate.
@@ -161,4 +204,45 @@ pub(crate) fn small_runtime() -> anyhow::Result<tokio::runtime::Runtime> {
         .enable_all()
         .build()
         .context("cannot start the runtime")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_keys_may_be_empty_or_end_in_a_comma() {
+        for (list, keys) in [("", &[][..]), (",", &[]), (",a,,b,", &["a", "b"])] {
+            assert_eq!(keys_in(list).collect::<Vec<_>>(), keys, "{list:?}");
+        }
+    }
+
+    #[test]
+    fn wrong_flags_are_refused_by_their_names_and_what_a_file_says_is_not_blamed_on_them() {
+        let refusal = |keys: &[&str], origins: &[&str]| {
+            let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+            let flags = HttpArgs {
+                api_key: owned(keys),
+                api_keys_from: None,
+                allowed_origin: owned(origins),
+            };
+            let mut config = RouterConfig {
+                max_choices: 0,
+                ..RouterConfig::default()
+            };
+            let said = flags.overrides(&mut config);
+            said.map_err(|error| error.to_string())
+        };
+        assert_eq!(refusal(&["a"], &["http://h:3000"]), Ok(()));
+        let said = refusal(&["a b", ""], &["foo"]).unwrap_err();
+        let lines: Vec<&str> = said.lines().collect();
+        assert_eq!(lines.len(), 2, "{said}");
+        assert!(lines[0].starts_with("--api-key is no key;"), "{said}");
+        assert!(
+            lines[1].starts_with("--allowed-origin is \"foo\";"),
+            "{said}"
+        );
+        assert!(!said.contains("a b"), "keys are not printed");
+        assert!(refusal(&[""], &[]).is_err(), "it lets everybody in");
+    }
 }

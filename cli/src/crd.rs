@@ -1,10 +1,10 @@
 //! `foretoken crd`: the definitions of our kinds, as YAML.
 
-use std::{fs, io::Write as _, path::PathBuf};
+use std::{fs, path::PathBuf};
 
 use foretoken_crds::{Kind, page};
 
-use crate::failure::usage;
+use crate::{failure::usage, output::print};
 
 /// Arguments of `foretoken crd`.
 #[derive(Debug, clap::Args)]
@@ -28,29 +28,22 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         reference,
     } = args;
     if *reference {
-        return print(&page::reference());
+        return Ok(print(&page::reference())?);
     }
     let kinds = kind.map_or(Kind::ALL.to_vec(), |kind| vec![kind]);
     let Some(dir) = dir else {
         let documents: Vec<String> = kinds.into_iter().map(Kind::yaml).collect();
-        return Ok(write!(
-            std::io::stdout().lock(),
-            "{}",
-            documents.join("---\n")
-        )?);
+        return Ok(print(&documents.join("---\n"))?);
     };
     let failed = |path: &PathBuf, error| usage(format!("cannot write {}: {error}", path.display()));
     fs::create_dir_all(dir).map_err(|error| failed(dir, error))?;
+    let mut written = Vec::new();
     for kind in kinds {
         let path = dir.join(kind.file_name());
         fs::write(&path, kind.yaml()).map_err(|error| failed(&path, error))?;
-        println!("{}", path.display());
+        written.push(format!("{}\n", path.display()));
     }
-    Ok(())
-}
-
-fn print(text: &str) -> anyhow::Result<()> {
-    Ok(std::io::stdout().lock().write_all(text.as_bytes())?)
+    Ok(print(&written.concat())?)
 }
 
 fn kind_called(name: &str) -> Result<Kind, String> {

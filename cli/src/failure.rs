@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use crate::output::{OutputError, remark};
+
 /// Exit code of bad usage and bad configuration (`EX_USAGE` of sysexits).
 pub(crate) const USAGE: u8 = 64;
 /// Exit code of everything else that went wrong.
@@ -32,9 +34,12 @@ pub(crate) fn exit_code(result: anyhow::Result<()>) -> ExitCode {
     let Err(error) = result else {
         return ExitCode::SUCCESS;
     };
+    if let Some(OutputError::Closed) = error.downcast_ref() {
+        return ExitCode::SUCCESS;
+    }
     let reported = error.downcast_ref::<Reported>();
     if reported.is_none() {
-        eprintln!("error: {}", explained(&error));
+        remark(format_args!("error: {}", explained(&error)));
     }
     let is_usage = error.is::<UsageError>() || reported == Some(&Reported::Usage);
     ExitCode::from(if is_usage { USAGE } else { FAILED })
@@ -57,6 +62,13 @@ fn explained(error: &anyhow::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn output_that_nobody_wants_any_more_is_not_missed() {
+        let closed = anyhow::Error::from(OutputError::Closed);
+        let result = Err(closed.context("cannot say it"));
+        assert_eq!(exit_code(result), ExitCode::SUCCESS);
+    }
 
     #[test]
     fn a_cause_that_a_message_has_in_it_is_not_said_again() {

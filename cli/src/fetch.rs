@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     child,
     model::{Part, resolve_telling},
+    output,
 };
 
 /// Arguments of `foretoken fetch`.
@@ -92,8 +93,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(link) = link {
         point(link, &folder).with_context(|| format!("cannot make the link {}", link.display()))?;
     }
-    println!("{}", folder.display());
-    Ok(())
+    Ok(output::print(&format!("{}\n", folder.display()))?)
 }
 
 /// Downloads what is missing, and says at `observe` how far that is.

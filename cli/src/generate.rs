@@ -4,7 +4,7 @@
 use std::{
     collections::hash_map::RandomState,
     hash::{BuildHasher as _, Hasher as _},
-    io::{self, Read as _, Write as _},
+    io::{self, Read as _},
     path::Path,
     sync::Arc,
 };
@@ -28,6 +28,7 @@ use crate::{
     child,
     failure::usage,
     model::{Dtype, Loaded, ModelConfig},
+    output::{print, remark},
     report::Reporter,
     shipped::Shipped,
 };
@@ -207,14 +208,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     if args.json {
         let output = output(&decoding, tokenizer.as_deref());
-        return print(&(serde_json::to_string(&output)? + "\n"));
+        return Ok(print(&(serde_json::to_string(&output)? + "\n"))?);
     }
     let mut text = String::new();
     match &mut shown {
         Some(decoder) => decoder.finish(&mut text),
         None => text = join(decoding.tokens()),
     }
-    print(&(text + "\n"))
+    Ok(print(&(text + "\n"))?)
 }
 
 impl Args {
@@ -224,7 +225,7 @@ impl Args {
             return Ok(self);
         }
         let shipped = Shipped::unpack()?;
-        eprintln!("no --model: this is the small pair of models that comes with foretoken");
+        remark("no --model: this is the small pair of models that comes with foretoken");
         self.model.model = Some(shipped.target()?);
         self.draft = self.draft.map_or_else(|| shipped.draft(), Ok).map(Some)?;
         Ok(self)
@@ -300,13 +301,6 @@ fn join(tokens: &[TokenId]) -> String {
         .map(ToString::to_string)
         .collect::<Vec<_>>()
         .join(",")
-}
-
-fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .context("cannot write the output")
 }
 
 /// A seed that differs from run to run: the standard library's keys are random. Of 53 bits, which a

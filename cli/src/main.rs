@@ -3,6 +3,8 @@
     clippy::doc_markdown,
     reason = "docs of arguments are help texts, shown as they are"
 )]
+// These panic where nobody reads or nothing has room: `output` is for that.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod chat;
 mod check;
@@ -17,6 +19,7 @@ mod group;
 mod logging;
 mod model;
 mod operator;
+mod output;
 mod registry;
 mod report;
 mod router;

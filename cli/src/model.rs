@@ -4,6 +4,7 @@ mod simulated;
 
 use std::{fs, path::PathBuf};
 
+use clap::builder::RangedU64ValueParser;
 use foretoken_artifacts::{
     GenerationConfig, ModelUri, Tokenizer,
     hub::{HubError, HubOptions},
@@ -36,7 +37,7 @@ pub(crate) struct ModelConfig {
     #[arg(long)]
     pub(crate) kv_dtype: Option<KvDtype>,
     /// Threads that compute [default: one per core]
-    #[arg(long)]
+    #[arg(long, value_parser = threads())]
     pub(crate) threads: Option<usize>,
     /// Cores the threads are bound to, in turn, such as 0,1 [default: unbound]
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
@@ -227,6 +228,11 @@ impl ModelConfig {
         }
         Ok(options)
     }
+}
+
+/// As many threads as the engine takes.
+pub(crate) fn threads() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=1024)
 }
 
 /// Refuses instructions (`FORETOKEN_ISA`) that this machine lacks or nobody knows.

@@ -9,7 +9,7 @@ use foretoken_operator::{
 use foretoken_service::observation::{Observation, Signs};
 use tokio_util::sync::CancellationToken;
 
-use crate::{child, failure::usage};
+use crate::{child, failure::usage, output};
 
 /// Arguments of `foretoken operator`.
 #[derive(Debug, clap::Args)]
@@ -103,13 +103,14 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let runtime = child::small_runtime()?;
     if only_verify {
         let holder = runtime.block_on(verify(namespace.as_deref()))?;
-        println!("the cluster knows the kinds, and {holder} works");
-        return Ok(());
+        let text = format!("the cluster knows the kinds, and {holder} works\n");
+        return Ok(output::print(&text)?);
     }
     if only_retire {
         let released = runtime.block_on(retire())?;
-        println!("{released} endpoints had the operator's finalizer, and none has it any more");
-        return Ok(());
+        return Ok(output::print(&format!(
+            "{released} endpoints had the operator's finalizer, and none has it any more\n"
+        ))?);
     }
     let image = image
         .filter(|image| !image.is_empty())

@@ -81,9 +81,14 @@ impl Args {
         let mut config = service.read::<RouterConfig>()?;
         config.listen = listen.unwrap_or(config.listen);
         tls.overrides(&mut config.tls);
-        http.overrides(&mut config);
+        http.overrides(&mut config)?;
         config.registry = registry.over(config.registry)?;
-        let Some(uri) = model else { return Ok(config) };
+        let Some(uri) = model else {
+            if config.models.is_empty() {
+                return Err(usage("no model is given: use --model"));
+            }
+            return Ok(config);
+        };
         let name = model_name.unwrap_or_else(|| "target".to_owned());
         config.targets = target
             .into_iter()

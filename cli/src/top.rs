@@ -20,14 +20,14 @@ mod terminal;
 mod watch;
 
 use std::{
-    io::{self, IsTerminal as _, Write as _},
+    io::{self, IsTerminal as _},
     path::PathBuf,
     sync::mpsc::{self, RecvTimeoutError},
     time::{Duration, Instant},
 };
 
 use self::{board::Board, places::Places, watch::News};
-use crate::failure::usage;
+use crate::{failure::usage, output};
 
 /// Arguments of `foretoken top`.
 #[derive(Debug, clap::Args)]
@@ -101,14 +101,8 @@ fn print(
         } else {
             plain::text(&snapshot)
         };
-        let mut out = io::stdout().lock();
-        // A reader that has had enough is no failure.
-        if out
-            .write_all(text.as_bytes())
-            .and_then(|()| out.flush())
-            .is_err()
-            || args.once
-        {
+        output::print(&text)?;
+        if args.once {
             return Ok(());
         }
     }

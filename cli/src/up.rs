@@ -36,7 +36,8 @@ use crate::{
     check::{describe, folder_of, needs_of_up, read},
     child::{self, HttpArgs},
     failure::{UsageError, usage},
-    model::{Part, check_instructions, resolve},
+    model::{Part, check_instructions, resolve, threads},
+    output::remark,
     shipped::Shipped,
 };
 
@@ -62,10 +63,10 @@ pub(crate) struct Args {
     #[arg(long)]
     name: Option<String>,
     /// Threads of each target [default: one per core]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = threads())]
     target_threads: Option<usize>,
     /// Threads of each draft [default: one for every four cores]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = threads())]
     draft_threads: Option<usize>,
     /// Do not keep keys and values between requests, for comparisons
     #[arg(long)]
@@ -77,6 +78,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     check_instructions()?;
     let mut plan = read_plan(args)?;
     let address = free_address(&args.host, args.port)?;
+    let router = router(&plan, &args.http, &address)?;
     let state = StateFolder::open(args.state_dir.as_deref(), &plan.name)?;
     let runtime = child::small_runtime()?;
     for model in plan.models_mut() {
@@ -106,7 +108,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         draft_threads: *draft_threads,
         prefix_cache: !no_prefix_cache,
     };
-    let router = router(&plan, &args.http, &address)?;
     let programs = render::render(&plan, &state, router, tuning)?;
     let console = Console::new(programs.iter().map(|program| program.name.as_str()));
     runtime.block_on(supervise::supervise(
@@ -158,7 +159,7 @@ fn router(plan: &Plan, flags: &HttpArgs, listen: &str) -> anyhow::Result<RouterC
         listen: listen.to_owned(),
         ..plan.router.clone()
     };
-    flags.overrides(&mut config);
+    flags.overrides(&mut config)?;
     if let Some(path) = &mut config.api_keys_from {
         *path = fs::canonicalize(&*path)
             .map_err(|error| usage(format!("cannot read {}: {error}", path.display())))?;
@@ -169,10 +170,10 @@ fn router(plan: &Plan, flags: &HttpArgs, listen: &str) -> anyhow::Result<RouterC
 /// The file of the models that come with foretoken.
 fn shipped_file() -> anyhow::Result<PathBuf> {
     let file = Shipped::unpack()?.manifest();
-    eprintln!(
+    remark(format_args!(
         "no --file: serving the small pair of models that comes with foretoken, {}",
         file.display()
-    );
+    ));
     Ok(file)
 }
 

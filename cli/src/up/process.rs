@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::render::Program;
-use crate::{report::Report, stop::DRAIN};
+use crate::{child::API_KEY, report::Report, stop::DRAIN};
 
 /// Pause before the first restart; it doubles with each one after a short life.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -169,6 +169,8 @@ fn start(executable: &PathBuf, program: &Program) -> std::io::Result<Child> {
     let environment = program.environment.iter().filter(is_new);
     Command::new(executable)
         .args(&program.arguments)
+        // Keys are in the router's configuration; there a variable would go before `--api-key` of `up`.
+        .env_remove(API_KEY)
         .envs(environment.map(|(name, value)| (name, value)))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -1,0 +1,207 @@
+//! The executable as scripts meet it: where its output goes, what it is told wrongly, its variables.
+#![expect(clippy::unwrap_used, reason = "what tests are made of may fail them")]
+
+use std::{
+    fs::File,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Runs on a small real model.
+const LAPTOP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/laptop.yaml");
+const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/target");
+
+fn foretoken(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_foretoken"));
+    command.args(arguments).env_remove("FORETOKEN_API_KEY");
+    command
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A router that has metrics and nothing else, as long as the test runs.
+fn router() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        for connection in listener.incoming() {
+            let mut connection = connection.unwrap();
+            let mut begun = [0; 1024];
+            let read = connection.read(&mut begun).unwrap();
+            let answer = if begun[..read].starts_with(b"GET /metrics") {
+                "200 OK\r\nContent-Length: 26\r\nConnection: close\r\n\r\nforetoken_targets_ready 1\n"
+            } else {
+                "404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            };
+            // Whoever has asked may be gone.
+            let _ = write!(connection, "HTTP/1.1 {answer}");
+        }
+    });
+    address
+}
+
+#[test]
+fn output_that_is_lost_is_an_error_and_a_reader_that_is_gone_is_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("kinds");
+    let address = router();
+    for arguments in [
+        &["check", LAPTOP][..],
+        &["fetch", MODEL],
+        &["crd"],
+        &["crd", "--dir", folder.to_str().unwrap()],
+        &["top", "--once", "--interval", "0.1", "--address", &address],
+    ] {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let output = foretoken(arguments).stdout(full).output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        let line = "error: cannot write the output: No space left on device";
+        assert!(said.contains(line), "{arguments:?}: {said}");
+
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = foretoken(arguments).stdout(writer).output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {said}");
+        assert!(!said.contains("error"), "{arguments:?}: {said}");
+    }
+    let written = std::fs::read_dir(folder).unwrap().count();
+    assert_eq!(written, 3, "every kind is written before any is told");
+}
+
+#[test]
+fn remarks_that_nobody_can_read_change_no_exit_code() {
+    for (file, code) in [(LAPTOP, 0), ("/nowhere.yaml", 64)] {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let mut command = foretoken(&["check", file]);
+        let status = command.stderr(full).stdout(Stdio::null()).status();
+        assert_eq!(status.unwrap().code(), Some(code), "{file}");
+    }
+}
+
+/// What became of a command that has to end by itself; it is ended if it does not.
+fn refused(mut command: Command) -> Output {
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn wrong_flags_of_up_are_refused_by_their_names_before_anything_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state");
+    let up = ["up", "-f", LAPTOP, "--port", "0", "--state-dir"];
+    let up = [&up[..], &[state.to_str().unwrap()]].concat();
+    for (variable, flag, value) in [
+        (None, "--allowed-origin", "foo"),
+        (None, "--target-threads", "0"),
+        (None, "--draft-threads", "1025"),
+        (None, "--api-key", "a b"),
+        (None, "--api-key", ""),
+        (None, "--api-key", "a,"),
+        (Some("a,b,"), "--allowed-origin", "foo"),
+        (Some("a b"), "FORETOKEN_API_KEY", ""),
+    ] {
+        let mut command = foretoken(&up);
+        command.envs(variable.map(|keys| ("FORETOKEN_API_KEY", keys)));
+        if flag.starts_with("--") {
+            command.args([flag, value]);
+        }
+        let output = refused(command);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(64), "{flag} {value}: {said}");
+        assert!(said.contains(flag), "{flag} {value}: {said}");
+        assert!(!said.contains("[0]"), "a field is named: {said}");
+        assert!(!state.exists(), "{flag} {value}: it started");
+    }
+}
+
+#[test]
+fn a_router_without_a_model_says_which_flag_names_one() {
+    let output = foretoken(&["router"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    let said = stderr(&output);
+    assert_eq!(said, "error: no model is given: use --model\n");
+}
+
+/// A running `up`.
+struct Up {
+    child: Child,
+    address: String,
+}
+
+impl Up {
+    /// Starts one with this `FORETOKEN_API_KEY` and waits until it is ready.
+    fn serving(state: &Path, keys: &str, flags: &[&str]) -> Self {
+        let mut command = foretoken(&["up", "-f", LAPTOP, "--port", "0", "--target-threads", "1"]);
+        command.arg("--state-dir").arg(state).args(flags);
+        command.env("FORETOKEN_API_KEY", keys).stderr(Stdio::null());
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let ready = lines
+            .map_while(Result::ok)
+            .find(|line| line.starts_with("ready:"));
+        let ready = ready.expect("it has to serve");
+        let (_, address) = ready.rsplit_once("http://").unwrap();
+        Self {
+            child,
+            address: address.trim_end_matches("/v1").to_owned(),
+        }
+    }
+
+    /// Status of a request that brings `key`.
+    fn asked(&self, key: Option<&str>) -> u16 {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let key = key.map(|key| format!("Authorization: Bearer {key}\r\n"));
+        let key = key.unwrap_or_default();
+        let request =
+            format!("GET /v1/models HTTP/1.1\r\nHost: h\r\n{key}Connection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let status = answer.split(' ').nth(1).unwrap();
+        status.parse().unwrap()
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        // Its services end with it.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_variable_without_keys_asks_for_none_and_flags_go_before_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path();
+    let up = Up::serving(state, "", &[]);
+    assert_eq!(up.asked(None), 200);
+    drop(up);
+    let up = Up::serving(state, "a,b,", &[]);
+    assert_eq!(
+        [None, Some("b"), Some("c")].map(|key| up.asked(key)),
+        [401, 200, 401]
+    );
+    drop(up);
+    let up = Up::serving(state, "variable", &["--api-key", "flag"]);
+    assert_eq!(
+        [Some("flag"), Some("variable")].map(|key| up.asked(key)),
+        [200, 401]
+    );
+}
