@@ -11,6 +11,8 @@ use crate::{
 
 /// Most consumers that the status of an endpoint lists.
 const MAX_CONSUMERS: u32 = 1024;
+/// Most endpoints that a deployment's status has room for.
+pub const MOST_ENDPOINTS: u32 = MAX_ITEMS;
 /// Largest count of a status.
 const MAX_COUNT: u32 = i32::MAX as u32;
 
@@ -107,7 +109,7 @@ pub struct SpeculationStatus {
     pub reason: Option<String>,
     /// Its endpoints.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = MAX_ITEMS), extend(
+    #[schemars(length(max = MOST_ENDPOINTS), extend(
         "x-kubernetes-list-type" = "map",
         "x-kubernetes-list-map-keys" = ["namespace", "name"]
     ))]

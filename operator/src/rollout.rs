@@ -24,7 +24,7 @@ use crate::figures;
 /// How many times the verdicts that are needed the old revision has, by its share, when the new one's
 /// being without them at the deadline says that targets have no use for it.
 const IN_VAIN: f64 = 2.0;
-/// How long the new revision has to have been ready before that says anything: targets learn of pods by
+/// How long the new revision has to have been ready before few verdicts say anything: targets learn of pods by
 /// names, half a minute late where resolvers keep these, and requests stay with the endpoint that they
 /// began with. Meanwhile the old one has all verdicts.
 const FOUND: Duration = Duration::from_secs(60);
@@ -304,7 +304,7 @@ fn end(given: &Given<'_>, canary: &CanaryStatus, terms: &CanarySpec, old: &str) 
     let least = u64::from(terms.min_verdicts);
     let figures = compared(wanted, old, heard);
     let fewest = heard.old.windows.min(heard.new.windows);
-    let is_over = is_over && heard.counted >= COUNTED.min(deadline);
+    let is_over = is_over && tried >= FOUND && heard.counted >= COUNTED.min(deadline);
     if fewest >= least {
         let last = is_over || fewest >= least.saturating_mul(MOST);
         return if is_as_good(heard, terms.tolerance, last)? {
@@ -317,7 +317,7 @@ fn end(given: &Given<'_>, canary: &CanaryStatus, terms: &CanarySpec, old: &str) 
         return None;
     }
     let fair = heard.old.windows as f64 * f64::from(split.new) / f64::from(split.old.max(1));
-    if tried >= FOUND && heard.new.windows < least && fair >= IN_VAIN * least as f64 {
+    if heard.new.windows < least && fair >= IN_VAIN * least as f64 {
         return rolled_back(
             "NotUsed",
             format!("targets draft too little with it: {figures}"),

@@ -68,6 +68,8 @@ pub fn of_targets(metric: TargetMetric, load: &TargetLoad) -> Option<Pressure> {
             };
             let waits = if is_stuck {
                 "requests wait and none gets a place".to_owned()
+            } else if load.admitted == 0 && load.waiting > 0 {
+                "requests wait, and of none that got a place was heard yet".to_owned()
             } else {
                 format!("requests wait {wait:.0} ms for a place")
             };

@@ -36,7 +36,7 @@ use crate::{
     object::{MANAGED_BY, Made, OF_DEPLOYMENT, OF_ENDPOINT, OPERATOR, Object, Owner},
     resolve,
 };
-use follow::follow;
+use follow::{Touch, follow, unlisted};
 pub(crate) use offered::Offer;
 use owned::{Owned, Sort};
 
@@ -132,19 +132,25 @@ impl World {
         let events = events.map_ok(|event| map(event, KnownPod::of));
         let rung = bells.clone();
         let mut news = HashMap::new();
-        tasks.spawn(follow(events, pods, move |pod: &KnownPod, gone| {
+        tasks.spawn(follow(events, pods, move |pod: &KnownPod, touch| {
+            let KnownPod {
+                namespace, name, ..
+            } = pod;
+            let gone = touch == Touch::Gone;
+            for (label, owner) in pod.made_for.iter() {
+                owned.note(label, (namespace, owner), (Sort::Pod, name), gone);
+            }
+            if touch == Touch::Listed {
+                return;
+            }
             let now = (pod.serves.clone(), pod.trouble.clone());
             let now = Some(now).filter(|now| !gone && *now != (None, None));
             let before = match now.clone() {
                 Some(now) => news.insert(pod.uid.clone(), now),
                 None => news.remove(&pod.uid),
             };
-            let KnownPod {
-                namespace, name, ..
-            } = pod;
-            for (label, owner) in pod.made_for.iter() {
-                owned.note(label, (namespace, owner), (Sort::Pod, name), gone);
-                if before != now {
+            if before != now {
+                for (label, owner) in pod.made_for.iter() {
                     rung.owner(label, owner, namespace);
                 }
             }
@@ -153,25 +159,24 @@ impl World {
         let (seen, rung) = all(bells);
         let events = lean(lenient::watch(client, deployments.as_reader()));
         let mut known = BTreeMap::new();
-        tasks.spawn(follow(events, deployments, move |object, gone| {
-            seen.touched_deployment(object, gone, &mut known, &rung);
-        }));
+        let touched =
+            move |object: &_, gone: bool| seen.touched_deployment(object, gone, &mut known, &rung);
+        tasks.spawn(follow(events, deployments, unlisted(touched)));
         let (seen, rung) = all(bells);
         let events = lean(lenient::watch(client, endpoints.as_reader()));
-        tasks.spawn(follow(events, endpoints, move |object, _| {
-            seen.touched_endpoint(object, &rung);
-        }));
+        let touched = move |object: &_, _: bool| seen.touched_endpoint(object, &rung);
+        tasks.spawn(follow(events, endpoints, unlisted(touched)));
         let (seen, rung) = all(bells);
         let events = lean(lenient::watch(client, profiles.as_reader()));
-        tasks.spawn(follow(events, profiles, move |object, _| {
-            seen.touched_profile(object, &rung);
-        }));
+        let touched = move |object: &_, _: bool| seen.touched_profile(object, &rung);
+        tasks.spawn(follow(events, profiles, unlisted(touched)));
         let (seen, rung) = all(bells);
         let names: Api<PartialObjectMeta<Namespace>> = Api::all(client.clone());
         let events = lean(watcher::watcher(names, Config::default()));
-        tasks.spawn(follow(events, namespaces, move |object, _| {
+        let touched = move |object: &PartialObjectMeta<Namespace>, _: bool| {
             seen.touched_namespace(&object.name_any(), &rung);
-        }));
+        };
+        tasks.spawn(follow(events, namespaces, unlisted(touched)));
         world
     }
 
@@ -192,7 +197,8 @@ impl World {
         let ring = self.ring_deployments(bells);
         let (bells, owned) = (bells.clone(), Arc::clone(&self.owned));
         let renewals = Arc::clone(&self.renewals);
-        let touched = move |object: &Live, gone| {
+        let touched = move |object: &Live, touch| {
+            let gone = touch == Touch::Gone;
             let Live {
                 namespace, name, ..
             } = object;
@@ -202,7 +208,9 @@ impl World {
             }
             for (label, owner) in object.made_for.iter() {
                 owned.note(label, (namespace, owner), (Sort::Made(kind), name), gone);
-                bells.owner(label, owner, namespace);
+                if touch != Touch::Listed {
+                    bells.owner(label, owner, namespace);
+                }
             }
         };
         let events = watcher::watcher(api.clone(), ours());
@@ -262,6 +270,7 @@ impl World {
         let names = self.owned.of(owner, Sort::Made(kind)).into_iter();
         names
             .filter_map(|name| self.made_called(kind, &owner.namespace, &name))
+            .filter(|live| live.is_for(owner))
             .collect()
     }
 

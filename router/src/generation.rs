@@ -90,7 +90,8 @@ pub(crate) struct Tally {
     pub(crate) rounds: u32,
     /// Passes that verified something.
     drafts: u32,
-    /// What the target that finished it says of how speculation went.
+    /// How speculation went, as the target that finished it says; of what a stop string ended, until its
+    /// latest round.
     pub(crate) stats: GenerationStats,
     /// Policy of the target that served it last; none if none did.
     pub(crate) policy: Option<String>,

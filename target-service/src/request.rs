@@ -363,7 +363,12 @@ impl Request {
     pub(crate) fn flush(&mut self, now: Instant) {
         if self.tells_stats {
             let stats = self.stats(now);
-            if let Some(GenerateEvent::Tokens(round)) = self.outbox.last_mut() {
+            let rounds = self.outbox.iter_mut().rev();
+            let mut rounds = rounds.filter_map(|event| match event {
+                GenerateEvent::Tokens(round) => Some(round),
+                GenerateEvent::Started { .. } | GenerateEvent::Finished { .. } => None,
+            });
+            if let Some(round) = rounds.next() {
                 round.stats = Some(Box::new(stats));
             }
         }

@@ -208,7 +208,8 @@ pub struct RoundStats {
     pub hit: Duration,
     /// Of that, in the steps that verified the windows.
     pub hit_verification: Duration,
-    /// Time of rounds that waited for the window they had asked for, without the steps that verified.
+    /// Time of rounds that waited for the window they had asked for, which had not been drafted before,
+    /// without the steps that verified.
     pub awaited: Duration,
     /// Choices of a lookahead, by what bound them.
     pub limits: LookaheadLimits,

@@ -325,8 +325,9 @@ fn one_that_targets_have_no_use_for_is_rolled_back_at_the_deadline() {
         deadline_seconds: 30,
         ..CanarySpec::default()
     });
-    assert_eq!(short.look(10 + 30, heard(much, few)), Course::Promote);
-    assert_eq!(short.outcome().1, "TooFewVerdicts");
+    assert_eq!(short.look(10 + 59, heard(much, few)), Course::Try);
+    assert_eq!(short.look(10 + 60, heard(much, few)), Course::Keep);
+    assert_eq!(short.outcome().1, "NotUsed");
 }
 
 #[test]

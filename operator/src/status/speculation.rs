@@ -3,7 +3,7 @@
 use foretoken_crds::{
     SpecDecodeDeployment,
     status::{
-        SpeculationState, SpeculationStatus, UsedEndpoint,
+        MOST_ENDPOINTS, SpeculationState, SpeculationStatus, UsedEndpoint,
         condition::{ENDPOINTS_COMPATIBLE, SPECULATION_ACTIVE},
     },
 };
@@ -14,8 +14,6 @@ use crate::{
     resolve,
 };
 
-/// Most endpoints that are listed.
-const MOST_ENDPOINTS: usize = 64;
 /// Longest reason of an endpoint.
 const MAX_REASON: usize = 1000;
 
@@ -46,9 +44,9 @@ pub(super) fn speculation(
 
 /// As many as a status has room for, those that do not go together with the targets first of all.
 fn listed(mut endpoints: Vec<UsedEndpoint>) -> Vec<UsedEndpoint> {
-    if endpoints.len() > MOST_ENDPOINTS {
+    if endpoints.len() > MOST_ENDPOINTS as usize {
         endpoints.sort_by_key(|endpoint| endpoint.compatible != Some(false));
-        endpoints.truncate(MOST_ENDPOINTS);
+        endpoints.truncate(MOST_ENDPOINTS as usize);
         endpoints.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
     }
     endpoints

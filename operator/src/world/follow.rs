@@ -9,14 +9,25 @@ use kube::runtime::{
     watcher::{self, Event},
 };
 
-/// Keeps a store up to date, for ever, and tells of what was touched, and whether it is gone.
+/// What became of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Touch {
+    /// A list has it, of which the store has nothing yet: it does not help to look.
+    Listed,
+    /// The store has it, as it is now.
+    Seen,
+    /// The store has it no more.
+    Gone,
+}
+
+/// Keeps a store up to date, for ever, and tells of what was touched.
 ///
-/// What a list has is told of as it comes, and once more when the store has it: only then does it help
-/// to look, and what the store had before and the list has not is gone, without an event of its own.
+/// What a list has is told of as it comes, and once more when the store has it; what the store had
+/// before and the list has not is gone, without an event of its own.
 pub(super) async fn follow<K>(
     events: impl Stream<Item = watcher::Result<Event<K>>> + Send,
     mut writer: Writer<K>,
-    mut touched: impl FnMut(&K, bool) + Send,
+    mut touched: impl FnMut(&K, Touch) + Send,
 ) where
     K: Lookup + Clone + 'static,
     K::DynamicType: Clone + Eq + Hash,
@@ -32,18 +43,19 @@ pub(super) async fn follow<K>(
                 }
                 writer.apply_watcher_event(&event);
                 match &event {
-                    Event::Apply(object) | Event::InitApply(object) => touched(object, false),
-                    Event::Delete(object) => touched(object, true),
+                    Event::Apply(object) => touched(object, Touch::Seen),
+                    Event::InitApply(object) => touched(object, Touch::Listed),
+                    Event::Delete(object) => touched(object, Touch::Gone),
                     Event::Init => {}
                     Event::InitDone => {
                         let now = store.state();
                         let known: HashSet<_> = now.iter().map(|object| place(&**object)).collect();
                         let gone = before.iter().filter(|one| !known.contains(&place(&***one)));
                         for object in gone {
-                            touched(object, true);
+                            touched(object, Touch::Gone);
                         }
                         for object in &now {
-                            touched(object, false);
+                            touched(object, Touch::Seen);
                         }
                         before.clear();
                     }
@@ -51,6 +63,15 @@ pub(super) async fn follow<K>(
             }
             Err(error) => tracing::warn!(%error, "a watch broke off and is started again"),
         }
+    }
+}
+
+/// For whom it is enough to be told of what the store has, and whether it is gone.
+pub(super) fn unlisted<K>(mut touched: impl FnMut(&K, bool)) -> impl FnMut(&K, Touch) {
+    move |object, touch| match touch {
+        Touch::Listed => {}
+        Touch::Seen => touched(object, false),
+        Touch::Gone => touched(object, true),
     }
 }
 
@@ -84,23 +105,21 @@ mod tests {
             [Event::Init, apply("b"), apply("c"), Event::InitDone],
         ];
         let mut told = Vec::new();
-        let touched = |object: &ConfigMap, gone| {
+        let touched = |object: &ConfigMap, touch| {
             let is_known = store.state().iter().any(|known| **known == *object);
-            told.push((object.name_any(), gone, is_known));
+            if touch != Touch::Listed {
+                told.push((object.name_any(), touch));
+                assert_eq!(is_known, touch == Touch::Seen, "{told:?}");
+            }
         };
-        follow(
-            stream::iter(events.into_iter().flatten().map(Ok)),
-            writer,
-            touched,
-        )
-        .await;
-        let later = told.split_off(4);
-        let is_told = |name: &str, gone, known| later.contains(&(name.to_owned(), gone, known));
-        assert!(is_told("a", true, false), "{later:?}");
-        assert!(
-            is_told("b", false, true) && is_told("c", false, true),
-            "{later:?}"
+        let events = stream::iter(events.into_iter().flatten().map(Ok));
+        follow(events, writer, touched).await;
+        let mut later = told.split_off(2);
+        later.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let expected = [("a", Touch::Gone), ("b", Touch::Seen), ("c", Touch::Seen)];
+        assert_eq!(
+            later,
+            expected.map(|(name, touch)| (name.to_owned(), touch))
         );
-        assert!(!is_told("a", false, true), "{later:?}");
     }
 }

@@ -42,16 +42,19 @@ pub(crate) struct Live {
     applied: Option<String>,
     /// Whom it was made for.
     pub(super) made_for: MadeFor,
+    /// Kind and name of the object that controls it.
+    owner: Option<Box<(String, String)>>,
     /// All that comparing needs, as JSON, until it was compared: the digest says the rest from then
     /// on. Parsed it would take ten times as much memory.
     unread: Arc<Mutex<Option<Box<str>>>>,
 }
 
 impl Live {
-    /// Whether it was made for `owner`, or for an earlier object of its name.
+    /// Whether it is of `owner`, of an earlier object of its name, or of nobody: somebody may have edited
+    /// its labels, and who owns it too.
     pub(crate) fn is_for(&self, owner: &Owner) -> bool {
-        let mut owners = self.made_for.iter();
-        owners.any(|made_for| made_for == (owner.label(), &owner.name))
+        let of = self.owner.as_deref();
+        of.is_none_or(|(kind, name)| kind == owner.kind.name() && *name == owner.name)
     }
 
     /// What is kept of `object`.
@@ -77,6 +80,9 @@ impl Live {
             Made::Certificate => data.pointer("/status/revision").and_then(Value::as_i64),
             _ => None,
         };
+        let mut owners = metadata.owner_references.iter().flatten();
+        let owner = owners.find(|owner| owner.controller == Some(true));
+        let owner = owner.map(|owner| Box::new((owner.kind.clone(), owner.name.clone())));
         let compared = json!({
             "name": metadata.name,
             "namespace": metadata.namespace,
@@ -106,6 +112,7 @@ impl Live {
             issue,
             applied,
             made_for,
+            owner,
             unread: Arc::new(Mutex::new(Some(data.to_string().into_boxed_str()))),
         }
     }
@@ -170,6 +177,8 @@ impl Lookup for Live {
 
 #[cfg(test)]
 mod tests {
+    use foretoken_crds::Kind;
+
     use super::*;
     use crate::object::OF_DEPLOYMENT;
 
@@ -204,5 +213,37 @@ mod tests {
         assert_eq!(live.unread(), None);
         let workload = live.workload.as_ref().expect("it has pods");
         assert_eq!((workload.ready, workload.is_seen), (1, true));
+    }
+
+    #[test]
+    fn what_somebody_elses_object_controls_is_not_taken_and_what_lost_its_labels_is() {
+        let owner = Owner {
+            kind: Kind::SpecDecodeDeployment,
+            namespace: "chat".into(),
+            name: "story".into(),
+            uid: "1".into(),
+        };
+        let made = |owners: Value| {
+            let object = json!({
+                "apiVersion": "v1", "kind": "ConfigMap",
+                "metadata": {"name": "a", "namespace": "chat", "ownerReferences": owners},
+            });
+            Live::of(
+                Made::ConfigMap,
+                serde_json::from_value(object).expect("an object"),
+            )
+        };
+        let by = |kind: &str, name: &str| {
+            made(
+                json!([{"apiVersion": "v1", "kind": kind, "name": name, "uid": "2", "controller": true}]),
+            )
+        };
+        assert!(
+            by("SpecDecodeDeployment", "story").is_for(&owner),
+            "made again"
+        );
+        assert!(made(json!([])).is_for(&owner));
+        assert!(!by("SpecDecodeDeployment", "other").is_for(&owner));
+        assert!(!by("SpeculationEndpoint", "story").is_for(&owner));
     }
 }

@@ -6,7 +6,7 @@ use axum::{
     Json,
     body::Body,
     extract::{Path, State, rejection::PathRejection},
-    http::{StatusCode, header},
+    http::{StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
 use foretoken_speculation::TokenId;
@@ -40,9 +40,10 @@ pub(super) async fn models(State(shared): State<Arc<Shared>>) -> Json<Value> {
 pub(super) async fn model(
     State(shared): State<Arc<Shared>>,
     name: Result<Path<String>, PathRejection>,
+    uri: Uri,
 ) -> Result<Json<Value>, ApiError> {
     // One that is no text is nobody's.
-    let name = name.map_or_else(|wrong| wrong.body_text(), |Path(name)| name);
+    let name = name.map_or_else(|_| uri.path().to_owned(), |Path(name)| name);
     find_model(&shared, &name).map(|model| Json(describe(&shared, &model)))
 }
 

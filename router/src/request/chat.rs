@@ -163,13 +163,14 @@ pub(super) fn messages(fields: Fields<'_>) -> Result<Value, ApiError> {
 }
 
 /// Makes the arguments of a call, which the API has as a text of JSON, what templates expect: an object.
+/// Its fields come in alphabetical order, as those of tools do.
 fn read_arguments(call: &mut Value) {
     let Some(arguments) = call.pointer_mut("/function/arguments") else {
         return;
     };
     let read = match arguments.as_str() {
         Some("") => Some(Value::Object(Map::new())),
-        Some(text) => serde_json::from_str(text).ok(),
+        Some(text) => serde_json::from_str(text).ok().filter(Value::is_object),
         None => None,
     };
     if let Some(read) = read {

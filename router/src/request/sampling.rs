@@ -319,10 +319,6 @@ fn output(
         .map(|options| options.boolean("include_usage"))
         .transpose()?
         .flatten();
-    if let Some(options) = options {
-        let continuous = "continuous_usage_stats";
-        unsupported::refuse_true(options, continuous, "usage before the last chunk")?;
-    }
     let stop = stop_strings(fields, limits)?;
     Ok(Output {
         stream,

@@ -124,6 +124,7 @@ fn calls_of_a_history_come_to_the_template_as_objects_and_may_stand_alone() {
         (json!(""), json!({})),
         (json!({"a": 1}), json!({"a": 1})),
         (json!("no JSON"), json!("no JSON")),
+        (json!("\"5\""), json!("\"5\"")),
     ] {
         let message = read(call(given)).expect("taken");
         let arguments = &message["tool_calls"][0]["function"]["arguments"];

@@ -166,6 +166,10 @@ async fn what_speculation_did_is_in_usage_and_timings() {
     assert_eq!(timings["prompt_n"], prompt - 4);
     assert_eq!(timings["draft_n_accepted"], own["accepted"]);
     assert_eq!(timings["draft_n"], own["drafted"]);
+    let batch = completion(json!({"prompt": [[0, 5, 6, 7, 8, 9], [0, 5, 6, 7, 8]]}));
+    let both = setup.client().post("/v1/completions", &batch).await.json();
+    let found = (&both["timings"]["prompt_n"], &both["timings"]["cache_n"]);
+    assert_eq!(found, (&json!(3), &json!(8)));
     let tokens = json["usage"]["completion_tokens"].as_f64().unwrap();
     assert_eq!(timings["predicted_n"].as_f64(), Some(tokens));
     // In 50 ms after the first.

@@ -17,6 +17,7 @@ async fn models_are_listed_and_found_by_name() {
         let answer = setup.client().get(&format!("/v1/models/{nobody}")).await;
         assert_eq!(answer.status, 404, "{}", answer.text());
         assert_eq!(answer.json()["error"]["code"], "model_not_found");
+        assert!(answer.error().contains(nobody), "{}", answer.error());
     }
 }
 

@@ -20,10 +20,6 @@ async fn known_fields_without_effect_are_refused_with_what_does_the_like() {
         let body = json!({"prompt": "x", field: value});
         is_refused(&setup, ("/v1/completions", &body), field, &[word]).await;
     }
-    let options = json!({"continuous_usage_stats": true});
-    let body = json!({"prompt": "x", "stream": true, "stream_options": options});
-    let param = "stream_options.continuous_usage_stats";
-    is_refused(&setup, ("/v1/completions", &body), param, &["false"]).await;
 }
 
 #[tokio::test]

@@ -128,13 +128,16 @@ impl Wish {
 #[derive(Debug)]
 struct Job {
     wish: Wish,
-    prepared: Prepared,
+    /// What the proposals were drawn from, if they are drawn.
+    q: Vec<SparseDistribution>,
+    /// See [`Prepared::place`].
+    place: Option<u32>,
 }
 
 /// What of a window had been drafted for the verdict before it.
 #[derive(Debug, Default)]
 struct Prepared {
-    /// What the proposals were drawn from, if they are drawn.
+    /// What its proposals were drawn from, if they are drawn.
     q: Vec<SparseDistribution>,
     /// Place of the verdict among the outcomes drafted for; none: nothing had been.
     place: Option<u32>,

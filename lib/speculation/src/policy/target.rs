@@ -344,6 +344,7 @@ impl TargetSession {
 
     fn verified(&mut self, now: Duration, verified: Verified<'_>, effects: &mut Effects) {
         let base_len = self.tokens.len() as u32;
+        effects.lost = self.lose();
         let looked = self.look_up(&verified);
         self.tokens.extend_from_slice(verified.tokens);
         self.stats.rounds += 1;

@@ -194,6 +194,6 @@ fn of_more_endpoints_than_a_status_has_room_for_the_wrong_ones_are_listed() {
     let few = listed(&endpoints[..64], None);
     assert_eq!(few.len(), 64);
     let listed = listed(&endpoints, figures(links));
-    assert_eq!(listed.len(), MOST_ENDPOINTS);
+    assert_eq!(listed.len(), MOST_ENDPOINTS as usize);
     assert_eq!((&*listed[0].name, &*listed[63].name), ("e00", "e69"));
 }

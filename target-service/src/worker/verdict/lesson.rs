@@ -2,6 +2,7 @@
 
 use foretoken_speculation::{
     control::Drafting,
+    fallback::Fallback,
     local::Origin,
     policy::target::{Effects, Source},
 };
@@ -71,6 +72,12 @@ impl Lesson {
             && lookup.expected
         {
             endpoints.observe_lookup(cohort.link, lookup.is_hit());
+        }
+        if effects.lost {
+            metrics.note_lookup(Source::Fallback(Fallback::Remote));
+            if let Some(cohort) = bound {
+                endpoints.observe_lookup(cohort.link, false);
+            }
         }
         let Some(round) = round else { return };
         if let Some(cohort) = endpoints.serves(request) {

@@ -270,7 +270,8 @@ impl DraftSession {
         // then does not wait in vain.
         let room = self.max_len.saturating_sub(self.decided);
         wish.lookahead = wish.lookahead.min(u32::try_from(room).unwrap_or(u32::MAX));
-        self.binding.as_mut()?.job = Some(Job { wish, prepared });
+        let Prepared { q, place } = prepared;
+        self.binding.as_mut()?.job = Some(Job { wish, q, place });
         if let Some(choices) = self.choices.as_mut().filter(|_| wish.weighs()) {
             let known = self.tokens[self.decided..].iter();
             known.for_each(|&token| choices.drawn.assume(token));
@@ -284,7 +285,7 @@ impl DraftSession {
         let binding = self.binding.as_mut()?;
         let proposals = &self.tokens[self.decided..];
         let next = self.choices.as_ref().map_or(1.0, Choices::next);
-        let Job { wish, prepared } = binding.job.take_if(|job| {
+        let Job { wish, mut q, place } = binding.job.take_if(|job| {
             let all = proposals.len() >= job.wish.lookahead as usize;
             // Of a tree the best part is chosen in the end. A window without a token would teach
             // nothing.
@@ -302,7 +303,6 @@ impl DraftSession {
             _ => proposals[..lookahead].into(),
         };
         self.stats.windows += 1;
-        let Prepared { mut q, place } = prepared;
         q.truncate(proposals.len());
         if binding.branching.is_some() {
             self.set_window(&proposals);

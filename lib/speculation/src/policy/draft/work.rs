@@ -218,7 +218,7 @@ impl DraftSession {
                         let among = (support, job.wish.saguaro);
                         let sampler = &binding.sampler;
                         let (token, q) = self.proposer.draw(sampler, scratch, row, place, among);
-                        job.prepared.q.push(q);
+                        job.q.push(q);
                         token
                     }
                 };

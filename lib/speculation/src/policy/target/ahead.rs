@@ -259,7 +259,7 @@ impl TargetSession {
         if asked > 0 {
             return (false, asked);
         }
-        if lookup.is_hit() {
+        if lookup.is_hit() && options.delivery == Delivery::Push {
             self.stats.ahead.used += lookup.tokens;
         }
         let ahead = options.lookahead.of(verified.suggested).min(self.room(2));
@@ -291,6 +291,15 @@ impl TargetSession {
             first,
         };
         self.note(lookup, effects);
+    }
+
+    /// Counts the window of this round as a miss if only the endpoint knows more and it has not come; says
+    /// whether it was that.
+    pub(super) fn lose(&mut self) -> bool {
+        let kept = self.asked.as_mut().and_then(|asked| asked.kept.take());
+        let Some(first) = kept else { return false };
+        self.stats.ahead.miss(Fallback::Remote, true, first);
+        true
     }
 
     fn note(&mut self, lookup: Lookup, effects: &mut Effects) {
@@ -354,17 +363,17 @@ impl AheadStats {
                 self.first_hits += u32::from(lookup.expected && lookup.first);
                 self.places += place.map_or(0, u64::from);
             }
-            Source::Fallback(fallback) => {
-                if lookup.expected {
-                    self.misses += 1;
-                    self.first_misses += u32::from(lookup.first);
-                }
-                match fallback {
-                    Fallback::Nothing => self.alone += 1,
-                    Fallback::Local => self.local += 1,
-                    Fallback::Remote => self.remote += 1,
-                }
-            }
+            Source::Fallback(fallback) => self.miss(fallback, lookup.expected, lookup.first),
+        }
+    }
+
+    fn miss(&mut self, fallback: Fallback, expected: bool, first: bool) {
+        self.misses += u32::from(expected);
+        self.first_misses += u32::from(expected && first);
+        match fallback {
+            Fallback::Nothing => self.alone += 1,
+            Fallback::Local => self.local += 1,
+            Fallback::Remote => self.remote += 1,
         }
     }
 }

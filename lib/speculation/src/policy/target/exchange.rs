@@ -34,6 +34,9 @@ pub struct Effects {
     /// After a verdict of [`Policy::Ssd`](crate::policy::Policy::Ssd): where the next window comes from.
     /// If only the endpoint knows that: with the window.
     pub lookup: Option<Lookup>,
+    /// After a verdict: a window that its round waited for has not come, of which only the endpoint knew
+    /// whether it was drafted ahead. A miss.
+    pub lost: bool,
     /// Tokens of [`Verified::local`] that are verified next.
     pub local: u32,
 }

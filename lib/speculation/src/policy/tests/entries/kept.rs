@@ -13,14 +13,18 @@ fn kept_target() -> TargetSession {
 
 /// Verifies what there is, none of it accepted; `suggested` tokens are asked for.
 fn decided(target: &mut TargetSession, suggested: u32) -> Effects {
-    target.next(US);
+    decided_at(US, target, suggested)
+}
+
+fn decided_at(now: Duration, target: &mut TargetSession, suggested: u32) -> Effects {
+    target.next(now);
     let tokens = tokens(&[5]);
     let verified = Verified {
         tokens: &tokens,
         suggested,
         ..Verified::default()
     };
-    target.handle(US, Input::Verified(verified))
+    target.handle(now, Input::Verified(verified))
 }
 
 /// What the target makes of a window that comes after its first verdict, at `now`.
@@ -75,6 +79,22 @@ fn what_was_not_drafted_for_it_or_comes_too_late_is_a_miss() {
         };
         assert_eq!(stats, counted, "{message:?}");
     }
+}
+
+#[test]
+fn a_window_that_has_not_come_by_the_verdict_on_its_round_is_a_miss_once() {
+    let mut target = kept_target();
+    assert!(!decided(&mut target, 3).lost);
+    assert!(decided_at(6_000 * US, &mut target, 3).lost);
+    let stats = target.stats().ahead;
+    assert_eq!((stats.misses, stats.first_misses, stats.remote), (1, 1, 1));
+    // Its window comes after all, and the next one with it.
+    let late = prepared(0, window(1, 1, PROMPT + 1, &[1]));
+    assert_eq!(target.handle(US, Input::Received(&late)).lookup, None);
+    let next = prepared(0, window(1, 2, PROMPT + 2, &[1]));
+    assert!(target.handle(US, Input::Received(&next)).lookup.is_some());
+    let stats = target.stats().ahead;
+    assert_eq!((stats.hits, stats.misses), (1, 1));
 }
 
 #[test]
