@@ -10,7 +10,8 @@ use crate::{
 };
 
 /// Most consumers that the status of an endpoint lists.
-const MAX_CONSUMERS: u32 = 1024;
+/// Most consumers that an endpoint's status has room for.
+pub const MOST_CONSUMERS: u32 = 1024;
 /// Most endpoints that a deployment's status has room for.
 pub const MOST_ENDPOINTS: u32 = MAX_ITEMS;
 /// Largest count of a status.
@@ -199,7 +200,7 @@ pub struct EndpointStatus {
     pub slack: Option<f64>,
     /// Deployments that use it; those with most slots if there are too many to list.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = MAX_CONSUMERS), extend(
+    #[schemars(length(max = MOST_CONSUMERS), extend(
         "x-kubernetes-list-type" = "map",
         "x-kubernetes-list-map-keys" = ["namespace", "name"]
     ))]

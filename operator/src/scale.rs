@@ -60,7 +60,8 @@ pub fn of_targets(metric: TargetMetric, load: &TargetLoad) -> Option<Pressure> {
             (share / PAGES, percent(share, "of the pages are in use"))
         }
         TargetMetric::QueueTime => {
-            let is_stuck = load.admitted == 0 && load.waiting > 0 && load.over >= STUCK;
+            let none_admitted = load.admitted == 0 && load.waiting > 0;
+            let is_stuck = none_admitted && load.over >= STUCK;
             let wait = if is_stuck {
                 f64::INFINITY
             } else {
@@ -68,7 +69,7 @@ pub fn of_targets(metric: TargetMetric, load: &TargetLoad) -> Option<Pressure> {
             };
             let waits = if is_stuck {
                 "requests wait and none gets a place".to_owned()
-            } else if load.admitted == 0 && load.waiting > 0 {
+            } else if none_admitted {
                 "requests wait, and of none that got a place was heard yet".to_owned()
             } else {
                 format!("requests wait {wait:.0} ms for a place")

@@ -363,12 +363,11 @@ impl Request {
     pub(crate) fn flush(&mut self, now: Instant) {
         if self.tells_stats {
             let stats = self.stats(now);
-            let rounds = self.outbox.iter_mut().rev();
-            let mut rounds = rounds.filter_map(|event| match event {
+            let last = self.outbox.iter_mut().rev().find_map(|event| match event {
                 GenerateEvent::Tokens(round) => Some(round),
                 GenerateEvent::Started { .. } | GenerateEvent::Finished { .. } => None,
             });
-            if let Some(round) = rounds.next() {
+            if let Some(round) = last {
                 round.stats = Some(Box::new(stats));
             }
         }

@@ -1,13 +1,16 @@
 //! Status of a `SpeculationEndpoint`.
 
+use std::cmp::Reverse;
+
 use foretoken_crds::{
     SpeculationEndpoint,
-    status::{Consumer, EndpointStatus, condition::READY},
+    status::{Consumer, EndpointStatus, MOST_CONSUMERS, condition::READY},
 };
 use foretoken_draft::DraftConfig;
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
+    at_most,
     condition::{Conditions, Refused},
     workload::Workload,
 };
@@ -15,9 +18,6 @@ use crate::{
     figures::{self, EndpointFigures},
     rollout::Decision,
 };
-
-/// Most consumers that are listed.
-const MOST_CONSUMERS: usize = 1024;
 
 /// What was observed of an endpoint.
 #[derive(Clone, Debug, Default)]
@@ -108,12 +108,12 @@ fn figures(before: &EndpointStatus, heard: Option<&EndpointFigures>, ready: u32)
         name,
         slots,
     };
-    let mut consumers: Vec<Consumer> = told.into_iter().map(consumer).collect();
-    if consumers.len() > MOST_CONSUMERS {
-        consumers.sort_by_key(|consumer| std::cmp::Reverse(consumer.slots));
-        consumers.truncate(MOST_CONSUMERS);
-        consumers.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
-    }
+    let consumers = at_most(
+        told.into_iter().map(consumer).collect(),
+        MOST_CONSUMERS,
+        |consumer: &Consumer| Reverse(consumer.slots),
+        |consumer| (&consumer.namespace, &consumer.name),
+    );
     EndpointStatus {
         slots_in_use: Some(figures::told_count(before.slots_in_use, now.slots_in_use)),
         hit_rate: figures::told_hits(before.hit_rate, now.rounds),

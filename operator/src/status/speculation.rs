@@ -8,7 +8,7 @@ use foretoken_crds::{
     },
 };
 
-use super::{condition::Conditions, deployment::Observed};
+use super::{at_most, condition::Conditions, deployment::Observed};
 use crate::{
     figures::{self, DeploymentFigures, Links},
     resolve,
@@ -31,7 +31,13 @@ pub(super) fn speculation(
         .map(|endpoint| with_compatibility(endpoint, heard, &before.endpoints))
         .collect();
     let (state, reason) = state(object, observed, &endpoints);
-    let endpoints = listed(endpoints);
+    // Those that do not go together with the targets first of all.
+    let endpoints = at_most(
+        endpoints,
+        MOST_ENDPOINTS,
+        |endpoint| endpoint.compatible != Some(false),
+        |endpoint| (&endpoint.namespace, &endpoint.name),
+    );
     let rounds = heard.map(|figures| figures.rounds).unwrap_or_default();
     SpeculationStatus {
         state,
@@ -40,16 +46,6 @@ pub(super) fn speculation(
         acceptance_length: figures::told_length(before.acceptance_length, rounds),
         hit_rate: figures::told_hits(before.hit_rate, rounds),
     }
-}
-
-/// As many as a status has room for, those that do not go together with the targets first of all.
-fn listed(mut endpoints: Vec<UsedEndpoint>) -> Vec<UsedEndpoint> {
-    if endpoints.len() > MOST_ENDPOINTS as usize {
-        endpoints.sort_by_key(|endpoint| endpoint.compatible != Some(false));
-        endpoints.truncate(MOST_ENDPOINTS as usize);
-        endpoints.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
-    }
-    endpoints
 }
 
 fn links<'a>(heard: Option<&'a DeploymentFigures>, endpoint: &UsedEndpoint) -> Option<&'a Links> {

@@ -364,6 +364,21 @@ async fn a_certificate_that_was_edited_is_issued_anew(cluster: &Cluster) {
         .await;
 }
 
+/// Applies a deployment of `chat` that is to be refused a name that is somebody else's; whose that is, as
+/// it is then.
+async fn is_refused_a_name(
+    cluster: &Cluster,
+    text: &str,
+    name: &str,
+    (kind, theirs): (Made, &str),
+) -> DynamicObject {
+    cluster.apply(text).await;
+    cluster
+        .condition_is("chat", name, ACCEPTED, "False NameTaken")
+        .await;
+    cluster.get(kind, "chat", theirs).await.unwrap()
+}
+
 async fn names_of_others_are_not_taken(cluster: &Cluster) {
     cluster
         .apply("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: mine-target, namespace: chat}\ndata: {a: b}\n")
@@ -372,16 +387,9 @@ async fn names_of_others_are_not_taken(cluster: &Cluster) {
         .split("---\n")
         .find(|text| text.contains("SpecDecodeDeployment") && text.contains("namespace: chat"))
         .unwrap();
-    cluster
-        .apply(&text.replace("name: story\n", "name: mine\n"))
-        .await;
-    cluster
-        .condition_is("chat", "mine", ACCEPTED, "False NameTaken")
-        .await;
-    let theirs = cluster
-        .get(Made::ConfigMap, "chat", "mine-target")
-        .await
-        .unwrap();
+    let text = text.replace("name: story\n", "name: mine\n");
+    let theirs = (Made::ConfigMap, "mine-target");
+    let theirs = is_refused_a_name(cluster, &text, "mine", theirs).await;
     assert_eq!(theirs.data["data"], json!({"a": "b"}));
     cluster.delete_deployment("chat", "mine").await;
 }
@@ -401,14 +409,8 @@ async fn names_of_other_deployments_are_not_taken(cluster: &Cluster) {
     cluster
         .exists(Made::SpeculationEndpoint, "chat", "twin-2")
         .await;
-    cluster.apply(&deployment("twin-2", 1)).await;
-    cluster
-        .condition_is("chat", "twin-2", ACCEPTED, "False NameTaken")
-        .await;
-    let theirs = cluster
-        .get(Made::SpeculationEndpoint, "chat", "twin-2")
-        .await
-        .unwrap();
+    let theirs = (Made::SpeculationEndpoint, "twin-2");
+    let theirs = is_refused_a_name(cluster, &deployment("twin-2", 1), "twin-2", theirs).await;
     let owners = theirs.metadata.owner_references.unwrap_or_default();
     assert_eq!(owners[0].name, "twin");
     for name in ["twin-2", "twin"] {
