@@ -68,7 +68,7 @@ fuzz:
 
 bench:
 	cargo build --release --locked -p foretoken
-	for what in verify protocol decode ssd distant trees sharing batch router sim plots; do \
+	for what in verify protocol decode ssd "ssd --dtype f32 --name ssd-f32" distant trees sharing batch router sim plots; do \
 		$(CARGO_TARGET_DIR)/release/foretoken bench $$what || exit 1; \
 	done
 

@@ -21,7 +21,7 @@ pub struct DecodeArgs {
     #[arg(long, value_delimiter = ',', default_value = "1,2")]
     pub threads: Vec<usize>,
     /// How weights are kept.
-    #[arg(long, value_delimiter = ',', default_value = "bf16,int8")]
+    #[arg(long, value_delimiter = ',', default_value = "f32,bf16,int8")]
     pub dtypes: Vec<String>,
     /// Lookaheads to try; the adaptive one is always measured too.
     #[arg(long, value_delimiter = ',', default_value = "3,5,7")]

@@ -1,7 +1,8 @@
 //! What the figures were measured on.
 
-use std::fs;
+use std::{fs, process::Command};
 
+use anyhow::{Context, bail};
 use serde::Serialize;
 
 /// The machine, in the words of its kernel.
@@ -69,6 +70,20 @@ pub fn describe() -> Machine {
             .and_then(|s| s.parse().ok())
             .unwrap_or(0.0),
     }
+}
+
+/// Keeps this process, all its threads, to `cores`, as `taskset` reads them.
+pub fn keep_to(cores: &str) -> anyhow::Result<()> {
+    let id = std::process::id().to_string();
+    let told = Command::new("taskset")
+        .args(["--all-tasks", "--cpu-list", "--pid", cores, &id])
+        .output()
+        .context("taskset, which binds processes to cores, cannot be run")?;
+    if !told.status.success() {
+        let reason = String::from_utf8_lossy(&told.stderr);
+        bail!("cannot keep to cores {cores}: {}", reason.trim());
+    }
+    Ok(())
 }
 
 fn caches() -> Vec<String> {

@@ -210,8 +210,8 @@ impl Tally {
     }
 
     /// Mean seconds of the rounds whose window was drafted ahead, without those that they waited for
-    /// more of what was drafted; and of a bare verification of the same rows: their steps, and what
-    /// a round of `plain` decoding needs besides its step.
+    /// more of what was drafted; and of a bare verification of the same rows: their steps, with
+    /// what they decide, and what a round of `plain` decoding needs besides its step.
     pub fn hit_round(&self, plain: &Self) -> (f64, f64) {
         let (round, extra) = self.rounds_of("ahead");
         let (_, besides) = plain.rounds_of("none");

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use self::{paper::Paper, theory::Theory};
 use crate::{
+    machine,
     prompts::Class,
     report::Report,
     run::{self, Arm, PLAIN, POLICIES, Reference, Tally, Work},
@@ -81,12 +82,13 @@ pub async fn run(
     } else {
         None
     };
+    let mut report = report(args);
+    machine::keep_to(&apart.draft_cores)?;
     let stacks = Stacks {
         paper,
         apart: apart.start().await?,
         both: both.start().await?,
     };
-    let mut report = report(args);
     let mut data = Vec::new();
     for &class in &args.classes {
         let prompts = class.load(&models.join("target"), args.prompts)?;
@@ -121,7 +123,7 @@ fn report(args: &SsdArgs) -> Report {
         &args.name,
         format!(
             "Shipped pair, the target in {}, the draft in int8, its default; processes on a core each, a Unix socket between them, asked \
-             without a router; \"plain, both cores\" has a target with two threads on both. {} prompts of each class x \
+             without a router by a client on the draft's core; \"plain, both cores\" has a target with two threads on both. {} prompts of each class x \
              {TOKENS} tokens, one at a time, end of sequence ignored. SSD drafts for up to {} outcomes. Lookaheads are \
              the best of {:?} in a sweep of {} rounds on a third of the prompts; then {} interleaved rounds, each arm \
              after a warm-up request. Tokens/s after the first token, medians; ratios are medians of the rounds' own. \
@@ -129,7 +131,7 @@ fn report(args: &SsdArgs) -> Report {
              times measured for Speculative with SSD's lookahead: every verdict a hit with a whole window behind it; \
              \"windows\" is the part of a whole window that SSD verified. \"By lookahead\" are the hit rates of the sweep. \"The paper's arm\" is the hit rate (without first) of SSD with verification by \
              rejection, geometric fan-out and the paper's rule for misses, with the same lookahead and budget; the paper's own are .69 to .83. \"Hit round\" is over a bare verification of \
-             the same rows (the step, and what plain decoding needs besides), without what it waits for more of a \
+             the same rows (the step and what it decides, and what plain decoding needs besides), without what it waits for more of a \
              continuation, which is beside it in the same unit; \"Theorem 7\" is the predicted over the \
              measured time of SSD's rounds.",
             args.dtype, args.prompts, args.budget, args.lookaheads, args.sweep, args.rounds

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     distant::{self, DraftArgs},
+    machine,
     prompts::{Class, simulated},
     report::Report,
     run::{self, Arm, PLAIN, POLICIES, Reference, Tally, Work},
@@ -60,6 +61,7 @@ pub async fn run(
         data.extend(pair.compare(args, &prompts, &mut report).await?);
     }
     let near = Setup::apart(binary, models, "bf16");
+    machine::keep_to(&near.draft_cores)?;
     for class in [Class::Gsm8k, Class::Bible] {
         let prompts = class.load(&models.join("target"), args.prompts)?;
         let pair = Pair::start(class.name(), args.lookahead, &near).await?;

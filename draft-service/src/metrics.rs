@@ -8,7 +8,7 @@ use std::time::Duration;
 use foretoken_engine::runner::RunnerInfo;
 use foretoken_protocol::link::WireSize;
 use foretoken_service::metrics::{Fraction, Labelled, LabelledSum, Meters};
-use foretoken_speculation::{fanout::Limit, policy::draft::DraftStats};
+use foretoken_speculation::{bounds::Bound as _, fanout::Limit, policy::draft::DraftStats};
 use prometheus_client::{
     metrics::{counter::Counter, gauge::Gauge, histogram::Histogram},
     registry::Registry,

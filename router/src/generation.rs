@@ -205,7 +205,7 @@ impl Generation {
                 if self.losses == 0 {
                     self.tally.told = Some((stats.prefill, stats.decode));
                 }
-                self.tally.stats = stats;
+                self.tally.stats = *stats;
                 self.current = None;
                 Ok(Some(Progress::Finished(reason)))
             }

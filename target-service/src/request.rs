@@ -385,6 +385,7 @@ impl Request {
         if let Some(recording) = self.recording.take() {
             recording.finished(reason, &stats, self.emitted, now);
         }
+        let stats = Box::new(stats);
         self.outbox.push(GenerateEvent::Finished { reason, stats });
     }
 
@@ -416,6 +417,7 @@ impl Request {
                 places,
             },
             measured: self.meter.measured(),
+            endpoint: self.meter.endpoint(),
             saguaro_c: self.saguaro.map(|saguaro| saguaro.c() as f32),
             cached_tokens: self.cached.unwrap_or(0),
             policy: self.policy.name().into(),

@@ -13,7 +13,7 @@ use foretoken_speculation::{
     Seed, SessionId, TokenId,
     gather::{self, Ready},
     linger::Wait,
-    message::{ToDraft, ToTarget},
+    message::{Keyed as _, ToDraft, ToTarget},
     policy::{
         Patience,
         target::{Drafted, Input, Next, TargetConfig, TargetSession, Verified},
@@ -189,12 +189,7 @@ impl Target {
 
     /// Takes in a message for one of its requests.
     pub(super) fn receive(&mut self, now: Duration, message: &ToTarget) -> Vec<ToDraft> {
-        let id = match message {
-            ToTarget::Opened { session, .. } | ToTarget::Refused { session, .. } => *session,
-            ToTarget::Window(window) => window.session,
-            ToTarget::Entries(entries) => entries.session,
-            ToTarget::Resync(resync) => resync.session,
-        };
+        let id = message.session();
         let Some(row) = self.rows.iter_mut().find(|row| row.session.id() == id) else {
             return Vec::new();
         };

@@ -113,7 +113,13 @@ impl Session {
     /// What was counted since the last time.
     pub(super) fn take_stats(&mut self) -> DraftStats {
         let now = self.draft.stats();
-        difference(now, std::mem::replace(&mut self.counted, now))
+        let new = difference(now, std::mem::replace(&mut self.counted, now));
+        self.account.judged += new.judged;
+        for (place, &count) in (1..).zip(&new.ranks) {
+            self.account.ranked += count;
+            self.account.ranks += place * count;
+        }
+        new
     }
 
     /// What was counted since the last outcome that was told; none if that was not told.
@@ -195,6 +201,7 @@ impl<O: Outlet> Worker<O> {
             let session = &mut self.sessions[owners[granted.contender]];
             session.outlook.grant(&mut session.draft, &granted);
             session.limit = Some(granted.limit);
+            session.account.limit = Some(granted.limit);
             self.metrics.build_bound_by(granted.limit);
         }
     }

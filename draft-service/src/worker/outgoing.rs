@@ -7,7 +7,11 @@
 use std::time::Duration;
 
 use foretoken_protocol::link::LinkId;
-use foretoken_speculation::{SessionId, message::ToTarget, policy::draft::Timing};
+use foretoken_speculation::{
+    SessionId,
+    message::{Keyed as _, ToTarget},
+    policy::draft::Timing,
+};
 
 use super::{Outlet, Worker, sessions::Session};
 use crate::metrics::Direction;
@@ -64,21 +68,37 @@ impl<O: Outlet> Worker<O> {
 
     fn send(&mut self, frames: Vec<(LinkId, Vec<ToTarget>)>) -> bool {
         let any = !frames.is_empty();
-        for (link, messages) in frames {
+        for (link, mut messages) in frames {
             let Some(listener) = self.links.get(&link).map(|peer| peer.listener) else {
                 continue;
             };
+            let accounts: Vec<_> = messages
+                .iter()
+                .filter_map(|message| self.note_sent(link, message))
+                .collect();
+            messages.extend(accounts);
             for message in &messages {
                 self.metrics.note_bytes(Direction::Sent, message);
-                if let ToTarget::Entries(column) = message
-                    && let Some(index) = self.find(link, column.session)
-                {
-                    self.sessions[index].draft.note_pushed(column);
-                }
             }
             self.outlet.send(listener, link, messages);
         }
         any
+    }
+
+    /// Notes that a message is on its way; what else is to be said of its session then.
+    fn note_sent(&mut self, link: LinkId, message: &ToTarget) -> Option<ToTarget> {
+        let begins = match message {
+            ToTarget::Entries(column) => column.before == 0,
+            ToTarget::Window(_) => true,
+            _ => return None,
+        };
+        let index = self.find(link, message.session())?;
+        let session = &mut self.sessions[index];
+        if let ToTarget::Entries(column) = message {
+            session.draft.note_pushed(column);
+        }
+        let account = begins.then(|| session.take_account());
+        account.flatten().map(ToTarget::Account)
     }
 
     fn may_wait(&self, link: LinkId, message: &ToTarget, now: Duration) -> bool {

@@ -9,8 +9,9 @@ use foretoken_engine::{
 use foretoken_protocol::link::LinkId;
 use foretoken_speculation::{
     Round, SessionId,
+    bounds::Bound as _,
     fanout::Limit,
-    message::{Open, Outcome, ToDraft, ToTarget},
+    message::{Account, Open, Outcome, ToDraft, ToTarget},
     policy::draft::{DraftSession, DraftStats, Judged, Outlook},
 };
 
@@ -40,6 +41,8 @@ pub(super) struct Session {
     pub(super) limit: Option<Limit>,
     /// Time of steps that had a part in it since a listener was told.
     pub(super) spent: Spent,
+    /// What its target has yet to be told of.
+    pub(super) account: Account,
     /// What they are for, and what its target is doing.
     pub(super) outlook: Outlook,
     /// Rises with every session opened.
@@ -59,17 +62,31 @@ pub(super) struct Spent {
     awaited: Duration,
 }
 
-impl Spent {
-    pub(super) fn note(&mut self, was_for: StepFor, took: Duration) {
-        match was_for {
-            StepFor::Ahead => self.ahead += took,
-            StepFor::Awaited => self.awaited += took,
-            StepFor::Pace => {}
-        }
-    }
-}
-
 impl Session {
+    /// Notes a step that it had a part in.
+    pub(super) fn note_step(&mut self, was_for: StepFor, took: Duration) {
+        let (spent, account) = (&mut self.spent, &mut self.account);
+        let [told, owed] = match was_for {
+            StepFor::Ahead => [&mut spent.ahead, &mut account.ahead],
+            StepFor::Awaited => [&mut spent.awaited, &mut account.awaited],
+            StepFor::Pace => return,
+        };
+        *told += took;
+        *owed += took;
+    }
+
+    /// What its target has yet to be told of, if it wants anything drafted ahead.
+    pub(super) fn take_account(&mut self) -> Option<Account> {
+        let account = std::mem::take(&mut self.account);
+        let (epoch, _) = self.draft.awaits()?;
+        let session = self.draft.id();
+        (self.draft.drafts_ahead() && account != Account::default()).then_some(Account {
+            session,
+            epoch,
+            ..account
+        })
+    }
+
     /// Keeps what the engine has read of the tree that a verdict went through.
     fn join_decided(&mut self, engine: &mut Engine) {
         if let Some(nodes) = self.draft.take_decided()
@@ -266,6 +283,7 @@ impl<O: Outlet> Worker<O> {
             outcomes: 0,
             limit: None,
             spent: Spent::default(),
+            account: Account::default(),
             outlook: Outlook::default(),
             opened,
             heard,
@@ -371,7 +389,7 @@ impl<O: Outlet> Worker<O> {
             ToTarget::Refused { .. } => self.metrics.refused.inc(),
             ToTarget::Resync(_) => self.metrics.resyncs.inc(),
             ToTarget::Window(_) => self.metrics.windows.inc(),
-            ToTarget::Opened { .. } | ToTarget::Entries(_) => return,
+            ToTarget::Opened { .. } | ToTarget::Entries(_) | ToTarget::Account(_) => return,
         };
     }
 }

@@ -105,7 +105,7 @@ impl<O: Outlet> Worker<O> {
         self.metrics.note_step(was_for, rows, took);
         for grant in &grants {
             if let Some(session) = self.sessions.get_mut(grant.session) {
-                session.spent.note(grant.was_for, took);
+                session.note_step(grant.was_for, took);
             }
         }
         true

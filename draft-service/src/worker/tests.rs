@@ -14,6 +14,7 @@ use crate::config::DraftConfig;
 use branches::{entries, open_ahead, verifying};
 use rig::*;
 
+mod accounts;
 mod branches;
 mod isolation;
 mod rig;

@@ -16,7 +16,8 @@ pub use server::{GenerateService, ServeError, serve_generate};
 use std::time::Duration;
 
 use foretoken_speculation::{
-    Seed, TokenId, TraceContext, control::Limit, sampling::SamplingParams,
+    Seed, TokenId, TraceContext, bounds::BoundCounts, control, fanout, message::Account,
+    sampling::SamplingParams,
 };
 
 /// The metadata of a call that names its trace, as W3C Trace Context has it.
@@ -90,7 +91,7 @@ pub enum GenerateEvent {
         /// Why it ended.
         reason: FinishReason,
         /// What it took.
-        stats: GenerationStats,
+        stats: Box<GenerationStats>,
     },
 }
 
@@ -159,6 +160,8 @@ pub struct GenerationStats {
     pub ahead: AheadStats,
     /// What was measured of its rounds.
     pub measured: RoundStats,
+    /// What endpoints said of their work for it.
+    pub endpoint: EndpointStats,
     /// Factor by which the endpoint drew less of what it guessed, at the end; none if proposals
     /// were not drawn ahead.
     pub saguaro_c: Option<f32>,
@@ -211,52 +214,38 @@ pub struct RoundStats {
     /// Time of rounds that waited for the window they had asked for, which had not been drafted before,
     /// without the steps that verified.
     pub awaited: Duration,
-    /// Choices of a lookahead, by what bound them.
-    pub limits: LookaheadLimits,
+    /// Choices of a lookahead, by what kept them from being larger.
+    pub limits: BoundCounts<control::Limit>,
 }
 
-/// How often each limit was what kept a lookahead from being larger, see [`Limit`].
+/// What endpoints said of their work for a completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LookaheadLimits {
-    /// The largest allowed was chosen.
-    pub maximum: u32,
-    /// One more token would too seldom have been accepted.
-    pub acceptance: u32,
-    /// One more token would have taken the draft too long.
-    pub answer: u32,
-    /// One more row would have made steps too slow.
-    pub step: u32,
-    /// A better one was not better by enough.
-    pub margin: u32,
-    /// It was tried whether things had changed.
-    pub probe: u32,
+pub struct EndpointStats {
+    /// Verdicts that candidates were held against.
+    pub judged: u32,
+    /// Of these, those whose decided token was among the candidates of its row, hits and misses alike.
+    pub ranked: u32,
+    /// Sum of the ranks of these, the best being 1.
+    pub ranks: u64,
+    /// Time of steps that drafted ahead of verdicts.
+    pub ahead: Duration,
+    /// Time of steps that the target waited for.
+    pub awaited: Duration,
+    /// Builds, by what kept them from drafting for more outcomes.
+    pub limits: BoundCounts<fanout::Limit>,
 }
 
-impl LookaheadLimits {
-    /// Counts a choice.
-    pub fn add(&mut self, limit: Limit) {
-        let count = match limit {
-            Limit::Maximum => &mut self.maximum,
-            Limit::Acceptance => &mut self.acceptance,
-            Limit::Answer => &mut self.answer,
-            Limit::Step => &mut self.step,
-            Limit::Margin => &mut self.margin,
-            Limit::Probe => &mut self.probe,
-        };
-        *count = count.saturating_add(1);
-    }
-
-    /// Each limit with how often it bound.
-    pub fn counts(&self) -> impl Iterator<Item = (Limit, u32)> {
-        [
-            (Limit::Maximum, self.maximum),
-            (Limit::Acceptance, self.acceptance),
-            (Limit::Answer, self.answer),
-            (Limit::Step, self.step),
-            (Limit::Margin, self.margin),
-            (Limit::Probe, self.probe),
-        ]
-        .into_iter()
+impl EndpointStats {
+    /// Adds what one of them said.
+    pub fn add(&mut self, account: &Account) {
+        self.judged = self.judged.saturating_add(account.judged);
+        self.ranked = self.ranked.saturating_add(account.ranked);
+        self.ranks += u64::from(account.ranks);
+        self.ahead += account.ahead;
+        self.awaited += account.awaited;
+        if let Some(limit) = account.limit {
+            self.limits.add(limit);
+        }
     }
 }
 

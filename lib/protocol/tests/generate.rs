@@ -12,8 +12,7 @@ use foretoken_protocol::{
     Address, Listener,
     generate::{
         EmittedToken, EventSender, FinishReason, GenerateClient, GenerateError, GenerateEvent,
-        GenerateRequest, GenerateService, GenerationStats, Round, TargetInfo, TargetLoad,
-        serve_generate,
+        GenerateRequest, GenerateService, Round, TargetInfo, TargetLoad, serve_generate,
     },
 };
 use foretoken_speculation::{Seed, TokenId, TraceContext, sampling::SamplingParams};
@@ -148,7 +147,7 @@ fn tokens(token: u32) -> GenerateEvent {
 fn finished() -> GenerateEvent {
     GenerateEvent::Finished {
         reason: FinishReason::Length,
-        stats: GenerationStats::default(),
+        stats: Box::default(),
     }
 }
 

@@ -11,6 +11,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod bounds;
 pub mod branch;
 mod columns;
 pub mod control;

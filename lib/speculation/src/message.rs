@@ -9,8 +9,13 @@ use alloc::{string::String, vec::Vec};
 use core::time::Duration;
 
 use crate::{
-    Epoch, Proposals, Round, Seed, SessionId, TokenId, fanout::FanOut, guess::OutcomeKey,
-    saguaro::Saguaro, sampling::SamplingParams, trace::TraceContext, verify::Verification,
+    Epoch, Proposals, Round, Seed, SessionId, TokenId,
+    fanout::{FanOut, Limit},
+    guess::OutcomeKey,
+    saguaro::Saguaro,
+    sampling::SamplingParams,
+    trace::TraceContext,
+    verify::Verification,
 };
 
 /// From the target to the endpoint.
@@ -56,6 +61,58 @@ pub enum ToTarget {
     Entries(Entries),
     /// The endpoint's state does not follow from what it was told.
     Resync(Resync),
+    /// What the endpoint did.
+    Account(Account),
+}
+
+/// A message about one session.
+pub trait Keyed {
+    /// The session it is about.
+    fn session(&self) -> SessionId;
+    /// The binding it belongs to.
+    fn epoch(&self) -> Epoch;
+}
+
+impl Keyed for ToDraft {
+    fn session(&self) -> SessionId {
+        match self {
+            Self::Open(Open { session, .. })
+            | Self::Outcome(Outcome { session, .. })
+            | Self::Close { session, .. } => *session,
+        }
+    }
+
+    fn epoch(&self) -> Epoch {
+        match self {
+            Self::Open(Open { epoch, .. })
+            | Self::Outcome(Outcome { epoch, .. })
+            | Self::Close { epoch, .. } => *epoch,
+        }
+    }
+}
+
+impl Keyed for ToTarget {
+    fn session(&self) -> SessionId {
+        match self {
+            Self::Opened { session, .. }
+            | Self::Refused { session, .. }
+            | Self::Window(Window { session, .. })
+            | Self::Entries(Entries { session, .. })
+            | Self::Resync(Resync { session, .. })
+            | Self::Account(Account { session, .. }) => *session,
+        }
+    }
+
+    fn epoch(&self) -> Epoch {
+        match self {
+            Self::Opened { epoch, .. }
+            | Self::Refused { epoch, .. }
+            | Self::Window(Window { epoch, .. })
+            | Self::Entries(Entries { epoch, .. })
+            | Self::Resync(Resync { epoch, .. })
+            | Self::Account(Account { epoch, .. }) => *epoch,
+        }
+    }
 }
 
 /// Binds a session to an endpoint. `tokens` are all tokens so far; round 0 is the verification
@@ -349,4 +406,27 @@ pub struct Resync {
     pub epoch: Epoch,
     /// Tokens the endpoint has of it, for logs.
     pub have_len: u32,
+}
+
+/// What an endpoint that drafts ahead did since it last said so, and what it had thought of verdicts. For
+/// whoever watches: nothing depends on it, and it comes with the first column of a build, or with a
+/// window.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// Session this belongs to.
+    pub session: SessionId,
+    /// Binding this belongs to.
+    pub epoch: Epoch,
+    /// Verdicts that candidates were held against.
+    pub judged: u32,
+    /// Of these, those whose decided token was among the candidates of its row, hits and misses alike.
+    pub ranked: u32,
+    /// Sum of the ranks of these, the best being 1.
+    pub ranks: u32,
+    /// Time of steps that drafted ahead of verdicts. Whole microseconds are sent.
+    pub ahead: Duration,
+    /// Time of steps that the target waited for. The same.
+    pub awaited: Duration,
+    /// What kept it from drafting for more outcomes of the round under way, if it drafts for any.
+    pub limit: Option<Limit>,
 }

@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use foretoken_protocol::generate::{AheadStats, GenerationStats};
+use foretoken_protocol::generate::{AheadStats, EndpointStats, GenerationStats};
+use foretoken_speculation::bounds::{Bound, BoundCounts};
 use serde_json::{Map, Value, json};
 
 use crate::{generation::Tally, request::Job};
@@ -52,6 +53,20 @@ impl Sums<'_> {
     fn time(&self, field: fn(&GenerationStats) -> Duration) -> Duration {
         self.0.iter().map(|stats| field(stats)).sum()
     }
+
+    /// How often each bound was one, by name; without those that never were.
+    fn bounds<B: Bound>(
+        &self,
+        field: fn(&GenerationStats) -> &BoundCounts<B>,
+    ) -> Map<String, Value> {
+        let sums = B::ALL.iter().map(|&bound| {
+            let times = self.0.iter().map(|stats| u64::from(field(stats).of(bound)));
+            (bound, times.sum::<u64>())
+        });
+        sums.filter(|&(_, times)| times > 0)
+            .map(|(bound, times)| (bound.name().to_owned(), json!(times)))
+            .collect()
+    }
 }
 
 /// What was measured of rounds, as far as there is anything.
@@ -64,14 +79,7 @@ fn tell_rounds(all: &Sums<'_>, told: &mut Value) {
     if !awaited.is_zero() {
         told["awaited_ms"] = json!(awaited.as_secs_f64() * 1e3);
     }
-    let mut limits = Map::new();
-    for stats in &all.0 {
-        for (limit, count) in stats.measured.limits.counts().filter(|(_, n)| *n > 0) {
-            let before = limits.get(limit.name()).and_then(Value::as_u64);
-            let sum = before.unwrap_or(0) + u64::from(count);
-            limits.insert(limit.name().to_owned(), json!(sum));
-        }
-    }
+    let limits = all.bounds(|s| &s.measured.limits);
     if !limits.is_empty() {
         told["lookahead_limits"] = Value::Object(limits);
     }
@@ -104,14 +112,41 @@ fn ahead(all: &Sums<'_>) -> Value {
         "tokens_used": all.of(|s| s.ahead.used),
         "tokens_late": late,
     });
+    tell_endpoint(all, &mut told);
     if let Some(c) = all.0.iter().find_map(|stats| stats.saguaro_c) {
         told["saguaro_c"] = json!((f64::from(c) * 1000.0).round() / 1000.0);
     }
     told
 }
 
+/// What endpoints said of their work, as far as they said anything.
+fn tell_endpoint(all: &Sums<'_>, told: &mut Value) {
+    let ms = |time: Duration| json!(time.as_secs_f64() * 1e3);
+    let ahead = all.time(|s| s.endpoint.ahead);
+    let awaited = all.time(|s| s.endpoint.awaited);
+    let whole = (ahead + awaited).as_secs_f64();
+    told["verdict_rank"] = json!(part(
+        all.of(|s| s.endpoint.ranks),
+        all.of(|s| s.endpoint.ranked.into())
+    ));
+    told["verdicts_judged"] = json!(all.of(|s| s.endpoint.judged.into()));
+    told["verdicts_ranked"] = json!(all.of(|s| s.endpoint.ranked.into()));
+    told["draft_ahead_ms"] = ms(ahead);
+    told["draft_awaited_ms"] = ms(awaited);
+    told["draft_hidden"] = json!((whole > 0.0).then(|| ahead.as_secs_f64() / whole));
+    told["build_limits"] = Value::Object(all.bounds(|s| &s.endpoint.limits));
+}
+
 fn is_ahead(stats: &GenerationStats) -> bool {
-    (stats.hits, stats.misses, stats.ahead) != (0, 0, AheadStats::default())
+    let GenerationStats {
+        hits,
+        misses,
+        ahead,
+        endpoint,
+        ..
+    } = stats;
+    (*hits, *misses, *ahead) != (0, 0, AheadStats::default())
+        || *endpoint != EndpointStats::default()
 }
 
 fn rate(hits: u64, misses: u64) -> Option<f64> {

@@ -281,6 +281,7 @@ fn finish(
         decode: Duration::from_millis(50),
         ..counted.clone()
     };
+    let stats = Box::new(stats);
     events.send(GenerateEvent::Finished { reason, stats })
 }
 

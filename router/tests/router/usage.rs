@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use foretoken_protocol::generate::{AheadStats, GenerationStats, LookaheadLimits, RoundStats};
+use foretoken_protocol::generate::{AheadStats, EndpointStats, GenerationStats, RoundStats};
+use foretoken_speculation::{
+    bounds::{Bound, BoundCounts},
+    control, fanout,
+};
 use serde_json::{Value, json};
 
 use crate::{Script, completions::completion, start};
@@ -33,14 +37,25 @@ fn counted() -> GenerationStats {
             hit: Duration::from_millis(84),
             hit_verification: Duration::from_millis(80),
             awaited: Duration::from_micros(7500),
-            limits: LookaheadLimits {
-                maximum: 10,
-                margin: 2,
-                ..LookaheadLimits::default()
-            },
+            limits: bound(&[(control::Limit::Maximum, 10), (control::Limit::Margin, 2)]),
+        },
+        endpoint: EndpointStats {
+            judged: 12,
+            ranked: 10,
+            ranks: 25,
+            ahead: Duration::from_millis(57),
+            awaited: Duration::from_millis(3),
+            limits: bound(&[(fanout::Limit::Time, 9), (fanout::Limit::Budget, 2)]),
         },
         ..GenerationStats::default()
     }
+}
+
+fn bound<B: Bound>(times: &[(B, usize)]) -> BoundCounts<B> {
+    let mut counts = BoundCounts::default();
+    let each = times.iter().flat_map(|&(bound, times)| vec![bound; times]);
+    each.for_each(|bound| counts.add(bound));
+    counts
 }
 
 fn says(counted: GenerationStats) -> Script {
@@ -88,6 +103,15 @@ async fn all_that_a_target_counts_of_drafting_ahead_is_told() {
         assert_eq!(ahead[field], tokens, "{field}");
     }
     assert_eq!(ahead["saguaro_c"], 0.812);
+    near(&ahead["verdict_rank"], 2.5);
+    assert_eq!(
+        (&ahead["verdicts_judged"], &ahead["verdicts_ranked"]),
+        (&json!(12), &json!(10))
+    );
+    near(&ahead["draft_ahead_ms"], 57.0);
+    near(&ahead["draft_awaited_ms"], 3.0);
+    near(&ahead["draft_hidden"], 0.95);
+    assert_eq!(ahead["build_limits"], json!({"time": 9, "budget": 2}));
 }
 
 #[tokio::test]
@@ -103,6 +127,10 @@ async fn choices_add_up_and_rates_are_those_of_the_sums() {
     near(&ahead["hit_round_extra"], 0.05);
     assert_eq!(ahead["fallbacks"]["local"], 6);
     assert_eq!(ahead["tokens_late"], 100);
+    near(&ahead["verdict_rank"], 2.5);
+    near(&ahead["draft_ahead_ms"], 114.0);
+    near(&ahead["draft_hidden"], 0.95);
+    assert_eq!(ahead["build_limits"]["time"], 18);
 }
 
 #[tokio::test]
@@ -121,7 +149,14 @@ async fn what_did_not_happen_is_null_or_not_there() {
     };
     let own = own_usage(late, json!({})).await;
     let ahead = &own["ahead"];
-    for field in ["hit_rate", "later_hit_rate", "hit_place", "hit_round_extra"] {
+    for field in [
+        "hit_rate",
+        "later_hit_rate",
+        "hit_place",
+        "hit_round_extra",
+        "verdict_rank",
+        "draft_hidden",
+    ] {
         assert_eq!(ahead.get(field), Some(&Value::Null), "{field}");
     }
     assert!(ahead.get("saguaro_c").is_none());

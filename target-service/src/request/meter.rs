@@ -2,11 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use foretoken_protocol::{generate::RoundStats, link::WireSize};
+use foretoken_protocol::{
+    generate::{EndpointStats, RoundStats},
+    link::WireSize,
+};
 use foretoken_speculation::{
     control::Limit,
     fallback::Fallback,
-    message::ToDraft,
+    message::{Account, ToDraft},
     policy::target::{Effects, Source, TargetStats},
 };
 
@@ -53,6 +56,8 @@ pub(crate) struct Meter {
     all_bytes: u64,
     /// Rounds so far.
     measured: RoundStats,
+    /// What endpoints said of their work for it.
+    endpoint: EndpointStats,
     /// Hits among the outcomes drafted for, and the sum of their places from 1.
     placed: u32,
     places: u64,
@@ -115,6 +120,16 @@ impl Meter {
             begun.source = source;
         }
         self.note_place(source);
+    }
+
+    /// Takes in what an endpoint did for a verdict.
+    pub(crate) fn note_account(&mut self, account: &Account) {
+        self.endpoint.add(account);
+    }
+
+    /// What endpoints said of their work so far.
+    pub(crate) fn endpoint(&self) -> EndpointStats {
+        self.endpoint
     }
 
     /// Notes where among the outcomes drafted for a verdict was found.
@@ -351,8 +366,9 @@ mod tests {
         let pulled = meter.measured();
         assert_eq!(pulled.awaited, measured.awaited, "it was there already");
         assert_eq!(pulled.hit, measured.hit + ms(10 + 30));
-        let limits = pulled.limits;
-        assert_eq!((limits.margin, limits.answer, limits.step), (2, 1, 0));
+        let times =
+            [Limit::Margin, Limit::Answer, Limit::Step].map(|limit| pulled.limits.of(limit));
+        assert_eq!(times, [2, 1, 0]);
     }
 
     #[test]

@@ -68,6 +68,9 @@ impl Worker {
             self.lose_step(&error);
             return Turn::Stepped;
         }
+        // What it decides is part of a verification: that takes time by rows too.
+        self.now = Instant::now();
+        let mut decisions = self.decide();
         self.now = Instant::now();
         let took = self.now.saturating_duration_since(started);
         self.feeding.took = took;
@@ -88,7 +91,6 @@ impl Worker {
             }
             self.now = Instant::now();
         }
-        let mut decisions = self.decide();
         self.feeding.lingered = Duration::ZERO;
         if self.feeding.looked
             && let Some(inbox) = inbox

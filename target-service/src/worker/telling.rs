@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use foretoken_protocol::generate::FinishReason;
 use foretoken_service::rounds::{Line, Round};
-use foretoken_speculation::policy::target::Source;
+use foretoken_speculation::{bounds::Bound as _, policy::target::Source};
 
 use super::{Worker, feeding::Feeding, verdict::Verdict};
 use crate::{metrics::source_name, recording::Told, request::Request};

@@ -68,6 +68,14 @@ fn check_counts(told: &Value) {
         !could_hit || told["ahead"]["tokens_received"].is_u64(),
         "{told}"
     );
+    let number = |field: &str| told["ahead"][field].as_f64().unwrap_or(0.0);
+    let judged = number("verdicts_judged");
+    assert!(judged == 0.0 || number("draft_ahead_ms") > 0.0, "{told}");
+    assert!(
+        number("verdicts_ranked") == 0.0 || number("verdict_rank") >= 1.0,
+        "{told}"
+    );
+    assert!(judged <= count("rounds") + 1.0, "{told}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use foretoken_engine::sim::{Latency, Role, SimOptions};
 use foretoken_protocol::link::{Consumer, LinkEvent};
 use foretoken_speculation::{
     Epoch, SessionId, TokenId,
+    bounds::Bound as _,
     message::{Open, ToDraft},
 };
 use foretoken_target::{LookaheadConfig, SsdConfig, TargetConfig};
@@ -181,6 +182,48 @@ async fn lookaheads_that_were_chosen_are_counted_by_what_bound_them() {
         let (told, all) = (of_requests[place], counted[place]);
         assert!(told <= all, "{limit}: {told} of {all}");
     }
+    target.end().await;
+    endpoint.end().await;
+}
+
+#[tokio::test]
+async fn a_request_is_told_what_its_endpoint_counts() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let address = socket(&folder, "draft");
+    let (endpoint, port) = observed(&address, runner(quick(0.8)));
+    let (client, target) = target(with_endpoint(&address), runner(slow()));
+    warm(&client).await;
+    let counts = || async {
+        let scrape = Scrape::of(port).await;
+        let judged = scrape.count("foretoken_verdicts_judged_total");
+        let limits = bound(
+            port,
+            "foretoken_build_limits_total",
+            ["budget", "time", "worth"],
+        )
+        .await;
+        (judged, limits.iter().sum::<u64>())
+    };
+    let before = counts().await;
+    let (_, stats) = output(&client, ahead(request(1, 60))).await;
+    let after = counts().await;
+    let told = stats.endpoint;
+    // What comes after the last columns of a request is not told.
+    let judged = after.0 - before.0;
+    let told_of = u64::from(told.judged);
+    assert!(
+        (judged.saturating_sub(2)..=judged).contains(&told_of),
+        "{told:?} of {judged}"
+    );
+    assert!(told.judged > 5 && told.ranked <= told.judged, "{told:?}");
+    assert!(told.ranks >= told.ranked.into(), "{told:?}");
+    assert!(told.ahead > Duration::ZERO, "{told:?}");
+    let limits: u64 = told
+        .limits
+        .counts()
+        .map(|(_, count)| u64::from(count))
+        .sum();
+    assert!(limits > 5 && limits <= after.1 - before.1, "{told:?}");
     target.end().await;
     endpoint.end().await;
 }

@@ -70,7 +70,7 @@ async fn ranks(client: &GenerateClient, request: GenerateRequest) -> (Vec<u32>, 
                 let pieces = round.tokens.iter();
                 ranks.extend(pieces.map(|piece| piece.logprobs.as_ref().expect("asked for").rank));
             }
-            GenerateEvent::Finished { stats, .. } => return (ranks, stats),
+            GenerateEvent::Finished { stats, .. } => return (ranks, *stats),
         }
     }
     panic!("the stream ended without its last event");

@@ -238,7 +238,7 @@ pub(super) async fn collect(
             GenerateEvent::Tokens(round) => {
                 tokens.extend(round.tokens.iter().map(|piece| piece.token));
             }
-            GenerateEvent::Finished { stats, .. } => return stats,
+            GenerateEvent::Finished { stats, .. } => return *stats,
         }
     }
     panic!("the stream ended without its last event");

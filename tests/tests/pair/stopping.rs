@@ -31,7 +31,10 @@ impl Dialled {
                 ToTarget::Opened { session: id, .. } | ToTarget::Refused { session: id, .. } => {
                     id.0 == session
                 }
-                ToTarget::Window(_) | ToTarget::Entries(_) | ToTarget::Resync(_) => false,
+                ToTarget::Window(_)
+                | ToTarget::Entries(_)
+                | ToTarget::Resync(_)
+                | ToTarget::Account(_) => false,
             }),
             _ => None,
         })

@@ -85,7 +85,7 @@ impl World {
                 }
                 ToTarget::Refused { session, .. } => drop(self.views.remove(&id(session))),
                 ToTarget::Resync(resync) => panic!("nothing was lost: {resync:?}"),
-                ToTarget::Opened { .. } => {}
+                ToTarget::Opened { .. } | ToTarget::Account(_) => {}
             }
         }
     }

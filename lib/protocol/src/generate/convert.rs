@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
-use foretoken_speculation::{Seed, TokenId, sampling::SamplingParams};
+use foretoken_speculation::{
+    Seed, TokenId,
+    bounds::{Bound, BoundCounts},
+    sampling::SamplingParams,
+};
 use tonic::{Code, Status};
 
 use super::{
-    AheadStats, EmittedToken, FinishReason, GenerateError, GenerateEvent, GenerateRequest,
-    GenerationStats, LookaheadLimits, Round, RoundStats, TargetInfo, TargetLoad, TokenLogprobs,
+    AheadStats, EmittedToken, EndpointStats, FinishReason, GenerateError, GenerateEvent,
+    GenerateRequest, GenerationStats, Round, RoundStats, TargetInfo, TargetLoad, TokenLogprobs,
 };
 use crate::wire::{
     ValueError, Wire, check_text, end_of_call, pack_tokens, pack_words,
@@ -224,10 +228,12 @@ fn pack_stats(stats: &GenerationStats) -> proto::Finished {
         ahead: (stats.ahead != AheadStats::default()).then(|| pack_ahead(&stats.ahead)),
         saguaro_c: stats.saguaro_c,
         measured: (stats.measured != RoundStats::default()).then(|| pack_measured(&stats.measured)),
+        endpoint: (stats.endpoint != EndpointStats::default())
+            .then(|| pack_endpoint(&stats.endpoint)),
         cached_tokens: stats.cached_tokens,
         policy: stats.policy.clone(),
-        prefill_nanoseconds: stats.prefill.as_nanos() as u64,
-        decode_nanoseconds: stats.decode.as_nanos() as u64,
+        prefill_nanoseconds: nanos(stats.prefill),
+        decode_nanoseconds: nanos(stats.decode),
     }
 }
 
@@ -240,7 +246,7 @@ fn unpack_finished(mut finished: proto::Finished) -> Result<GenerateEvent, Value
         finished::Reason::StopToken(token) => FinishReason::Stop(TokenId(token)),
         finished::Reason::Length(proto::Length {}) => FinishReason::Length,
     };
-    let stats = unpack_stats(finished)?;
+    let stats = Box::new(unpack_stats(finished)?);
     Ok(GenerateEvent::Finished { reason, stats })
 }
 
@@ -255,6 +261,7 @@ fn unpack_stats(finished: proto::Finished) -> Result<GenerationStats, ValueError
         bytes: finished.bytes,
         ahead: finished.ahead.map(unpack_ahead).unwrap_or_default(),
         measured: finished.measured.map(unpack_measured).unwrap_or_default(),
+        endpoint: finished.endpoint.map(unpack_endpoint).unwrap_or_default(),
         saguaro_c: finished.saguaro_c.filter(|c| (0.0..=1.0).contains(c)),
         cached_tokens: finished.cached_tokens,
         policy: check_text("policy", finished.policy)?,
@@ -318,55 +325,56 @@ fn unpack_ahead(ahead: proto::Ahead) -> AheadStats {
 }
 
 fn pack_measured(measured: &RoundStats) -> proto::Measured {
-    let LookaheadLimits {
-        maximum,
-        acceptance,
-        answer,
-        step,
-        margin,
-        probe,
-    } = measured.limits;
     proto::Measured {
         bytes: measured.bytes,
         weighed: measured.weighed,
-        hit_nanoseconds: measured.hit.as_nanos() as u64,
-        hit_verification_nanoseconds: measured.hit_verification.as_nanos() as u64,
-        awaited_nanoseconds: measured.awaited.as_nanos() as u64,
-        limits: Some(proto::LookaheadLimits {
-            maximum,
-            acceptance,
-            answer,
-            step,
-            margin,
-            probe,
-        }),
+        hit_nanoseconds: nanos(measured.hit),
+        hit_verification_nanoseconds: nanos(measured.hit_verification),
+        awaited_nanoseconds: nanos(measured.awaited),
+        lookahead_limits: pack_bounds(&measured.limits),
     }
 }
 
 fn unpack_measured(measured: proto::Measured) -> RoundStats {
-    let proto::LookaheadLimits {
-        maximum,
-        acceptance,
-        answer,
-        step,
-        margin,
-        probe,
-    } = measured.limits.unwrap_or_default();
     RoundStats {
         bytes: measured.bytes,
         weighed: measured.weighed,
         hit: Duration::from_nanos(measured.hit_nanoseconds),
         hit_verification: Duration::from_nanos(measured.hit_verification_nanoseconds),
         awaited: Duration::from_nanos(measured.awaited_nanoseconds),
-        limits: LookaheadLimits {
-            maximum,
-            acceptance,
-            answer,
-            step,
-            margin,
-            probe,
-        },
+        limits: BoundCounts::by_place(measured.lookahead_limits),
     }
+}
+
+fn pack_endpoint(stats: &EndpointStats) -> proto::Endpoint {
+    proto::Endpoint {
+        judged: stats.judged,
+        ranked: stats.ranked,
+        ranks: stats.ranks,
+        ahead_nanoseconds: nanos(stats.ahead),
+        awaited_nanoseconds: nanos(stats.awaited),
+        limits: pack_bounds(&stats.limits),
+    }
+}
+
+fn unpack_endpoint(endpoint: proto::Endpoint) -> EndpointStats {
+    EndpointStats {
+        judged: endpoint.judged,
+        ranked: endpoint.ranked,
+        ranks: endpoint.ranks,
+        ahead: Duration::from_nanos(endpoint.ahead_nanoseconds),
+        awaited: Duration::from_nanos(endpoint.awaited_nanoseconds),
+        limits: BoundCounts::by_place(endpoint.limits),
+    }
+}
+
+fn pack_bounds<B: Bound>(bounds: &BoundCounts<B>) -> Vec<u32> {
+    bounds.counts().map(|(_, count)| count).collect()
+}
+
+/// Whole nanoseconds, some centuries at most.
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Wire for TokenLogprobs {

@@ -19,7 +19,7 @@ use crate::wire::{
 };
 
 /// Version of the protocol on links. Both ends must have the same.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Most messages in a frame.
 pub const MAX_MESSAGES: usize = 1 << 16;
@@ -272,7 +272,7 @@ impl FrameSize for ToTarget {
                 MAX_VARINT * (own + 3 * entries.sides.len() + numbers(&entries.q))
             }
             Self::Refused { reason, .. } => reason.len(),
-            Self::Opened { .. } | Self::Resync(_) => 0,
+            Self::Opened { .. } | Self::Resync(_) | Self::Account(_) => 0,
         };
         MESSAGE_OVERHEAD + arrays
     }

@@ -9,11 +9,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use foretoken_speculation::{
     Epoch, Proposals, Round, Seed, SessionId, TokenId,
-    fanout::FanOut,
+    bounds::Bound as _,
+    fanout::{FanOut, Limit},
     guess::OutcomeKey,
     message::{
-        Branching, Cutoff, Cutoffs, Delivery, Entries, Open, Outcome, Resync, Side, ToDraft,
-        ToTarget, TreeBudget, Window,
+        Account, Branching, Cutoff, Cutoffs, Delivery, Entries, Keyed as _, Open, Outcome, Resync,
+        Side, ToDraft, ToTarget, TreeBudget, Window,
     },
     saguaro::Saguaro,
     sampling::SamplingParams,
@@ -38,52 +39,6 @@ const MAX_BRANCHES: usize = 4096;
 
 /// Most tokens of a part of entries.
 const MAX_PART: usize = 1 << 16;
-
-/// Who a message is about.
-pub(crate) trait Keyed {
-    fn session(&self) -> SessionId;
-    fn epoch(&self) -> Epoch;
-}
-
-impl Keyed for ToDraft {
-    fn session(&self) -> SessionId {
-        match self {
-            Self::Open(Open { session, .. })
-            | Self::Outcome(Outcome { session, .. })
-            | Self::Close { session, .. } => *session,
-        }
-    }
-
-    fn epoch(&self) -> Epoch {
-        match self {
-            Self::Open(Open { epoch, .. })
-            | Self::Outcome(Outcome { epoch, .. })
-            | Self::Close { epoch, .. } => *epoch,
-        }
-    }
-}
-
-impl Keyed for ToTarget {
-    fn session(&self) -> SessionId {
-        match self {
-            Self::Opened { session, .. }
-            | Self::Refused { session, .. }
-            | Self::Window(Window { session, .. })
-            | Self::Entries(Entries { session, .. })
-            | Self::Resync(Resync { session, .. }) => *session,
-        }
-    }
-
-    fn epoch(&self) -> Epoch {
-        match self {
-            Self::Opened { epoch, .. }
-            | Self::Refused { epoch, .. }
-            | Self::Window(Window { epoch, .. })
-            | Self::Entries(Entries { epoch, .. })
-            | Self::Resync(Resync { epoch, .. }) => *epoch,
-        }
-    }
-}
 
 /// That of a request that names none.
 const NO_SALT: [u8; 32] = [0; 32];
@@ -262,6 +217,14 @@ impl Wire for ToTarget {
             Self::Resync(resync) => draft_message::Body::Resync(proto::Resync {
                 have_len: resync.have_len,
             }),
+            Self::Account(account) => draft_message::Body::Account(proto::Account {
+                judged: account.judged,
+                ranked: account.ranked,
+                ranks: account.ranks,
+                ahead_us: micros(account.ahead),
+                awaited_us: micros(account.awaited),
+                limit: account.limit.map_or(0, number),
+            }),
         };
         DraftMessage {
             session: self.session().0,
@@ -304,8 +267,29 @@ impl Wire for ToTarget {
                 epoch,
                 have_len: resync.have_len,
             }),
+            draft_message::Body::Account(account) => Self::Account(Account {
+                session,
+                epoch,
+                judged: account.judged,
+                ranked: account.ranked,
+                ranks: account.ranks,
+                ahead: Duration::from_micros(account.ahead_us.into()),
+                awaited: Duration::from_micros(account.awaited_us.into()),
+                limit: limit_of(account.limit),
+            }),
         })
     }
+}
+
+/// The number of a limit, from 1.
+fn number(limit: Limit) -> u32 {
+    let place = Limit::ALL.iter().position(|&other| other == limit);
+    place.map_or(0, |place| place as u32 + 1)
+}
+
+/// The limit of that number: none if it has no such number here.
+fn limit_of(number: u32) -> Option<Limit> {
+    Limit::ALL.get(number.checked_sub(1)? as usize).copied()
 }
 
 impl Wire for Branching {

@@ -14,7 +14,7 @@ use std::{
 
 use foretoken_speculation::{
     SessionId,
-    message::{ToDraft, ToTarget},
+    message::{Keyed, ToDraft, ToTarget},
 };
 use futures::Stream;
 
@@ -22,7 +22,6 @@ use super::{
     DraftFrame, Hello, LoadReport, SendError, TargetFrame, Welcome,
     departures::Departures,
     frame::{FrameSize, MAX_MESSAGES, VERSION},
-    message::Keyed,
     receipt::Creditor,
 };
 

@@ -1,5 +1,7 @@
 //! What is decided, and what about.
 
+use crate::bounds::Bound;
+
 /// What the next step has to carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
@@ -61,9 +63,17 @@ pub enum Limit {
     Probe,
 }
 
-impl Limit {
-    /// The name used as a metric label.
-    pub fn name(self) -> &'static str {
+impl Bound for Limit {
+    const ALL: &'static [Self] = &[
+        Self::Maximum,
+        Self::Acceptance,
+        Self::Answer,
+        Self::Step,
+        Self::Margin,
+        Self::Probe,
+    ];
+
+    fn name(self) -> &'static str {
         match self {
             Self::Maximum => "maximum",
             Self::Acceptance => "acceptance",

@@ -1,5 +1,7 @@
 //! What keeps an endpoint from drafting for more.
 
+use crate::bounds::Bound;
+
 /// Why a session is not drafted for more outcomes, or not served at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Limit {
@@ -21,9 +23,19 @@ pub enum Limit {
     Quota,
 }
 
-impl Limit {
-    /// The name used as a metric label.
-    pub fn name(self) -> &'static str {
+impl Bound for Limit {
+    const ALL: &'static [Self] = &[
+        Self::Budget,
+        Self::Time,
+        Self::Worth,
+        Self::Weight,
+        Self::Rows,
+        Self::Pages,
+        Self::Slots,
+        Self::Quota,
+    ];
+
+    fn name(self) -> &'static str {
         match self {
             Self::Budget => "budget",
             Self::Time => "time",

@@ -331,6 +331,12 @@ impl DraftSession {
         Some((branching.or(weighs)?, scores))
     }
 
+    /// Whether its target wants continuations for the outcomes of verifications.
+    pub fn drafts_ahead(&self) -> bool {
+        let binding = self.binding.as_ref();
+        binding.is_some_and(|binding| binding.branching.is_some())
+    }
+
     /// Name of the session.
     pub fn id(&self) -> SessionId {
         self.session

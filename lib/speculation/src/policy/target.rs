@@ -21,7 +21,7 @@ use self::{asked::Asked, cache::Cache};
 use super::{Patience, Policy};
 use crate::{
     Epoch, Proposals, Round, Seed, SessionId, TokenId,
-    message::{Cutoffs, Open, Outcome, ToDraft, ToTarget},
+    message::{Cutoffs, Keyed as _, Open, Outcome, ToDraft, ToTarget},
     proposal::Laws,
     saguaro::Saguaro,
     sampling::SamplingParams,
@@ -284,19 +284,12 @@ impl TargetSession {
     }
 
     fn receive(&mut self, now: Duration, message: &ToTarget, effects: &mut Effects) {
-        let (session, epoch) = match message {
-            ToTarget::Opened { session, epoch } | ToTarget::Refused { session, epoch, .. } => {
-                (*session, *epoch)
-            }
-            ToTarget::Window(window) => (window.session, window.epoch),
-            ToTarget::Entries(entries) => (entries.session, entries.epoch),
-            ToTarget::Resync(resync) => (resync.session, resync.epoch),
-        };
-        if session != self.config.session || epoch != self.epoch || self.link != Link::Bound {
+        let is_own = message.session() == self.config.session && message.epoch() == self.epoch;
+        if !is_own || self.link != Link::Bound {
             return;
         }
         match message {
-            ToTarget::Opened { .. } => {}
+            ToTarget::Opened { .. } | ToTarget::Account(_) => {}
             ToTarget::Refused { retry: true, .. } => {
                 self.unbind(Link::Refused(now.saturating_add(self.config.reopen_after)));
             }

@@ -7,7 +7,7 @@ use foretoken_protocol::{Address, link::LoadReport};
 use foretoken_service::report::Rounds;
 use foretoken_speculation::{
     control::{AnswerTime, ControlConfig, Drafting},
-    message::ToTarget,
+    message::{Keyed as _, ToTarget},
     policy::target::{Input, Source},
 };
 
@@ -187,18 +187,16 @@ impl Worker {
     }
 
     pub(in crate::worker) fn receive(&mut self, link: LinkKey, message: &ToTarget, at: Instant) {
-        let session = match message {
-            ToTarget::Opened { session, .. } | ToTarget::Refused { session, .. } => session,
-            ToTarget::Window(window) => &window.session,
-            ToTarget::Entries(entries) => &entries.session,
-            ToTarget::Resync(resync) => &resync.session,
-        };
+        let session = message.session();
         let now = at.saturating_duration_since(self.started);
         let Some(request) = bound(&mut self.requests, link, session.0) else {
             return;
         };
         let cohort = request.cohort(link);
         request.meter.weigh(std::iter::once(message));
+        if let ToTarget::Account(account) = message {
+            request.meter.note_account(account);
+        }
         let effects = request.session.handle(now, Input::Received(message));
         let is_bound = request.session.is_bound();
         let is_usual = request.meter.is_in_a_row();
@@ -212,7 +210,7 @@ impl Worker {
         }
         self.endpoints.post(Some(link), effects.messages);
         match message {
-            ToTarget::Opened { .. } | ToTarget::Entries(_) => {}
+            ToTarget::Opened { .. } | ToTarget::Entries(_) | ToTarget::Account(_) => {}
             ToTarget::Resync(_) => {
                 self.metrics.resyncs.inc();
             }

@@ -96,7 +96,7 @@ impl Output {
         while let Some(event) = self.events.try_recv() {
             match event {
                 Ok(GenerateEvent::Finished { reason, stats }) => {
-                    self.end = Some(Ok((reason, stats)));
+                    self.end = Some(Ok((reason, *stats)));
                 }
                 Ok(GenerateEvent::Tokens(round)) => {
                     let tokens = round.tokens.iter().map(|token| token.token);

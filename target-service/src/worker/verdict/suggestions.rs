@@ -1,7 +1,10 @@
 //! What the next windows should have, asked once a step.
 
 use foretoken_engine::schedule::RequestId;
-use foretoken_speculation::control::{Drafting, Limit, Load};
+use foretoken_speculation::{
+    bounds::Bound as _,
+    control::{Drafting, Limit, Load},
+};
 
 use crate::{
     config::TreesName,

@@ -116,13 +116,14 @@ fn stats() -> impl Strategy<Value = GenerationStats> {
                 placed: hits / 5,
                 places: nanos / 13,
             };
-            let limits = LookaheadLimits {
-                maximum: rounds / 5,
-                acceptance: rounds / 7,
-                answer: rounds / 9,
-                step: rounds / 11,
-                margin: rounds / 13,
-                probe: rounds / 15,
+            let bounds = |count: u32| [3, 5, 7, 9, 11, 13].map(|part| count / part);
+            let endpoint = EndpointStats {
+                judged: hits / 2,
+                ranked: hits / 4,
+                ranks: nanos / 31,
+                ahead: Duration::from_nanos(nanos / 37),
+                awaited: Duration::from_nanos(nanos / 41),
+                limits: BoundCounts::by_place(bounds(misses)),
             };
             let measured = RoundStats {
                 bytes: nanos / 17,
@@ -130,7 +131,7 @@ fn stats() -> impl Strategy<Value = GenerationStats> {
                 hit: Duration::from_nanos(nanos / 19),
                 hit_verification: Duration::from_nanos(nanos / 23),
                 awaited: Duration::from_nanos(nanos / 29),
-                limits,
+                limits: BoundCounts::by_place(bounds(rounds)),
             };
             GenerationStats {
                 rounds,
@@ -142,6 +143,7 @@ fn stats() -> impl Strategy<Value = GenerationStats> {
                 bytes: nanos / 3,
                 ahead,
                 measured,
+                endpoint,
                 saguaro_c: c.map(|c| c as f32 / u32::MAX as f32),
                 cached_tokens,
                 policy: "p".into(),
@@ -186,7 +188,7 @@ fn event() -> impl Strategy<Value = GenerateEvent> {
         reason: stop.map_or(FinishReason::Length, |token| {
             FinishReason::Stop(TokenId(token))
         }),
-        stats,
+        stats: Box::new(stats),
     });
     prop_oneof![started, tokens, finished]
 }

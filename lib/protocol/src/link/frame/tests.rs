@@ -1,9 +1,10 @@
 use foretoken_speculation::{
     Epoch, Round, Seed, TokenId,
-    fanout::FanOut,
+    bounds::Bound as _,
+    fanout::{FanOut, Limit},
     guess::OutcomeKey,
     message::{
-        Branching, Cutoff, Cutoffs, Delivery, Entries, Open, Outcome, Resync, Side,
+        Account, Branching, Cutoff, Cutoffs, Delivery, Entries, Open, Outcome, Resync, Side,
         SparseDistribution, TreeBudget, Window,
     },
     saguaro::Saguaro,

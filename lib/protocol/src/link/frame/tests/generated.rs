@@ -252,5 +252,20 @@ pub(super) fn to_target() -> impl Strategy<Value = ToTarget> {
             have_len,
         })
     });
-    prop_oneof![opened, refused, window, entries(), resync]
+    let limit = option::of(proptest::sample::select(Limit::ALL));
+    let account = (key(), any::<[u32; 5]>(), limit).prop_map(
+        |((session, epoch), [judged, ranked, ranks, ahead, awaited], limit)| {
+            ToTarget::Account(Account {
+                session,
+                epoch,
+                judged,
+                ranked,
+                ranks,
+                ahead: Duration::from_micros(ahead.into()),
+                awaited: Duration::from_micros(awaited.into()),
+                limit,
+            })
+        },
+    );
+    prop_oneof![opened, refused, window, entries(), resync, account]
 }
