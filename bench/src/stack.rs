@@ -1,11 +1,12 @@
 //! The product as a user runs it: router, target and drafts as processes of their own.
 
 use std::{
+    collections::BTreeSet,
     fs,
     net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -156,8 +157,17 @@ fn section(model: &Value, folder: &Path) -> Value {
     section
 }
 
+/// A port that nobody listens on, and that was not given out before: who gets it may take a while to
+/// listen.
 fn free_port() -> anyhow::Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        if given.insert(port) {
+            return Ok(port);
+        }
+    }
 }
 
 /// Running processes; they end when it is dropped.

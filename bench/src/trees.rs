@@ -20,6 +20,9 @@ pub struct TreesArgs {
     /// Temperatures.
     #[arg(long, value_delimiter = ',', default_value = "0,1")]
     pub temperatures: Vec<f32>,
+    /// How the shipped target's weights are kept.
+    #[arg(long, value_delimiter = ',', default_value = "f32,bf16")]
+    pub dtypes: Vec<String>,
     /// Lookahead of the shipped pair.
     #[arg(long, default_value_t = 4)]
     pub lookahead: u32,
@@ -60,12 +63,15 @@ pub async fn run(
         let pair = Pair::start(&name, args.distant_lookahead, &setup).await?;
         data.extend(pair.compare(args, &prompts, &mut report).await?);
     }
-    let near = Setup::apart(binary, models, "bf16");
-    machine::keep_to(&near.draft_cores)?;
-    for class in [Class::Gsm8k, Class::Bible] {
-        let prompts = class.load(&models.join("target"), args.prompts)?;
-        let pair = Pair::start(class.name(), args.lookahead, &near).await?;
-        data.extend(pair.compare(args, &prompts, &mut report).await?);
+    for dtype in &args.dtypes {
+        let near = Setup::apart(binary.clone(), models, dtype);
+        machine::keep_to(&near.draft_cores)?;
+        for class in [Class::Gsm8k, Class::Bible] {
+            let prompts = class.load(&models.join("target"), args.prompts)?;
+            let name = format!("{}, {dtype}", class.name());
+            let pair = Pair::start(&name, args.lookahead, &near).await?;
+            data.extend(pair.compare(args, &prompts, &mut report).await?);
+        }
     }
     report.data = json!(data);
     report.publish(results)
@@ -76,8 +82,8 @@ fn report(args: &TreesArgs) -> Report {
         "trees",
         format!(
             "Targets whose `trees` is `Off` and `Auto`, both with the same kind of draft: a simulated pair (20 ms a \
-             verification whatever its rows, a draft of 2.4 ms a step) and the shipped one (bf16 target and draft on a \
-             core each), separate processes, one request of {TOKENS} tokens at a time. Medians of {} interleaved \
+             verification whatever its rows, a draft of 2.4 ms a step) and the shipped one (target and draft on a \
+             core each, the client on the draft's), separate processes, one request of {TOKENS} tokens at a time. Medians of {} interleaved \
              rounds; every arm's tokens are checked to equal plain decoding's. A tree's size is its tokens.",
             args.rounds
         ),
