@@ -80,9 +80,9 @@ impl Setup {
         }
     }
 
-    /// The shipped pair in `dtype` with a thread and a core each; clients ask the target. They are to
-    /// keep to the draft's core ([`crate::machine::keep_to`]): each verdict wakes them, and on the target's
-    /// core that would look like time of its rounds.
+    /// The shipped pair in `dtype` with a thread and a core each; clients ask the target. Where
+    /// rounds are timed they are to keep to the draft's core ([`crate::machine::keep_to`]): each verdict
+    /// wakes them, and on the target's core that would look like time of its rounds.
     pub fn apart(binary: PathBuf, models: &Path, dtype: &str) -> Self {
         Self {
             cores: "0".to_owned(),

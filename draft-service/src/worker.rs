@@ -114,6 +114,8 @@ struct Peer {
     listener: usize,
     /// What it calls itself.
     name: String,
+    /// Whether it is to be told what is done for it.
+    accounts: bool,
 }
 
 /// The engine thread's state.
@@ -350,7 +352,13 @@ impl<O: Outlet> Worker<O> {
                 self.refused.remove(&hello.instance);
                 self.tenants.join(link, hello.consumer);
                 let name = hello.instance;
-                self.links.insert(link, Peer { listener, name });
+                let accounts = hello.accounts;
+                let peer = Peer {
+                    listener,
+                    name,
+                    accounts,
+                };
+                self.links.insert(link, peer);
                 self.metrics.links.set(self.links.len() as i64);
             }
             ServerEvent::Down { link, reason } => {

@@ -45,6 +45,7 @@ impl Dialer {
                 namespace: config.namespace.clone(),
                 deployment: config.deployment.clone(),
             },
+            accounts: true,
         };
         Self {
             transport,

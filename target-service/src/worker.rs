@@ -235,7 +235,7 @@ impl Worker {
     }
 
     /// Looks at everything once: cancelled requests, the next step. What has come into `inbox`
-    /// during the pass is taken in before its verdicts.
+    /// during the pass is taken in before anything follows from its verdicts.
     pub(crate) fn turn(&mut self, inbox: Option<&Mailbox<Message>>) -> Turn {
         self.now = Instant::now();
         self.sweep();

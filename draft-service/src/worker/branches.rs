@@ -201,7 +201,7 @@ impl<O: Outlet> Worker<O> {
             let session = &mut self.sessions[owners[granted.contender]];
             session.outlook.grant(&mut session.draft, &granted);
             session.limit = Some(granted.limit);
-            session.account.limit = Some(granted.limit);
+            session.account.limits.add(granted.limit);
             self.metrics.build_bound_by(granted.limit);
         }
     }
@@ -223,7 +223,9 @@ impl<O: Outlet> Worker<O> {
         let Some((index, _)) = chosen else {
             return false;
         };
-        self.sessions[index].drop_branches(&mut self.engine);
+        let session = &mut self.sessions[index];
+        session.drop_branches(&mut self.engine);
+        session.account.limits.add(Limit::Pages);
         self.metrics.build_bound_by(Limit::Pages);
         true
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use foretoken_protocol::link::LinkId;
 use foretoken_speculation::{
     SessionId,
-    message::{Keyed as _, ToTarget},
+    message::{Account, Keyed as _, ToTarget},
     policy::draft::Timing,
 };
 
@@ -69,14 +69,18 @@ impl<O: Outlet> Worker<O> {
     fn send(&mut self, frames: Vec<(LinkId, Vec<ToTarget>)>) -> bool {
         let any = !frames.is_empty();
         for (link, mut messages) in frames {
-            let Some(listener) = self.links.get(&link).map(|peer| peer.listener) else {
+            let peer = self.links.get(&link);
+            let Some((listener, accounts)) = peer.map(|peer| (peer.listener, peer.accounts)) else {
                 continue;
             };
-            let accounts: Vec<_> = messages
+            let told: Vec<_> = messages
                 .iter()
                 .filter_map(|message| self.note_sent(link, message))
                 .collect();
-            messages.extend(accounts);
+            if accounts {
+                // Before the windows: where there is no room, what is last of a session stays.
+                messages.splice(0..0, told.into_iter().map(ToTarget::Account));
+            }
             for message in &messages {
                 self.metrics.note_bytes(Direction::Sent, message);
             }
@@ -85,8 +89,8 @@ impl<O: Outlet> Worker<O> {
         any
     }
 
-    /// Notes that a message is on its way; what else is to be said of its session then.
-    fn note_sent(&mut self, link: LinkId, message: &ToTarget) -> Option<ToTarget> {
+    /// Notes that a message is on its way; what was done for its session, if that is to be told with it.
+    fn note_sent(&mut self, link: LinkId, message: &ToTarget) -> Option<Account> {
         let begins = match message {
             ToTarget::Entries(column) => column.before == 0,
             ToTarget::Window(_) => true,
@@ -97,8 +101,7 @@ impl<O: Outlet> Worker<O> {
         if let ToTarget::Entries(column) = message {
             session.draft.note_pushed(column);
         }
-        let account = begins.then(|| session.take_account());
-        account.flatten().map(ToTarget::Account)
+        begins.then(|| session.take_account()).flatten()
     }
 
     fn may_wait(&self, link: LinkId, message: &ToTarget, now: Duration) -> bool {

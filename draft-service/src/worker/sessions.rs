@@ -77,10 +77,10 @@ impl Session {
 
     /// What its target has yet to be told of, if it wants anything drafted ahead.
     pub(super) fn take_account(&mut self) -> Option<Account> {
+        let (epoch, _) = self.draft.awaits().filter(|_| self.draft.drafts_ahead())?;
         let account = std::mem::take(&mut self.account);
-        let (epoch, _) = self.draft.awaits()?;
         let session = self.draft.id();
-        (self.draft.drafts_ahead() && account != Account::default()).then_some(Account {
+        (account != Account::default()).then_some(Account {
             session,
             epoch,
             ..account

@@ -223,13 +223,13 @@ pub struct RoundStats {
 pub struct EndpointStats {
     /// Verdicts that candidates were held against.
     pub judged: u32,
-    /// Of these, those whose decided token was among the candidates of its row, hits and misses alike.
+    /// Of these, those whose decided token was among the best candidates of its row, hits and misses alike.
     pub ranked: u32,
     /// Sum of the ranks of these, the best being 1.
     pub ranks: u64,
-    /// Time of steps that drafted ahead of verdicts.
+    /// Time of steps that drafted ahead of verdicts, also while these waited for more.
     pub ahead: Duration,
-    /// Time of steps that the target waited for.
+    /// Time of steps for windows that the target waited for.
     pub awaited: Duration,
     /// Builds, by what kept them from drafting for more outcomes.
     pub limits: BoundCounts<fanout::Limit>,
@@ -243,9 +243,7 @@ impl EndpointStats {
         self.ranks += u64::from(account.ranks);
         self.ahead += account.ahead;
         self.awaited += account.awaited;
-        if let Some(limit) = account.limit {
-            self.limits.add(limit);
-        }
+        self.limits.merge(&account.limits);
     }
 }
 

@@ -86,7 +86,7 @@ pub struct Round {
     /// Microseconds from the verdict before; none for the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub took_us: Option<u64>,
-    /// Microseconds of the step that verified it.
+    /// Microseconds of the step that verified it, with what it decided.
     pub verification_us: u64,
     /// Token rows of that step, of all requests.
     pub rows: u32,

@@ -1,12 +1,15 @@
 //! What kept choices from being larger, and how often.
 
+use alloc::vec::Vec;
 use core::marker::PhantomData;
 
 /// A reason why something is not larger: one of a fixed list.
 pub trait Bound: Copy + Eq + 'static {
-    /// All of them, at most [`MOST`]. A place in the list is sent over the wire, so it only grows at its
-    /// end.
+    /// All of them, at most [`MOST`], each at its [`Self::place`].
     const ALL: &'static [Self];
+
+    /// Its place among all. That is sent over the wire, so new ones come last.
+    fn place(self) -> usize;
 
     /// The name used as a metric label.
     fn name(self) -> &'static str;
@@ -33,19 +36,29 @@ impl<B: Bound> BoundCounts<B> {
         own
     }
 
+    /// The same to be told: the counts by their places, up to the last that is not 0.
+    pub fn to_places(&self) -> Vec<u32> {
+        let last = self.counts.iter().rposition(|&count| count > 0);
+        self.counts[..last.map_or(0, |last| last + 1)].to_vec()
+    }
+
     /// Counts a choice.
     pub fn add(&mut self, bound: B) {
-        if let Some(place) = B::ALL.iter().position(|&other| other == bound) {
-            self.counts[place] = self.counts[place].saturating_add(1);
+        const { assert!(B::ALL.len() <= MOST) };
+        let count = &mut self.counts[bound.place()];
+        *count = count.saturating_add(1);
+    }
+
+    /// Counts what others were.
+    pub fn merge(&mut self, others: &Self) {
+        for (count, more) in self.counts.iter_mut().zip(others.counts) {
+            *count = count.saturating_add(more);
         }
     }
 
     /// How often it was this one.
     pub fn of(&self, bound: B) -> u32 {
-        let mut counts = self.counts();
-        counts
-            .find(|&(other, _)| other == bound)
-            .map_or(0, |(_, count)| count)
+        self.counts[bound.place()]
     }
 
     /// Each with how often it was the one, in the order of the list.
@@ -96,6 +109,7 @@ mod tests {
         assert!(B::ALL.len() <= MOST);
         let mut all = BoundCounts::<B>::default();
         for (place, &bound) in B::ALL.iter().enumerate() {
+            assert_eq!(bound.place(), place, "{bound:?}");
             for _ in 0..=place {
                 all.add(bound);
             }
@@ -103,8 +117,20 @@ mod tests {
         for (place, &bound) in B::ALL.iter().enumerate() {
             assert_eq!(all.of(bound), place as u32 + 1, "{bound:?}");
         }
-        let told = all.counts().map(|(_, count)| count);
-        assert_eq!(BoundCounts::<B>::by_place(told.chain([7])), all);
+        assert_eq!(all.to_places().len(), B::ALL.len());
+        assert_eq!(BoundCounts::by_place(all.to_places()), all);
+        let later = all.to_places().into_iter().chain([7; MOST]);
+        assert_eq!(
+            BoundCounts::by_place(later),
+            all,
+            "what comes behind is left out"
+        );
+        let mut few = BoundCounts::<B>::default();
+        assert!(few.to_places().is_empty());
+        few.add(B::ALL[1]);
+        assert_eq!(few.to_places(), [0, 1]);
+        all.merge(&few);
+        assert_eq!((all.of(B::ALL[0]), all.of(B::ALL[1])), (1, 3));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use core::time::Duration;
 
 use crate::{
     Epoch, Proposals, Round, Seed, SessionId, TokenId,
+    bounds::BoundCounts,
     fanout::{FanOut, Limit},
     guess::OutcomeKey,
     saguaro::Saguaro,
@@ -411,7 +412,7 @@ pub struct Resync {
 /// What an endpoint that drafts ahead did since it last said so, and what it had thought of verdicts. For
 /// whoever watches: nothing depends on it, and it comes with the first column of a build, or with a
 /// window.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
     /// Session this belongs to.
     pub session: SessionId,
@@ -419,14 +420,16 @@ pub struct Account {
     pub epoch: Epoch,
     /// Verdicts that candidates were held against.
     pub judged: u32,
-    /// Of these, those whose decided token was among the candidates of its row, hits and misses alike.
+    /// Of these, those whose decided token was among the best candidates of its row
+    /// ([`COUNTED_RANKS`](crate::policy::draft::COUNTED_RANKS)), hits and misses alike.
     pub ranked: u32,
     /// Sum of the ranks of these, the best being 1.
     pub ranks: u32,
-    /// Time of steps that drafted ahead of verdicts. Whole microseconds are sent.
+    /// Time of steps that drafted ahead of verdicts, also while these waited for more. Whole microseconds
+    /// are sent.
     pub ahead: Duration,
-    /// Time of steps that the target waited for. The same.
+    /// Time of steps for windows that the target waited for. The same.
     pub awaited: Duration,
-    /// What kept it from drafting for more outcomes of the round under way, if it drafts for any.
-    pub limit: Option<Limit>,
+    /// Builds, by what kept them from drafting for more outcomes.
+    pub limits: BoundCounts<Limit>,
 }

@@ -121,6 +121,10 @@ fn ahead(all: &Sums<'_>) -> Value {
 
 /// What endpoints said of their work, as far as they said anything.
 fn tell_endpoint(all: &Sums<'_>, told: &mut Value) {
+    let said = |stats: &&GenerationStats| stats.endpoint != EndpointStats::default();
+    if !all.0.iter().any(said) {
+        return;
+    }
     let ms = |time: Duration| json!(time.as_secs_f64() * 1e3);
     let ahead = all.time(|s| s.endpoint.ahead);
     let awaited = all.time(|s| s.endpoint.awaited);

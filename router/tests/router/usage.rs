@@ -149,15 +149,17 @@ async fn what_did_not_happen_is_null_or_not_there() {
     };
     let own = own_usage(late, json!({})).await;
     let ahead = &own["ahead"];
-    for field in [
-        "hit_rate",
-        "later_hit_rate",
-        "hit_place",
-        "hit_round_extra",
-        "verdict_rank",
-        "draft_hidden",
-    ] {
+    for field in ["hit_rate", "later_hit_rate", "hit_place", "hit_round_extra"] {
         assert_eq!(ahead.get(field), Some(&Value::Null), "{field}");
+    }
+    // No endpoint said anything.
+    for field in [
+        "verdict_rank",
+        "verdicts_judged",
+        "draft_hidden",
+        "build_limits",
+    ] {
+        assert!(ahead.get(field).is_none(), "{field}: {ahead}");
     }
     assert!(ahead.get("saguaro_c").is_none());
     assert_eq!(ahead["tokens_late"], 7);

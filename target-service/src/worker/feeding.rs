@@ -50,7 +50,7 @@ pub(super) struct Feeding {
     /// Parents of their nodes, the last token before each included.
     parents: Vec<Option<u32>>,
     pub(super) shares: Vec<Share>,
-    /// How long the latest step took.
+    /// How long the latest step took, with what it decided: that is part of a verification.
     pub(super) took: Duration,
     /// How long its verdicts waited for more of what was drafted for them.
     pub(super) lingered: Duration,

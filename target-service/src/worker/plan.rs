@@ -68,8 +68,8 @@ impl Worker {
             self.lose_step(&error);
             return Turn::Stepped;
         }
-        // What it decides is part of a verification: that takes time by rows too.
         self.now = Instant::now();
+        let computed = self.now.saturating_duration_since(started);
         let mut decisions = self.decide();
         self.now = Instant::now();
         let took = self.now.saturating_duration_since(started);
@@ -79,7 +79,7 @@ impl Worker {
         self.metrics.step_seconds.observe(took.as_secs_f64());
         self.feeding.settle(survey.catches_up);
         if self.feeding.typical {
-            self.endpoints.observe_step(rows as u32, took);
+            self.endpoints.observe_step(rows as u32, computed);
         }
         // What was drafted for the verdicts came while they were computed.
         if self.looks_up()

@@ -36,7 +36,7 @@ fn account_of(rank: Option<usize>) -> Account {
     let [account] = &accounts(sent)[..] else {
         panic!("one account of one verdict")
     };
-    account.clone()
+    *account
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn of_each_verdict_a_target_is_told_its_rank_and_what_was_done_for_it() {
         assert_eq!(ranks, (1, 1, rank as u32 + 1));
         assert!(account.ahead > Duration::ZERO, "{account:?}");
         assert_eq!(account.awaited, Duration::ZERO, "nobody waited");
-        assert!(account.limit.is_some());
+        assert_eq!(account.limits.to_places().iter().sum::<u32>(), 1);
     }
     let unlikely = account_of(None);
     let ranks = (unlikely.judged, unlikely.ranked, unlikely.ranks);
@@ -105,4 +105,18 @@ fn an_account_has_no_frame_of_its_own_while_there_is_more_to_send() {
         }
     }
     panic!("nothing was sent");
+}
+
+#[test]
+fn targets_that_do_not_know_accounts_are_told_none() {
+    let mut rig = Rig::new(&DraftConfig::default(), language());
+    let link = LinkId(9);
+    let hello = Hello::default();
+    rig.worker.take(0, ServerEvent::Up { link, hello });
+    rig.tell(link, open_ahead(1, prompt(20)));
+    let window = [TokenId(5), TokenId(9)];
+    rig.tell(link, verifying(1, 0, 20, &[TokenId(7)], &window));
+    let (_, sent) = rig.settle();
+    assert!(!entries(&sent).is_empty());
+    assert_eq!(accounts(sent), []);
 }

@@ -70,7 +70,10 @@ impl Rig {
                 0,
                 ServerEvent::Up {
                     link,
-                    hello: Hello::default(),
+                    hello: Hello {
+                        accounts: true,
+                        ..Hello::default()
+                    },
                 },
             );
         }

@@ -2,11 +2,7 @@
 
 use std::time::Duration;
 
-use foretoken_speculation::{
-    Seed, TokenId,
-    bounds::{Bound, BoundCounts},
-    sampling::SamplingParams,
-};
+use foretoken_speculation::{Seed, TokenId, bounds::BoundCounts, sampling::SamplingParams};
 use tonic::{Code, Status};
 
 use super::{
@@ -331,7 +327,7 @@ fn pack_measured(measured: &RoundStats) -> proto::Measured {
         hit_nanoseconds: nanos(measured.hit),
         hit_verification_nanoseconds: nanos(measured.hit_verification),
         awaited_nanoseconds: nanos(measured.awaited),
-        lookahead_limits: pack_bounds(&measured.limits),
+        lookahead_limits: measured.limits.to_places(),
     }
 }
 
@@ -353,7 +349,7 @@ fn pack_endpoint(stats: &EndpointStats) -> proto::Endpoint {
         ranks: stats.ranks,
         ahead_nanoseconds: nanos(stats.ahead),
         awaited_nanoseconds: nanos(stats.awaited),
-        limits: pack_bounds(&stats.limits),
+        limits: stats.limits.to_places(),
     }
 }
 
@@ -366,10 +362,6 @@ fn unpack_endpoint(endpoint: proto::Endpoint) -> EndpointStats {
         awaited: Duration::from_nanos(endpoint.awaited_nanoseconds),
         limits: BoundCounts::by_place(endpoint.limits),
     }
-}
-
-fn pack_bounds<B: Bound>(bounds: &BoundCounts<B>) -> Vec<u32> {
-    bounds.counts().map(|(_, count)| count).collect()
 }
 
 /// Whole nanoseconds, some centuries at most.

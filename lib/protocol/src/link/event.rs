@@ -24,6 +24,9 @@ pub struct Hello {
     pub path: String,
     /// Whom it works for: quotas and shares of the endpoint go by it.
     pub consumer: Consumer,
+    /// Whether it is to be told what is done for it
+    /// ([`Account`](foretoken_speculation::message::Account)): earlier versions do not know that message.
+    pub accounts: bool,
 }
 
 /// The deployment that a target belongs to: what its certificate says, where targets have to show one.

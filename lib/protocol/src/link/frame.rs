@@ -7,7 +7,7 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use foretoken_speculation::{
-    Proposals, SessionId, TraceContext,
+    Proposals, SessionId, TraceContext, bounds,
     message::{SparseDistribution, ToDraft, ToTarget},
 };
 use prost::Message;
@@ -19,7 +19,7 @@ use crate::wire::{
 };
 
 /// Version of the protocol on links. Both ends must have the same.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 1;
 
 /// Most messages in a frame.
 pub const MAX_MESSAGES: usize = 1 << 16;
@@ -149,6 +149,7 @@ pub fn encode_target_frame(frame: &TargetFrame, out: &mut impl BufMut) {
                 path: hello.path,
                 namespace: hello.consumer.namespace,
                 deployment: hello.consumer.deployment,
+                accounts: hello.accounts,
             },
         );
     }
@@ -272,7 +273,8 @@ impl FrameSize for ToTarget {
                 MAX_VARINT * (own + 3 * entries.sides.len() + numbers(&entries.q))
             }
             Self::Refused { reason, .. } => reason.len(),
-            Self::Opened { .. } | Self::Resync(_) | Self::Account(_) => 0,
+            Self::Account(_) => MAX_VARINT * bounds::MOST,
+            Self::Opened { .. } | Self::Resync(_) => 0,
         };
         MESSAGE_OVERHEAD + arrays
     }
@@ -383,6 +385,7 @@ fn read_hello(field: Bytes) -> Result<(u32, Hello), FrameError> {
                 namespace: check_text("hello.namespace", hello.namespace)?,
                 deployment: check_text("hello.deployment", hello.deployment)?,
             },
+            accounts: hello.accounts,
         },
     ))
 }

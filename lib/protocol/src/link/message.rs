@@ -9,8 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use foretoken_speculation::{
     Epoch, Proposals, Round, Seed, SessionId, TokenId,
-    bounds::Bound as _,
-    fanout::{FanOut, Limit},
+    bounds::BoundCounts,
+    fanout::FanOut,
     guess::OutcomeKey,
     message::{
         Account, Branching, Cutoff, Cutoffs, Delivery, Entries, Keyed as _, Open, Outcome, Resync,
@@ -223,7 +223,7 @@ impl Wire for ToTarget {
                 ranks: account.ranks,
                 ahead_us: micros(account.ahead),
                 awaited_us: micros(account.awaited),
-                limit: account.limit.map_or(0, number),
+                limits: account.limits.to_places(),
             }),
         };
         DraftMessage {
@@ -275,21 +275,10 @@ impl Wire for ToTarget {
                 ranks: account.ranks,
                 ahead: Duration::from_micros(account.ahead_us.into()),
                 awaited: Duration::from_micros(account.awaited_us.into()),
-                limit: limit_of(account.limit),
+                limits: BoundCounts::by_place(account.limits),
             }),
         })
     }
-}
-
-/// The number of a limit, from 1.
-fn number(limit: Limit) -> u32 {
-    let place = Limit::ALL.iter().position(|&other| other == limit);
-    place.map_or(0, |place| place as u32 + 1)
-}
-
-/// The limit of that number: none if it has no such number here.
-fn limit_of(number: u32) -> Option<Limit> {
-    Limit::ALL.get(number.checked_sub(1)? as usize).copied()
 }
 
 impl Wire for Branching {

@@ -113,7 +113,7 @@ impl OutgoingFrame for DraftFrame {
     }
 
     fn supersedable(older: &ToTarget) -> bool {
-        matches!(older, ToTarget::Window(_))
+        matches!(older, ToTarget::Window(_) | ToTarget::Account(_))
     }
 
     fn vital(_message: &ToTarget) -> bool {

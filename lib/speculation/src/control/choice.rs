@@ -73,6 +73,10 @@ impl Bound for Limit {
         Self::Probe,
     ];
 
+    fn place(self) -> usize {
+        self as usize
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Maximum => "maximum",

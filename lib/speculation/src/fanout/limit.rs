@@ -35,6 +35,10 @@ impl Bound for Limit {
         Self::Quota,
     ];
 
+    fn place(self) -> usize {
+        self as usize
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Budget => "budget",

@@ -289,7 +289,11 @@ impl TargetSession {
             return;
         }
         match message {
-            ToTarget::Opened { .. } | ToTarget::Account(_) => {}
+            ToTarget::Opened { .. } => {}
+            ToTarget::Account(account) => {
+                let ahead = matches!(self.config.policy, Policy::Ssd(_));
+                effects.account = Some(*account).filter(|_| ahead);
+            }
             ToTarget::Refused { retry: true, .. } => {
                 self.unbind(Link::Refused(now.saturating_add(self.config.reopen_after)));
             }

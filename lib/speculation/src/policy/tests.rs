@@ -30,7 +30,9 @@ use crate::{
     fallback::{Fallback, OnMiss},
     fanout::FanOut,
     guess::OutcomeKey,
-    message::{Branching, Delivery, Entries, Open, Outcome, Resync, ToDraft, ToTarget, Window},
+    message::{
+        Account, Branching, Delivery, Entries, Open, Outcome, Resync, ToDraft, ToTarget, Window,
+    },
     noise::philox,
     sampling::{Sampler, SamplingParams, Scratch},
 };

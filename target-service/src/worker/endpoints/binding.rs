@@ -194,10 +194,10 @@ impl Worker {
         };
         let cohort = request.cohort(link);
         request.meter.weigh(std::iter::once(message));
-        if let ToTarget::Account(account) = message {
+        let effects = request.session.handle(now, Input::Received(message));
+        if let Some(account) = &effects.account {
             request.meter.note_account(account);
         }
-        let effects = request.session.handle(now, Input::Received(message));
         let is_bound = request.session.is_bound();
         let is_usual = request.meter.is_in_a_row();
         let patience = effects.answer.map(|_| request.session.patience().clone());

@@ -1,7 +1,7 @@
 use foretoken_speculation::{
     Epoch, Round, Seed, TokenId,
-    bounds::Bound as _,
-    fanout::{FanOut, Limit},
+    bounds::BoundCounts,
+    fanout::FanOut,
     guess::OutcomeKey,
     message::{
         Account, Branching, Cutoff, Cutoffs, Delivery, Entries, Open, Outcome, Resync, Side,
@@ -46,6 +46,7 @@ fn hello() -> Hello {
             namespace: "chat".into(),
             deployment: "story".into(),
         },
+        accounts: true,
     }
 }
 
@@ -73,7 +74,7 @@ proptest! {
     ) {
         let load = load.map(|(slots, used, draining)| LoadReport { slots, used, draining });
         let limits = Limits { slots: 3, max_positions: 9, max_frame: 1 << 20 };
-        let Hello { instance, model_digest, tokenizer_digest, vocab_size, path, consumer: _ } = hello();
+        let Hello { instance, model_digest, tokenizer_digest, vocab_size, path, consumer: _, accounts: _ } = hello();
         let welcome =
             Welcome { instance, model_digest, tokenizer_digest, vocab_size, path, limits };
         let welcome = beat.map(|_| (VERSION, welcome));

@@ -1,6 +1,6 @@
 use foretoken_speculation::{
     Epoch, Round, Seed, TokenId,
-    message::{Open, Outcome},
+    message::{Account, Open, Outcome, Window},
     sampling::SamplingParams,
 };
 use futures::FutureExt as _;
@@ -119,6 +119,31 @@ fn on_overflow_superseded_outcomes_go_first() {
     );
     let frame = next(&mut outgoing).expect("a frame");
     assert_eq!(frame.messages, [open(1, 1), outcome(2, 0), outcome(1, 2)]);
+}
+
+#[test]
+fn on_overflow_what_only_tells_goes_before_the_window_that_it_comes_with() {
+    let queue: Arc<Queue<DraftFrame>> = Arc::new(Queue::new(3, Arc::default()));
+    let mut outgoing = queue.connect(Welcome::default());
+    outgoing.next().now_or_never().expect("introduces itself");
+    queue.open(1 << 20);
+    let window = |session| {
+        ToTarget::Window(Window {
+            session: SessionId(session),
+            ..Window::default()
+        })
+    };
+    let account = |session| {
+        ToTarget::Account(Account {
+            session: SessionId(session),
+            ..Account::default()
+        })
+    };
+    for session in 1..=2 {
+        queue.push(vec![account(session), window(session)]).ok();
+    }
+    let frame = outgoing.next().now_or_never().flatten().expect("a frame");
+    assert_eq!(frame.messages, [window(1), window(2)]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use core::time::Duration;
 use super::{AheadStats, Answer, Lookup, Verified};
 use crate::{
     Proposals,
-    message::{ToDraft, ToTarget},
+    message::{Account, ToDraft, ToTarget},
 };
 
 /// What the outside world tells a session.
@@ -34,6 +34,8 @@ pub struct Effects {
     /// After a verdict of [`Policy::Ssd`](crate::policy::Policy::Ssd): where the next window comes from.
     /// If only the endpoint knows that: with the window.
     pub lookup: Option<Lookup>,
+    /// What the endpoint of a [`Policy::Ssd`](crate::policy::Policy::Ssd) did.
+    pub account: Option<Account>,
     /// After a verdict: a window that its round waited for has not come, of which only the endpoint knew
     /// whether it was drafted ahead. A miss.
     pub lost: bool,

@@ -93,3 +93,37 @@ fn a_refusal_ends_the_wait_and_a_temporary_one_is_asked_again() {
         );
     }
 }
+
+#[test]
+fn only_what_the_endpoint_of_this_binding_did_ahead_is_taken_from_its_accounts() {
+    let account = |epoch| {
+        ToTarget::Account(Account {
+            session: SessionId(3),
+            epoch: Epoch(epoch),
+            judged: 1,
+            ..Account::default()
+        })
+    };
+    let opened = |policy| {
+        let mut world = World::new(policy, sampling(0.0), 1, Faults::default(), 0.0, 64);
+        world.target.handle(US, Input::LinkUp);
+        world.target
+    };
+    let taken = |target: &mut TargetSession, epoch| {
+        let effects = target.handle(US, Input::Received(&account(epoch)));
+        effects.account.map(|account| account.judged)
+    };
+    let mut ahead = opened(Policy::Ssd(SsdOptions::default()));
+    assert_eq!(
+        [0, 1, 2].map(|epoch| taken(&mut ahead, epoch)),
+        [None, Some(1), None]
+    );
+    ahead.handle(US, Input::LinkDown);
+    assert_eq!(taken(&mut ahead, 1), None, "it is bound to nobody");
+    let mut in_turn = opened(Policy::Speculative(Lookahead::Fixed(3)));
+    assert_eq!(
+        taken(&mut in_turn, 1),
+        None,
+        "nothing is drafted ahead for it"
+    );
+}

@@ -252,9 +252,8 @@ pub(super) fn to_target() -> impl Strategy<Value = ToTarget> {
             have_len,
         })
     });
-    let limit = option::of(proptest::sample::select(Limit::ALL));
-    let account = (key(), any::<[u32; 5]>(), limit).prop_map(
-        |((session, epoch), [judged, ranked, ranks, ahead, awaited], limit)| {
+    let account = (key(), any::<[u32; 5]>(), vec(any::<u32>(), 0..9)).prop_map(
+        |((session, epoch), [judged, ranked, ranks, ahead, awaited], limits)| {
             ToTarget::Account(Account {
                 session,
                 epoch,
@@ -263,7 +262,7 @@ pub(super) fn to_target() -> impl Strategy<Value = ToTarget> {
                 ranks,
                 ahead: Duration::from_micros(ahead.into()),
                 awaited: Duration::from_micros(awaited.into()),
-                limit,
+                limits: BoundCounts::by_place(limits),
             })
         },
     );
