@@ -68,50 +68,34 @@ pub enum ToTarget {
 
 /// A message about one session.
 pub trait Keyed {
-    /// The session it is about.
-    fn session(&self) -> SessionId;
-    /// The binding it belongs to.
-    fn epoch(&self) -> Epoch;
+    /// The session it is about, and the binding it belongs to.
+    fn key(&self) -> (SessionId, Epoch);
+
+    /// The session alone.
+    fn session(&self) -> SessionId {
+        self.key().0
+    }
 }
 
 impl Keyed for ToDraft {
-    fn session(&self) -> SessionId {
+    fn key(&self) -> (SessionId, Epoch) {
         match self {
-            Self::Open(Open { session, .. })
-            | Self::Outcome(Outcome { session, .. })
-            | Self::Close { session, .. } => *session,
-        }
-    }
-
-    fn epoch(&self) -> Epoch {
-        match self {
-            Self::Open(Open { epoch, .. })
-            | Self::Outcome(Outcome { epoch, .. })
-            | Self::Close { epoch, .. } => *epoch,
+            Self::Open(Open { session, epoch, .. })
+            | Self::Outcome(Outcome { session, epoch, .. })
+            | Self::Close { session, epoch } => (*session, *epoch),
         }
     }
 }
 
 impl Keyed for ToTarget {
-    fn session(&self) -> SessionId {
+    fn key(&self) -> (SessionId, Epoch) {
         match self {
-            Self::Opened { session, .. }
-            | Self::Refused { session, .. }
-            | Self::Window(Window { session, .. })
-            | Self::Entries(Entries { session, .. })
-            | Self::Resync(Resync { session, .. })
-            | Self::Account(Account { session, .. }) => *session,
-        }
-    }
-
-    fn epoch(&self) -> Epoch {
-        match self {
-            Self::Opened { epoch, .. }
-            | Self::Refused { epoch, .. }
-            | Self::Window(Window { epoch, .. })
-            | Self::Entries(Entries { epoch, .. })
-            | Self::Resync(Resync { epoch, .. })
-            | Self::Account(Account { epoch, .. }) => *epoch,
+            Self::Opened { session, epoch }
+            | Self::Refused { session, epoch, .. }
+            | Self::Window(Window { session, epoch, .. })
+            | Self::Entries(Entries { session, epoch, .. })
+            | Self::Resync(Resync { session, epoch, .. })
+            | Self::Account(Account { session, epoch, .. }) => (*session, *epoch),
         }
     }
 }

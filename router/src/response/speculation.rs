@@ -59,11 +59,10 @@ impl Sums<'_> {
         &self,
         field: fn(&GenerationStats) -> &BoundCounts<B>,
     ) -> Map<String, Value> {
-        let sums = B::ALL.iter().map(|&bound| {
-            let times = self.0.iter().map(|stats| u64::from(field(stats).of(bound)));
-            (bound, times.sum::<u64>())
-        });
-        sums.filter(|&(_, times)| times > 0)
+        let mut sums = BoundCounts::default();
+        self.0.iter().for_each(|stats| sums.merge(field(stats)));
+        let counted = sums.counts().filter(|&(_, times)| times > 0);
+        counted
             .map(|(bound, times)| (bound.name().to_owned(), json!(times)))
             .collect()
     }

@@ -102,9 +102,10 @@ impl Wire for ToDraft {
             }),
             Self::Close { .. } => target_message::Body::Close(proto::Close {}),
         };
+        let (session, epoch) = self.key();
         TargetMessage {
-            session: self.session().0,
-            epoch: self.epoch().0,
+            session: session.0,
+            epoch: epoch.0,
             body: Some(body),
         }
     }
@@ -226,9 +227,10 @@ impl Wire for ToTarget {
                 limits: account.limits.to_places(),
             }),
         };
+        let (session, epoch) = self.key();
         DraftMessage {
-            session: self.session().0,
-            epoch: self.epoch().0,
+            session: session.0,
+            epoch: epoch.0,
             body: Some(body),
         }
     }

@@ -284,7 +284,7 @@ impl TargetSession {
     }
 
     fn receive(&mut self, now: Duration, message: &ToTarget, effects: &mut Effects) {
-        let is_own = message.session() == self.config.session && message.epoch() == self.epoch;
+        let is_own = message.key() == (self.config.session, self.epoch);
         if !is_own || self.link != Link::Bound {
             return;
         }
