@@ -80,13 +80,13 @@ mod x86 {
     use super::super::super::simd::LANES;
     use super::super::super::simd::avx512::{Avx512, dot_bf16};
     use super::super::Job;
-    use super::super::tile::{Tile, finish, order, walk};
+    use super::super::tile::{Ahead, Tile, finish, walk};
 
     /// Runs the walk with AVX512-BF16 enabled.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
     pub(super) unsafe fn enter(job: &Job<'_>, panels: Range<usize>) {
         // SAFETY: the caller's contract.
-        unsafe { walk(DotTile(job), job.x.rows(), panels) }
+        unsafe { walk(DotTile(job), job, panels) }
     }
 
     #[derive(Clone, Copy)]
@@ -98,7 +98,12 @@ mod x86 {
         const BUSY_ROWS: usize = 6;
 
         #[inline(always)]
-        unsafe fn tile<const R: usize, const W: usize>(self, panel: usize, row: usize) {
+        unsafe fn tile<const R: usize, const W: usize>(
+            self,
+            panel: usize,
+            row: usize,
+            mut ahead: Ahead,
+        ) {
             let job = self.0;
             let (bytes, stride) = (job.w.panel_bytes, job.x.padded_cols() / 2);
             // SAFETY: panels and rows exist (the caller's contract); a panel has a line of 64
@@ -111,7 +116,7 @@ mod x86 {
                     let mut w = [_mm512_setzero_si512(); W];
                     for j in 0..W {
                         let at = panels.add(j / 2 * bytes + (i * 2 + j % 2) * LANES * 4);
-                        order::<Avx512, Self, R>(at);
+                        ahead.line::<Avx512, Self, R>(at);
                         w[j] = _mm512_loadu_si512(at.cast());
                     }
                     for r in 0..R {

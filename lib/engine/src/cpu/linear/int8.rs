@@ -23,7 +23,7 @@ use super::super::simd::portable::Portable;
 use super::super::simd::{Kernel, LANES, Simd};
 #[cfg(target_arch = "x86_64")]
 use super::amx;
-use super::tile::{Tile, finish, order, walk};
+use super::tile::{Ahead, Tile, finish, walk};
 use super::{Activations, Job};
 use crate::isa::Isa;
 
@@ -148,7 +148,7 @@ pub(super) unsafe fn run(job: &Job<'_>, panels: Range<usize>) {
             Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Amx => x86::enter_vnni(job, panels),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 | Isa::Avx512 => x86::enter_avx2(job, panels),
-            _ => walk(Tile8::<Portable>(job, PhantomData), job.x.rows(), panels),
+            _ => walk(Tile8::<Portable>(job, PhantomData), job, panels),
         }
     }
 }
@@ -169,7 +169,12 @@ impl<S: Dot8> Tile for Tile8<'_, S> {
     const BUSY_ROWS: usize = if S::PANEL_VECTORS == 2 { 6 } else { 2 };
 
     #[inline(always)]
-    unsafe fn tile<const R: usize, const W: usize>(self, panel: usize, row: usize) {
+    unsafe fn tile<const R: usize, const W: usize>(
+        self,
+        panel: usize,
+        row: usize,
+        mut ahead: Ahead,
+    ) {
         let job = self.0;
         let (inputs, bytes, width) = (job.w.inputs, job.w.panel_bytes, job.w.panel);
         let (stride, groups) = (job.x.padded_cols(), inputs.div_ceil(GROUP));
@@ -184,7 +189,7 @@ impl<S: Dot8> Tile for Tile8<'_, S> {
             for g in 0..groups {
                 let group = panels.add(g * width * (8 + GROUP));
                 for line in (0..width * 8).step_by(64) {
-                    order::<S, Self, R>(group.add(line));
+                    ahead.line::<S, Self, R>(group.add(line));
                 }
                 let mut sums = [[S::start(group.add(width * 4).cast()); W]; R];
                 for j in 1..W {
@@ -200,7 +205,7 @@ impl<S: Dot8> Tile for Tile8<'_, S> {
                     for j in 0..W {
                         let line = j / vectors * bytes + q * width * QUAD;
                         let at = quads.add(line + j % vectors * LANES * QUAD);
-                        order::<S, Self, R>(at);
+                        ahead.line::<S, Self, R>(at);
                         w[j] = S::weights(at);
                     }
                     for r in 0..R {
@@ -277,13 +282,13 @@ mod x86 {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
     pub(super) unsafe fn enter_vnni(job: &Job<'_>, panels: Range<usize>) {
         // SAFETY: the caller's contract.
-        unsafe { walk(Tile8::<Avx512>(job, PhantomData), job.x.rows(), panels) }
+        unsafe { walk(Tile8::<Avx512>(job, PhantomData), job, panels) }
     }
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) unsafe fn enter_avx2(job: &Job<'_>, panels: Range<usize>) {
         // SAFETY: the caller's contract.
-        unsafe { walk(Tile8::<Avx2>(job, PhantomData), job.x.rows(), panels) }
+        unsafe { walk(Tile8::<Avx2>(job, PhantomData), job, panels) }
     }
 
     // SAFETY: only used inside `enter_vnni`.
