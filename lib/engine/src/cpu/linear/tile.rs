@@ -47,7 +47,8 @@ pub(super) trait Tile: Copy {
     const FEW_ROWS: usize = 3;
     /// Rows from which arithmetic takes longer than reading the weights from main memory.
     const BUSY_ROWS: usize;
-    /// Whether more than [`Tile::FEW_ROWS`] order what comes next in shares, see [`Ahead`], and not this far on.
+    /// Whether more than [`Tile::FEW_ROWS`] order their share of the next panel, see [`Ahead`], instead of what
+    /// lies some bytes ahead.
     const IN_SHARES: bool = false;
 
     /// Multiplies rows `row..row + R` with `W / VECTORS` panels from `panel` on.
