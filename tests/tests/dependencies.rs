@@ -120,11 +120,21 @@ const CLIENT: [&str; 3] = ["client", "runtime", "cel"];
 /// All that a crate without an operating system under it may bring in.
 const PURE: [&str; 4] = ["libm", "thiserror", "serde", "hashbrown"];
 
+/// What would bring threads of its own into the engine, which has its own.
+const THREADS: [&str; 3] = ["tokio", "rayon", "async-std"];
+
 fn workspace() -> Metadata {
     MetadataCommand::new()
         .no_deps()
         .other_options(vec!["--offline".to_owned()])
         .exec()
+        .unwrap()
+}
+
+fn package<'a>(metadata: &'a Metadata, name: &str) -> &'a Package {
+    let mut packages = metadata.workspace_packages().into_iter();
+    packages
+        .find(|package| package.name.as_str() == name)
         .unwrap()
 }
 
@@ -180,11 +190,7 @@ fn third_party_crates_stay_where_they_belong() {
 #[test]
 fn types_of_objects_come_without_a_client() {
     let metadata = workspace();
-    let crds = metadata
-        .workspace_packages()
-        .into_iter()
-        .find(|package| package.name.as_str() == "foretoken-crds")
-        .unwrap();
+    let crds = package(&metadata, "foretoken-crds");
     let kube = crds
         .dependencies
         .iter()
@@ -199,13 +205,19 @@ fn types_of_objects_come_without_a_client() {
 }
 
 #[test]
+fn the_engine_computes_on_threads_of_its_own() {
+    let metadata = workspace();
+    let engine = package(&metadata, "foretoken-engine");
+    let foreign: Vec<&str> = dependencies(engine)
+        .filter(|name| THREADS.contains(name))
+        .collect();
+    assert!(foreign.is_empty(), "{foreign:?} in the engine");
+}
+
+#[test]
 fn the_speculation_core_has_no_operating_system() {
     let metadata = workspace();
-    let package = metadata
-        .workspace_packages()
-        .into_iter()
-        .find(|package| package.name.as_str() == "foretoken-speculation")
-        .unwrap();
+    let package = package(&metadata, "foretoken-speculation");
     let impure: Vec<&str> = dependencies(package)
         .filter(|name| !PURE.contains(name))
         .collect();

@@ -18,6 +18,26 @@ fn request(seed: u64) -> Value {
     })
 }
 
+/// Requests of every kind of sampling, long enough to be killed in the middle.
+fn requests() -> [Value; 3] {
+    let mut greedy = request(1);
+    greedy["temperature"] = json!(0);
+    let mut penalised = request(1);
+    for (option, value) in [
+        ("temperature", json!(0.8)),
+        ("top_k", json!(50)),
+        ("top_p", json!(0.95)),
+        ("min_p", json!(0.02)),
+        ("repetition_penalty", json!(1.1)),
+        ("presence_penalty", json!(0.3)),
+        ("frequency_penalty", json!(0.2)),
+        ("logit_bias", json!({"100": 2})),
+    ] {
+        penalised[option] = value;
+    }
+    [request(1), greedy, penalised]
+}
+
 /// What `up` says of a service that was killed for the first time.
 fn restarting(name: &str) -> String {
     // The names of all processes take as many columns as the longest.
@@ -25,8 +45,8 @@ fn restarting(name: &str) -> String {
     format!("{name:width$} | ended (signal: 9 (SIGKILL)); starting again in 100ms")
 }
 
-async fn undisturbed(up: &Up, seed: u64) -> String {
-    let mut request = request(seed);
+async fn undisturbed(up: &Up, request: &Value) -> String {
+    let mut request = request.clone();
     request["foretoken"] = json!({"policy": "Autoregressive"});
     up.complete(&request).await["choices"][0]["text"]
         .as_str()
@@ -35,8 +55,8 @@ async fn undisturbed(up: &Up, seed: u64) -> String {
 }
 
 /// A stream that has begun.
-async fn begun(up: &Up, seed: u64) -> Stream {
-    let mut stream = up.stream(&request(seed)).await;
+async fn begun(up: &Up, request: &Value) -> Stream {
+    let mut stream = up.stream(request).await;
     stream.read_to(40).await;
     stream
 }
@@ -70,15 +90,22 @@ async fn drafted_for(up: &Up, expected: &str) {
     assert!(accepted > Some(0), "nothing is drafted: {}", up.log());
 }
 
-/// Streams that have begun, of which `victim` serves some if it is a target.
-async fn begun_at(up: &Up, victim: &str) -> Vec<Stream> {
-    let mut streams = vec![begun(up, 1).await, begun(up, 1).await];
-    if victim.starts_with("target") {
+/// Streams that have begun, of which `victim` serves some if it is a target, and what each will have said.
+async fn begun_at<'a>(
+    up: &Up,
+    victim: &str,
+    asked: &'a [(Value, String)],
+) -> Vec<(Stream, &'a str)> {
+    let mut streams = Vec::new();
+    for (request, expected) in asked.iter().cycle() {
         // Where a stream goes is the router's choice, and targets take turns.
-        while shown(up, victim, "vllm:num_requests_running").await == 0 {
-            assert!(streams.len() < 20, "nothing goes to {victim}");
-            streams.push(begun(up, 1).await);
+        let is_there = !victim.starts_with("target")
+            || shown(up, victim, "vllm:num_requests_running").await > 0;
+        if is_there && streams.len() >= asked.len() {
+            break;
         }
+        assert!(streams.len() < 20, "nothing goes to {victim}");
+        streams.push((begun(up, request).await, expected.as_str()));
     }
     streams
 }
@@ -87,21 +114,25 @@ async fn begun_at(up: &Up, victim: &str) -> Vec<Stream> {
 fn a_killed_draft_or_target_changes_no_byte_of_a_stream() {
     let up = Up::slow(2);
     run(async {
-        let expected = undisturbed(&up, 1).await;
+        let mut asked = Vec::new();
+        for request in requests() {
+            let expected = undisturbed(&up, &request).await;
+            asked.push((request, expected));
+        }
         for (name, heir) in [
             ("draft-tiny-0", None),
             ("target-0", Some("target-1")),
             ("target-1", Some("target-0")),
         ] {
-            drafted_for(&up, &expected).await;
+            drafted_for(&up, &asked[0].1).await;
             let replays = shown(&up, "router", "foretoken_replays_total").await;
-            let streams = begun_at(&up, name).await;
+            let streams = begun_at(&up, name, &asked).await;
             let finished = match heir {
                 Some(heir) => shown(&up, heir, "vllm:request_success_total").await,
                 None => 0,
             };
             up.kill(name);
-            for stream in streams {
+            for (stream, expected) in streams {
                 assert_eq!(stream.finish().await, expected, "{name} was killed");
             }
             let replayed = shown(&up, "router", "foretoken_replays_total").await - replays;
@@ -120,9 +151,14 @@ fn a_killed_draft_or_target_changes_no_byte_of_a_stream() {
 fn a_killed_router_comes_back_and_answers_the_same() {
     let up = Up::slow(1);
     run(async {
-        let expected = undisturbed(&up, 2).await;
-        let _broken = begun(&up, 2).await;
+        let expected = undisturbed(&up, &request(2)).await;
+        let broken = begun(&up, &request(2)).await;
         up.kill("router");
+        let had = broken.broken_off().await;
+        assert!(
+            expected.starts_with(&had),
+            "{had:?} is no part of {expected:?}"
+        );
         up.wait_for_restart("router", 1);
         assert!(up.log().contains(&restarting("router")), "{}", up.log());
         let url = format!("{}/ready", up.url);
@@ -141,8 +177,8 @@ fn a_killed_router_comes_back_and_answers_the_same() {
 fn an_interrupt_lets_streams_finish_and_ends_well() {
     let mut up = Up::slow(1);
     let text = run(async {
-        let expected = undisturbed(&up, 3).await;
-        let stream = begun(&up, 3).await;
+        let expected = undisturbed(&up, &request(3)).await;
+        let stream = begun(&up, &request(3)).await;
         signal(up.pid(), "INT");
         (stream.finish().await, expected)
     });
@@ -160,7 +196,7 @@ fn a_second_interrupt_stops_at_once_even_what_hangs() {
     let mut up = Up::slow(1);
     let pids = up.pids();
     run(async {
-        let _unfinished = begun(&up, 4).await;
+        let _unfinished = begun(&up, &request(4)).await;
         let _hangs = up.freeze("target-0");
         signal(up.pid(), "INT");
         wait("the drain", || {

@@ -322,7 +322,7 @@ impl Stream {
     /// Reads until the text has at least `len` bytes, or to the end.
     pub(crate) async fn read_to(&mut self, len: usize) {
         while self.text.len() < len && !self.ended {
-            let Some(bytes) = self.answer.chunk().await.unwrap() else {
+            let Ok(Some(bytes)) = self.answer.chunk().await else {
                 break;
             };
             self.buffer.push_str(std::str::from_utf8(&bytes).unwrap());
@@ -342,6 +342,13 @@ impl Stream {
                 }
             }
         }
+    }
+
+    /// What came of the text before the stream broke off, which it must, without saying that it is whole.
+    pub(crate) async fn broken_off(mut self) -> String {
+        self.read_to(usize::MAX).await;
+        assert!(!self.ended, "a stream that was cut off says it is whole");
+        self.text
     }
 
     /// The whole text. The stream must end as promised.

@@ -4,6 +4,7 @@
 //! dies while tokens stream.
 #![expect(clippy::unwrap_used, reason = "what tests are made of may fail them")]
 
+mod bench;
 mod downloads;
 mod endpoints;
 mod faults;

@@ -222,14 +222,34 @@ fn over_memory(faults: Faults, blur: f32, seed: u32, pass: Duration) -> Gain {
     accepted
 }
 
-fn over_link(address: &Address, faults: Faults, blur: f32, seed: u32, pass: Duration) -> Gain {
+/// How the ends of a link are joined.
+#[derive(Clone, Copy, Debug)]
+enum Joined {
+    /// As services are: over Unix sockets through memory that both share.
+    Directly,
+    /// Through a proxy that harms the bytes. No file passes it, so all of them go over the socket.
+    ByProxy,
+}
+
+/// Runs all sessions; their outputs are as they should be.
+fn over_link(
+    (address, joined): (&Address, Joined),
+    faults: Faults,
+    blur: f32,
+    seed: u32,
+    pass: Duration,
+) -> Gain {
     let Endpoint {
         server,
         events,
         transport,
     } = serve(address, welcome(), eager());
-    let proxy = Proxy::start(server.address());
-    let target = dial(&proxy.address, hello(), eager());
+    let proxy = match joined {
+        Joined::Directly => None,
+        Joined::ByProxy => Some(Proxy::start(server.address())),
+    };
+    let dialled = proxy.as_ref().map_or(server.address(), |it| &it.address);
+    let target = dial(dialled, hello(), eager());
     let server = Arc::new(server);
     let draft = {
         let server = Arc::downgrade(&server);
@@ -247,7 +267,9 @@ fn over_link(address: &Address, faults: Faults, blur: f32, seed: u32, pass: Dura
     let mut dice = Dice::new(seed + 2);
     let send = |messages| {
         let messages = lossy.pass(messages);
-        if lossy.harms() {
+        if lossy.harms()
+            && let Some(proxy) = &proxy
+        {
             proxy
                 .orders
                 .harm_after(i64::from(dice.roll() % 200), dice.roll() < 500);
@@ -260,6 +282,13 @@ fn over_link(address: &Address, faults: Faults, blur: f32, seed: u32, pass: Dura
     drop((server, transport));
     draft.join().expect("the draft ends with its events");
     accepted
+}
+
+/// Runs `test` with every kind of link.
+fn over_carriers(test: impl Fn((&Address, Joined))) {
+    for joined in [Joined::Directly, Joined::ByProxy] {
+        over_sockets(|address| test((address, joined)));
+    }
 }
 
 fn check(outputs: Vec<Output>) -> Gain {
@@ -289,9 +318,9 @@ fn with_nothing_in_the_way_speculation_works_over_every_carrier() {
         &|pass| over_memory(without_faults, 0.0, 1, pass),
         "in memory",
     );
-    over_sockets(|address| {
-        let run = |pass| over_link(address, without_faults, 0.0, 1, pass);
-        works(&run, &address.to_string());
+    over_carriers(|carrier| {
+        let run = |pass| over_link(carrier, without_faults, 0.0, 1, pass);
+        works(&run, &format!("{carrier:?}"));
     });
 }
 
@@ -305,14 +334,14 @@ fn whatever_happens_in_memory_the_output_is_that_of_plain_decoding_and_drafts_st
 }
 
 #[test]
-fn whatever_happens_to_a_socket_the_output_is_that_of_plain_decoding_and_drafts_still_help() {
-    over_sockets(|address| {
+fn whatever_happens_to_a_link_the_output_is_that_of_plain_decoding_and_drafts_still_help() {
+    over_carriers(|carrier| {
         let runs = FAULTS.into_iter().enumerate();
         let gains = runs.map(|(seed, faults)| {
-            over_link(address, faults, 1.0, seed as u32 * 100, PASS).accepted
+            over_link(carrier, faults, 1.0, seed as u32 * 100, PASS).accepted
         });
         let accepted: u32 = gains.sum();
         let least = FAULTS.len() as u32 * STILL_ACCEPTED;
-        assert!(accepted > least, "{accepted} at {address}");
+        assert!(accepted > least, "{accepted} with {carrier:?}");
     });
 }
