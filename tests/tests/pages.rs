@@ -16,12 +16,12 @@ fn pages(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_str().unwrap();
+        let is_hidden = path.file_name().unwrap().to_str().unwrap().starts_with('.');
         if path.is_dir() {
-            if !name.starts_with('.') && path != root().join("target") {
+            if !is_hidden && path != root().join("target") {
                 found.extend(pages(&path));
             }
-        } else if name.ends_with(".md") {
+        } else if path.extension().is_some_and(|it| it == "md") {
             found.push(path);
         }
     }
