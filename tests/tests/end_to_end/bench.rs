@@ -1,14 +1,11 @@
 //! `foretoken bench`: every benchmark runs to its end, and what it leaves can be drawn.
 
-use std::{
-    path::Path,
-    process::{Command, Stdio},
-};
+use std::path::Path;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::fixture::{executable, machine, model};
+use crate::fixture::{machine, model, printed};
 
 /// Benchmarks as short as they can be. What they measure that way means nothing.
 const SHORTEST: [&str; 9] = [
@@ -25,17 +22,10 @@ const SHORTEST: [&str; 9] = [
 
 /// Runs a benchmark and returns what it prints.
 fn bench(arguments: &str, results: &Path) -> String {
-    let output = Command::new(executable())
-        .arg("bench")
-        .args(arguments.split(' '))
-        .arg("--results")
-        .arg(results)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "bench {arguments}: {said}");
-    String::from_utf8(output.stdout).unwrap()
+    let results = results.to_str().unwrap();
+    let mut all = vec!["bench", "--results", results];
+    all.extend(arguments.split(' '));
+    printed(&all)
 }
 
 #[test]

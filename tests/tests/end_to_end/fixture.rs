@@ -3,7 +3,7 @@
 use std::{
     env, fs,
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus},
+    process::{Child, Command, ExitStatus, Stdio},
     sync::{Mutex, MutexGuard, OnceLock, PoisonError},
     thread::sleep,
     time::{Duration, Instant},
@@ -46,6 +46,18 @@ pub(crate) fn executable() -> &'static Path {
         assert!(build.status().unwrap().success());
         folder.join("foretoken")
     })
+}
+
+/// Runs the executable with these arguments, which has to succeed, and returns what it prints.
+pub(crate) fn printed(arguments: &[&str]) -> String {
+    let output = Command::new(executable())
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {said}");
+    String::from_utf8(output.stdout).unwrap()
 }
 
 /// Waits until `check` gives something.
@@ -321,32 +333,36 @@ pub(crate) struct Stream {
 impl Stream {
     /// Reads until the text has at least `len` bytes, or to the end.
     pub(crate) async fn read_to(&mut self, len: usize) {
-        while self.text.len() < len && !self.ended {
-            let Ok(Some(bytes)) = self.answer.chunk().await else {
-                break;
+        while self.text.len() < len && !self.ended && self.read_on().await.unwrap() {}
+    }
+
+    /// Reads what comes next. False if nothing does any more.
+    async fn read_on(&mut self) -> reqwest::Result<bool> {
+        let Some(bytes) = self.answer.chunk().await? else {
+            return Ok(false);
+        };
+        self.buffer.push_str(std::str::from_utf8(&bytes).unwrap());
+        while let Some(end) = self.buffer.find("\n\n") {
+            let event: String = self.buffer.drain(..end + 2).collect();
+            let Some(data) = event.trim().strip_prefix("data: ") else {
+                continue;
             };
-            self.buffer.push_str(std::str::from_utf8(&bytes).unwrap());
-            while let Some(end) = self.buffer.find("\n\n") {
-                let event: String = self.buffer.drain(..end + 2).collect();
-                let Some(data) = event.trim().strip_prefix("data: ") else {
-                    continue;
-                };
-                if data == "[DONE]" {
-                    self.ended = true;
-                    continue;
-                }
-                let chunk: Value = serde_json::from_str(data).unwrap();
-                assert!(chunk.get("error").is_none(), "{chunk}");
-                if let Some(piece) = chunk["choices"][0]["text"].as_str() {
-                    self.text.push_str(piece);
-                }
+            if data == "[DONE]" {
+                self.ended = true;
+                continue;
+            }
+            let chunk: Value = serde_json::from_str(data).unwrap();
+            assert!(chunk.get("error").is_none(), "{chunk}");
+            if let Some(piece) = chunk["choices"][0]["text"].as_str() {
+                self.text.push_str(piece);
             }
         }
+        Ok(true)
     }
 
     /// What came of the text before the stream broke off, which it must, without saying that it is whole.
     pub(crate) async fn broken_off(mut self) -> String {
-        self.read_to(usize::MAX).await;
+        while let Ok(true) = self.read_on().await {}
         assert!(!self.ended, "a stream that was cut off says it is whole");
         self.text
     }

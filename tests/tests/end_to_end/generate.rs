@@ -1,30 +1,19 @@
 //! `foretoken generate`: how engines are checked from outside.
 
-use std::{
-    path::Path,
-    process::{Command, Stdio},
-};
+use std::path::Path;
 
 use foretoken_artifacts::Tokenizer;
 use serde_json::Value;
 
 use crate::{
-    fixture::{executable, machine, model},
+    fixture::{machine, model, printed},
     options::PROMPTS,
 };
 
 /// Runs the executable with these arguments and returns what it prints.
 fn generate(arguments: &[&str]) -> String {
     let _machine = machine();
-    let output = Command::new(executable())
-        .args(["generate", "--threads", "1"])
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?}: {said}");
-    String::from_utf8(output.stdout).unwrap()
+    printed(&[&["generate", "--threads", "1"], arguments].concat())
 }
 
 /// The same of the shipped target, as an object.

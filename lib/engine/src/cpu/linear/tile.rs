@@ -75,7 +75,15 @@ pub(super) struct Ahead {
 
 impl Ahead {
     /// For pass `i` of `passes` over `panel`.
-    fn new(job: &Job<'_>, panel: usize, i: usize, passes: usize) -> Self {
+    #[inline(always)]
+    fn new<T: Tile>(job: &Job<'_>, panel: usize, i: usize, passes: usize) -> Self {
+        // Small layers feel the divisions.
+        if !T::IN_SHARES {
+            return Self {
+                at: [std::ptr::null(); 2],
+                step: 0,
+            };
+        }
         // Behind the last panel there is nothing to order.
         let next = (panel + 1).min(job.w.panels() - 1) * job.w.panel_bytes;
         let next = job.w.data.as_ptr().wrapping_add(next);
@@ -120,7 +128,7 @@ pub(super) unsafe fn walk<T: Tile>(t: T, job: &Job<'_>, panels: Range<usize>) {
     while panel < panels.end {
         // A single chain per register waits for itself where panels are narrow.
         if T::VECTORS == 1 && rows <= 2 && panels.end - panel >= 2 {
-            let ahead = Ahead::new(job, panel, 0, 1);
+            let ahead = Ahead::new::<T>(job, panel, 0, 1);
             // SAFETY: the rows and panels exist; the rest is the caller's contract.
             unsafe {
                 if rows == 1 {
@@ -135,7 +143,7 @@ pub(super) unsafe fn walk<T: Tile>(t: T, job: &Job<'_>, panels: Range<usize>) {
         for i in 0..tiles {
             let row = rows * i / tiles;
             let count = rows * (i + 1) / tiles - row;
-            let ahead = Ahead::new(job, panel, i, tiles);
+            let ahead = Ahead::new::<T>(job, panel, i, tiles);
             // SAFETY: as above.
             unsafe {
                 if T::VECTORS == 2 {
@@ -376,7 +384,7 @@ mod tests {
             for (panel, next) in [(0, 1), (1, 2), (2, 2)] {
                 let mut named = vec![false; w.panels() * lines];
                 for i in 0..passes {
-                    let mut ahead = Ahead::new(&job, panel, i, passes);
+                    let mut ahead = Ahead::new::<PlainTile<'_, Portable>>(&job, panel, i, passes);
                     for _ in 0..lines {
                         let at = ahead.at[0] as usize - w.data.as_ptr() as usize;
                         named[at / LINE] = true;
