@@ -37,8 +37,10 @@ pub(super) unsafe trait Simd: Copy {
     unsafe fn load(from: *const f32) -> Self::F;
     /// Loads `n <= 16` values, zeros after them.
     unsafe fn load_some(from: *const f32, n: usize) -> Self::F;
-    /// Loads 16 pairs of bf16: the first ones and the second ones.
-    unsafe fn load_bf16_pairs(from: *const u16) -> (Self::F, Self::F);
+    /// Loads the first values of 16 pairs of bf16.
+    unsafe fn load_bf16_first(from: *const u16) -> Self::F;
+    /// Loads the second values of 16 pairs of bf16.
+    unsafe fn load_bf16_second(from: *const u16) -> Self::F;
     /// Stores 16 values.
     unsafe fn store(to: *mut f32, x: Self::F);
     /// Stores the first `n <= 16` values.

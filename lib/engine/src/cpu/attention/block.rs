@@ -161,6 +161,7 @@ unsafe fn score<S: Simd, K: Stored<S>>(
     to: (*mut f32, usize),
 ) {
     let (n, dim) = (run.task.queries, run.args.kv.shape().head_dim);
+    let is_wide = S::PANEL_VECTORS == 2;
     let mut i = 0;
     while i < n {
         // SAFETY: queries i.. exist and so do the pages.
@@ -168,11 +169,11 @@ unsafe fn score<S: Simd, K: Stored<S>>(
             let query = query.as_ptr().add(i * K::words(dim));
             let to = (to.0.add(i * to.1), to.1);
             i += match n - i {
-                left if left >= 8 && S::PANEL_VECTORS == 2 => {
-                    score_tile::<S, K, 8, 2>(query, dim, keys, to)
-                }
-                left if left >= 4 => score_tile::<S, K, 4, 2>(query, dim, keys, to),
-                left if left >= 2 => score_tile::<S, K, 2, 2>(query, dim, keys, to),
+                8.. if is_wide => score_tile::<S, K, 8, 2>(query, dim, keys, to),
+                6.. if !is_wide => score_tile::<S, K, 6, 1>(query, dim, keys, to),
+                4.. if !is_wide => score_tile::<S, K, 4, 1>(query, dim, keys, to),
+                4.. => score_tile::<S, K, 4, 2>(query, dim, keys, to),
+                2.. => score_tile::<S, K, 2, 2>(query, dim, keys, to),
                 _ => score_tile::<S, K, 1, 4>(query, dim, keys, to),
             };
         }

@@ -202,16 +202,23 @@ unsafe impl<S: Simd> Stored<S> for u16 {
         unsafe {
             let mut sums = [[S::splat(0.0); P]; T];
             for d in (0..dim).step_by(2) {
-                let mut k = [(S::splat(0.0), S::splat(0.0)); P];
+                let mut k = [S::splat(0.0); P];
                 for p in 0..P {
-                    k[p] = S::load_bf16_pairs(keys[p].add(d * PAGE_TOKENS));
+                    k[p] = S::load_bf16_first(keys[p].add(d * PAGE_TOKENS));
                 }
                 for t in 0..T {
                     let first = S::splat(f32::from_bits(*query.add(t * dim + d)));
+                    for p in 0..P {
+                        sums[t][p] = S::fma(first, k[p], sums[t][p]);
+                    }
+                }
+                for p in 0..P {
+                    k[p] = S::load_bf16_second(keys[p].add(d * PAGE_TOKENS));
+                }
+                for t in 0..T {
                     let second = S::splat(f32::from_bits(*query.add(t * dim + d + 1)));
                     for p in 0..P {
-                        sums[t][p] = S::fma(first, k[p].0, sums[t][p]);
-                        sums[t][p] = S::fma(second, k[p].1, sums[t][p]);
+                        sums[t][p] = S::fma(second, k[p], sums[t][p]);
                     }
                 }
             }
@@ -234,7 +241,10 @@ unsafe impl<S: Simd> Stored<S> for u16 {
     #[inline(always)]
     unsafe fn values(from: *const u16, slot: usize, padded: usize, d: usize) -> (S::F, S::F) {
         // SAFETY: the caller names two slots of a page.
-        unsafe { S::load_bf16_pairs(from.add(slot * padded + 2 * d)) }
+        unsafe {
+            let pairs = from.add(slot * padded + 2 * d);
+            (S::load_bf16_first(pairs), S::load_bf16_second(pairs))
+        }
     }
 
     #[inline(always)]

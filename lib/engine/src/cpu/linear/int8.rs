@@ -166,6 +166,8 @@ impl<S> Copy for Tile8<'_, S> {}
 impl<S: Dot8> Tile for Tile8<'_, S> {
     const VECTORS: usize = S::PANEL_VECTORS;
     const ACCUMULATORS: usize = if S::PANEL_VECTORS == 2 { 24 } else { 4 };
+    // One row is a twentieth faster with hints from main memory (Zen 3).
+    const FEW_ROWS: usize = if S::PANEL_VECTORS == 2 { 3 } else { 0 };
     const BUSY_ROWS: usize = if S::PANEL_VECTORS == 2 { 6 } else { 2 };
 
     #[inline(always)]

@@ -6,7 +6,7 @@
     expect(clippy::wildcard_imports, reason = "dozens of intrinsics")
 )]
 
-use std::arch::x86_64::*;
+use std::arch::{asm, x86_64::*};
 
 use super::{Kernel, LANES, Simd};
 
@@ -43,6 +43,21 @@ unsafe fn floats(x: [__m256i; 2]) -> Two {
     unsafe { [_mm256_castsi256_ps(x[0]), _mm256_castsi256_ps(x[1])] }
 }
 
+/// The second values of 8 pairs of bf16. Read anew where the first ones were already: the compiler would
+/// keep the pairs meanwhile, in registers that tiles need.
+#[target_feature(enable = "avx2")]
+#[inline]
+unsafe fn high_halves(from: *const u16) -> __m256 {
+    let keep = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+    let mut high: __m256i;
+    // SAFETY: reads 32 bytes that the caller names.
+    unsafe {
+        asm!("vpand {high}, {keep}, [{from}]", high = lateout(ymm_reg) high, keep = in(ymm_reg) keep, from = in(reg) from,
+            options(pure, readonly, nostack, preserves_flags));
+    }
+    _mm256_castsi256_ps(high)
+}
+
 // SAFETY: every function needs AVX2 and FMA, which is the trait's contract.
 unsafe impl Simd for Avx2 {
     type F = Two;
@@ -74,16 +89,19 @@ unsafe impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn load_bf16_pairs(from: *const u16) -> (Two, Two) {
+    unsafe fn load_bf16_first(from: *const u16) -> Two {
         // SAFETY: as above.
         unsafe {
             let a = _mm256_loadu_si256(from.cast());
             let b = _mm256_loadu_si256(from.add(LANES).cast());
-            let keep = _mm256_set1_epi32(0xffff_0000_u32 as i32);
-            let first = [_mm256_slli_epi32::<16>(a), _mm256_slli_epi32::<16>(b)];
-            let second = [_mm256_and_si256(a, keep), _mm256_and_si256(b, keep)];
-            (floats(first), floats(second))
+            floats([_mm256_slli_epi32::<16>(a), _mm256_slli_epi32::<16>(b)])
         }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16_second(from: *const u16) -> Two {
+        // SAFETY: as above.
+        unsafe { [high_halves(from), high_halves(from.add(LANES))] }
     }
 
     #[inline(always)]

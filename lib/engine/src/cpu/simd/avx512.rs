@@ -69,15 +69,17 @@ unsafe impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn load_bf16_pairs(from: *const u16) -> (__m512, __m512) {
+    unsafe fn load_bf16_first(from: *const u16) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_loadu_si512(from.cast()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16_second(from: *const u16) -> __m512 {
         // SAFETY: as above.
         unsafe {
-            let raw = _mm512_loadu_si512(from.cast());
-            let high = _mm512_and_si512(raw, _mm512_set1_epi32(0xffff_0000_u32 as i32));
-            (
-                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(raw)),
-                _mm512_castsi512_ps(high),
-            )
+            let keep = _mm512_set1_epi32(0xffff_0000_u32 as i32);
+            _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(from.cast()), keep))
         }
     }
 

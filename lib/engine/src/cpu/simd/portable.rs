@@ -39,10 +39,15 @@ unsafe impl Simd for Portable {
     }
 
     #[inline(always)]
-    unsafe fn load_bf16_pairs(from: *const u16) -> (Self::F, Self::F) {
+    unsafe fn load_bf16_first(from: *const u16) -> Self::F {
         // SAFETY: the caller names 32 valid values.
-        let lane = |i| bf16::from_bits(unsafe { *from.add(i) }).to_f32();
-        (map(|i| lane(2 * i)), map(|i| lane(2 * i + 1)))
+        map(|i| bf16::from_bits(unsafe { *from.add(2 * i) }).to_f32())
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16_second(from: *const u16) -> Self::F {
+        // SAFETY: as above.
+        map(|i| bf16::from_bits(unsafe { *from.add(2 * i + 1) }).to_f32())
     }
 
     #[inline(always)]
