@@ -36,6 +36,10 @@ pub struct DecodeArgs {
 
 const TOKENS: u32 = 128;
 
+/// Prompts that an arm has before the next one's turn: other machines' loads change from second to second, and
+/// every arm should have its share of each.
+const BLOCK: usize = 6;
+
 /// The name of plain decoding.
 pub(crate) const PLAIN: &str = "plain";
 
@@ -83,7 +87,7 @@ pub async fn run(
         format!(
             "Shipped pair over HTTP: router, target and draft are separate processes that share the cores named; Unix \
              sockets between them. The draft's weights are int8, its default. {} GSM8K prompts x {TOKENS} tokens, \
-             one client, end of sequence ignored, no prefix reuse. Tokens/s after the first token, median of {} interleaved rounds (after a warm-up request per arm); \
+             one client, end of sequence ignored, no prefix reuse. Tokens/s after the first token, median of {} rounds, in each of which the arms take turns of {BLOCK} prompts (after a warm-up request); \
              every arm's tokens are checked to equal plain decoding's.",
             prompts.len(),
             args.rounds
@@ -120,7 +124,7 @@ pub async fn run(
                         policy: arm.name.clone(),
                         decode_tok_s: Summary::of(&arm.decode)?,
                         wall_tok_s: Summary::of(&arm.wall)?,
-                        per_pass: arm.per_pass,
+                        per_pass: arm.all.tokens_per_round(),
                     })
                 });
                 let lines: Vec<Line> = lines.collect();
@@ -141,7 +145,8 @@ struct Arm {
     does: run::Arm,
     decode: Vec<f64>,
     wall: Vec<f64>,
-    per_pass: f64,
+    /// All that it did.
+    all: Tally,
 }
 
 impl Arm {
@@ -151,7 +156,7 @@ impl Arm {
             does,
             decode: Vec::new(),
             wall: Vec::new(),
-            per_pass: 0.0,
+            all: Tally::default(),
         }
     }
 }
@@ -169,20 +174,25 @@ async fn measure(client: &Client, args: &DecodeArgs, work: &Work<'_>) -> anyhow:
     arms.extend(fixed);
     arms.push(Arm::new("Speculative adaptive", adaptive));
     let mut reference = Reference::default();
+    let prompts: Vec<usize> = (0..work.prompts.len()).collect();
     for round in 0..args.rounds {
-        // Round 0 starts with plain decoding, whose tokens are what all others must give.
-        for place in arm_order(arms.len(), round) {
-            let arm = &mut arms[place];
-            client.complete(&work.ask(0, &arm.does)).await?;
-            let mut tally = Tally::default();
-            for index in 0..work.prompts.len() {
-                let answer = client.complete(&work.ask(index, &arm.does)).await?;
-                tally.note(&answer);
-                reference.check(index, answer.ids, &arm.name)?;
+        let mut tallies = vec![Tally::default(); arms.len()];
+        for block in prompts.chunks(BLOCK) {
+            // Round 0 starts with plain decoding, whose tokens are what all others must give.
+            for place in arm_order(arms.len(), round) {
+                let arm = &mut arms[place];
+                client.complete(&work.ask(0, &arm.does)).await?;
+                for &index in block {
+                    let answer = client.complete(&work.ask(index, &arm.does)).await?;
+                    tallies[place].note(&answer);
+                    arm.all.note(&answer);
+                    reference.check(index, answer.ids, &arm.name)?;
+                }
             }
+        }
+        for (arm, tally) in arms.iter_mut().zip(&tallies) {
             arm.decode.push(tally.rate());
             arm.wall.push(tally.wall_rate());
-            arm.per_pass = tally.tokens_per_round();
         }
     }
     Ok(arms)

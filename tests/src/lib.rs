@@ -8,6 +8,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// The folder of the repository.
+pub fn repository() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_owned()
+}
+
+/// The folder of a model that the project ships, `target` or `draft`.
+pub fn shipped_model(name: &str) -> PathBuf {
+    repository().join("models").join(name)
+}
+
 /// All `.rs` files under a crate's folder, build output and nested crates left aside.
 pub fn rust_files(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();

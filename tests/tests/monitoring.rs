@@ -4,15 +4,14 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::Path,
 };
 
+use foretoken_tests::repository;
 use regex::Regex;
 use serde_json::Value;
 
 fn read(path: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
-    fs::read_to_string(path).unwrap()
+    fs::read_to_string(repository().join(path)).unwrap()
 }
 
 /// Where metrics are made.

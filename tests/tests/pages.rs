@@ -6,10 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-fn root() -> PathBuf {
-    let above = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    above.canonicalize().unwrap()
-}
+use foretoken_tests::repository;
 
 /// Markdown files in `folder` and below, but for what is built or hidden.
 fn pages(folder: &Path) -> Vec<PathBuf> {
@@ -18,7 +15,7 @@ fn pages(folder: &Path) -> Vec<PathBuf> {
         let path = entry.unwrap().path();
         let is_hidden = path.file_name().unwrap().to_str().unwrap().starts_with('.');
         if path.is_dir() {
-            if !is_hidden && path != root().join("target") {
+            if !is_hidden && path != repository().join("target") {
                 found.extend(pages(&path));
             }
         } else if path.extension().is_some_and(|it| it == "md") {
@@ -78,7 +75,7 @@ fn fault(page: &Path, target: &str) -> Option<String> {
 
 #[test]
 fn links_between_pages_lead_somewhere() {
-    let pages = pages(&root());
+    let pages = pages(&repository());
     let mut count = 0;
     let mut faults = Vec::new();
     for page in &pages {
@@ -97,7 +94,7 @@ fn links_between_pages_lead_somewhere() {
 
 #[test]
 fn a_link_that_leads_nowhere_is_found() {
-    let page = root().join("README.md");
+    let page = repository().join("README.md");
     assert!(fault(&page, "docs/decisions.md#speculation").is_none());
     assert!(fault(&page, "docs/decisions.md#speculations").is_some());
     assert!(fault(&page, "docs/decision.md").is_some());

@@ -8,6 +8,7 @@ use std::{
     process::{Child, Command, Output, Stdio},
 };
 
+use foretoken_tests::{repository, shipped_model};
 use serde_json::json;
 
 use crate::{
@@ -61,7 +62,7 @@ fn text(output: &Output) -> String {
 
 /// What the shipped target says, read from its folder.
 fn expected(mirror: &Mirror, home: &Path) -> String {
-    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/target");
+    let target = shipped_model("target");
     let target = target.to_str().unwrap();
     text(&generate(
         &mut Command::new(executable()),
@@ -75,8 +76,7 @@ fn expected(mirror: &Mirror, home: &Path) -> String {
 fn up_fetches_both_models_from_the_mirror_and_generate_finds_them_in_the_cache() {
     let mirror = Mirror::start(None);
     let home = tempfile::tempdir().unwrap();
-    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models");
-    let models = format!("file://{}", models.canonicalize().unwrap().display());
+    let models = format!("file://{}", repository().join("models").display());
     let text_of_file = manifest(1).replace(&models, "hf://owner");
     assert!(text_of_file.contains("hf://owner/target"), "{text_of_file}");
     let variables = [

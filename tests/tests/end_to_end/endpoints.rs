@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use foretoken_tests::{repository, shipped_model};
 use serde_json::json;
 
 use crate::fixture::{Up, manifest, run, signal, with_broken};
@@ -22,16 +23,13 @@ spec:
     )
 }
 
-fn folder(path: &str) -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
-}
-
 const REFUSED: &str = "endpoint draft-other-0 refused: the target has a vocabulary of 4096 entries, \
                        the endpoint of 384";
 
 #[test]
 fn a_deployment_whose_only_endpoint_is_refused_says_that_it_is_autoregressive() {
-    let text = with_other(&folder("tests/fixtures/llama-draft")).replace(", {name: tiny}]", "]");
+    let text = with_other(&repository().join("tests/fixtures/llama-draft"))
+        .replace(", {name: tiny}]", "]");
     let up = Up::serving(&text, &[]);
     let expected = format!("ready: story (Autoregressive: {REFUSED}");
     assert!(up.greeting().starts_with(&expected), "{}", up.greeting());
@@ -67,7 +65,10 @@ fn a_deployment_whose_draft_cannot_be_loaded_is_served_without_it_and_says_so() 
 
 #[test]
 fn of_two_endpoints_one_that_is_refused_is_named_and_the_other_used() {
-    let up = Up::serving(&with_other(&folder("tests/fixtures/llama-draft")), &[]);
+    let up = Up::serving(
+        &with_other(&repository().join("tests/fixtures/llama-draft")),
+        &[],
+    );
     let expected = format!("ready: story (Speculative; {REFUSED}");
     assert!(up.greeting().starts_with(&expected), "{}", up.greeting());
     run(async {
@@ -82,7 +83,7 @@ fn of_two_endpoints_one_that_is_refused_is_named_and_the_other_used() {
 
 #[test]
 fn of_two_endpoints_one_that_hangs_is_passed_over_and_changes_no_byte() {
-    let up = Up::serving(&with_other(&folder("models/draft")), &[]);
+    let up = Up::serving(&with_other(&shipped_model("draft")), &[]);
     assert!(
         up.greeting().starts_with("ready: story (Speculative) at"),
         "{}",

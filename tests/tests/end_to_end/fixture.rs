@@ -1,7 +1,9 @@
 //! A running `foretoken up`, and a client for it.
 
 use std::{
-    env, fs,
+    env,
+    ffi::OsStr,
+    fs,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::{Mutex, MutexGuard, OnceLock, PoisonError},
@@ -9,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use foretoken_tests::{repository, shipped_model};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -82,15 +85,23 @@ pub(crate) fn signal(pid: u64, name: &str) {
 
 /// Folder of a model of the shipped pair, `target` or `draft`.
 pub(crate) fn model(name: &str) -> String {
-    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models");
-    let folder = models.join(name).canonicalize().unwrap();
+    let folder = shipped_model(name);
     folder.into_os_string().into_string().unwrap()
+}
+
+/// Runs a Python script of this folder, which uses the executable on a terminal.
+pub(crate) fn play(script: &str, arguments: &[&OsStr]) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/end_to_end");
+    let mut python = Command::new("python3");
+    python.arg(folder.join(script)).arg(executable());
+    let output = python.args(arguments).output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{log}");
 }
 
 /// A manifest of the shipped pair with this many targets.
 pub(crate) fn manifest(targets: u32) -> String {
-    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models");
-    let models = models.canonicalize().unwrap();
+    let models = repository().join("models");
     let models = models.display();
     format!(
         "apiVersion: foretoken.io/v1alpha1
@@ -114,8 +125,7 @@ spec:
 
 /// The manifest of one target, with weights of the `target` or `draft` that are none, kept in `folder`.
 pub(crate) fn with_broken(model: &str, folder: &Path) -> String {
-    let sound = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models");
-    let sound = sound.join(model);
+    let sound = shipped_model(model);
     let broken = folder.join("broken");
     fs::create_dir(&broken).unwrap();
     for name in ["config.json", "tokenizer.json", "tokenizer_config.json"] {

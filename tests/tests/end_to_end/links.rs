@@ -8,6 +8,7 @@ use std::{
     sync::MutexGuard,
 };
 
+use foretoken_tests::shipped_model;
 use futures::future::{join_all, join3};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -79,8 +80,7 @@ impl Pair {
     fn start(seed: u32) -> Self {
         let machine = machine();
         let folder = TempDir::new().unwrap();
-        let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models");
-        let model = |name: &str| models.join(name).to_str().unwrap().to_owned();
+        let model = |name: &str| shipped_model(name).to_str().unwrap().to_owned();
         let start = |arguments: &[&str]| Service::start(folder.path(), arguments);
         let draft = start(&["draft", "--model", &model("draft"), "--threads", "1"]);
         let relay = Relay::start(&draft.url, seed);

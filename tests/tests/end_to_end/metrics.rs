@@ -1,7 +1,8 @@
 //! A real scrape of every service, against `docs/metrics.md`.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, fs};
 
+use foretoken_tests::repository;
 use serde_json::json;
 
 use crate::fixture::{Up, manifest, run, wait};
@@ -17,8 +18,7 @@ fn kinds(text: &str) -> BTreeMap<String, String> {
 
 /// The rows of the table under this heading of `docs/metrics.md`: names, and what kinds they are.
 fn table(heading: &str) -> Vec<(String, String)> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md");
-    let text = fs::read_to_string(path).unwrap();
+    let text = fs::read_to_string(repository().join("docs/metrics.md")).unwrap();
     let (_, rest) = text.split_once(&format!("\n## {heading}\n")).unwrap();
     let section = rest.split("\n## ").next().unwrap();
     let rows = section.lines().filter_map(|line| {

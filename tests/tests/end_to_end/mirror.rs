@@ -4,11 +4,11 @@ use std::{
     fs,
     io::{BufRead as _, BufReader, Write as _},
     net::{TcpListener, TcpStream},
-    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
 };
 
+use foretoken_tests::shipped_model;
 use serde_json::{Value, json};
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
@@ -92,7 +92,7 @@ fn answer(
             .to_string()
             .into_bytes(),
         ["api", "models", "owner", name, "tree", _] => tree(name).to_string().into_bytes(),
-        ["owner", name, "resolve", _, file] => fs::read(folder(name).join(file))?,
+        ["owner", name, "resolve", _, file] => fs::read(shipped_model(name).join(file))?,
         _ => {
             write!(
                 stream,
@@ -138,20 +138,17 @@ fn answer(
 }
 
 fn tree(name: &str) -> Value {
-    let files = fs::read_dir(folder(name)).unwrap().flatten().map(|entry| {
-        let size = entry.metadata().unwrap().len();
-        let path = entry.file_name().into_string().unwrap();
-        // A digest of the file in the real hub; here only different for each.
-        let oid = format!("{name:>10}{size:030}")
-            .replace(' ', "0")
-            .replace(|c: char| !c.is_ascii_hexdigit(), "a");
-        json!({"type": "file", "oid": oid, "size": size, "path": path})
-    });
+    let files = fs::read_dir(shipped_model(name))
+        .unwrap()
+        .flatten()
+        .map(|entry| {
+            let size = entry.metadata().unwrap().len();
+            let path = entry.file_name().into_string().unwrap();
+            // A digest of the file in the real hub; here only different for each.
+            let oid = format!("{name:>10}{size:030}")
+                .replace(' ', "0")
+                .replace(|c: char| !c.is_ascii_hexdigit(), "a");
+            json!({"type": "file", "oid": oid, "size": size, "path": path})
+        });
     files.collect()
-}
-
-fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../models")
-        .join(name)
 }

@@ -1,13 +1,10 @@
 //! `foretoken top` beside a running `foretoken up`.
 
-use std::{
-    path::Path,
-    process::{Command, Output},
-};
+use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
-use crate::fixture::{Up, executable, run};
+use crate::fixture::{Up, executable, play, run};
 
 fn top(arguments: &[&str]) -> Output {
     let output = Command::new(executable())
@@ -134,16 +131,7 @@ fn what_runs_is_told_once_in_json_and_in_words() {
 #[test]
 fn a_terminal_is_a_screen_and_afterwards_what_it_was() {
     let up = Up::start(1);
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/end_to_end/top.py");
-    let output = Command::new("python3")
-        .arg(script)
-        .arg(executable())
-        .arg(up.state_folder())
-        .arg(&up.url)
-        .output()
-        .unwrap();
-    let log = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{log}");
+    play("top.py", &[up.state_folder().as_ref(), up.url.as_ref()]);
 }
 
 #[test]

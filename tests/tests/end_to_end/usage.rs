@@ -7,6 +7,8 @@ use std::{
     process::{Command, Output},
 };
 
+use foretoken_tests::{repository, shipped_model};
+
 use crate::fixture::{executable, manifest, with_broken};
 
 fn foretoken(arguments: &[&str]) -> Output {
@@ -126,8 +128,7 @@ fn every_service_whose_port_is_in_use_names_it() {
     let holder = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = holder.local_addr().unwrap().to_string();
     let url = format!("http://{address}");
-    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models");
-    let model = models.join("draft");
+    let model = shipped_model("draft");
     let model = model.to_str().unwrap();
     let (listen, shows) = (["--listen", &url], ["--metrics-listen", &address]);
     let serves = ["--listen", &address, "--target", "http://127.0.0.1:1"];
@@ -186,4 +187,19 @@ fn bad_usage_has_its_own_exit_code() {
         );
     }
     assert_eq!(foretoken(&["--help"]).status.code(), Some(0));
+}
+
+#[test]
+fn make_up_serves_the_example_at_the_port_that_is_asked_for() {
+    let example = "examples/laptop.yaml";
+    assert!(repository().join(example).exists());
+    for (arguments, port) in [(&["up"][..], "8000"), (&["up", "PORT=8123"], "8123")] {
+        let mut make = Command::new("make");
+        make.arg("-n").args(arguments).current_dir(repository());
+        // Those of a `make` that runs this test.
+        let output = make.env_remove("MAKEFLAGS").env_remove("PORT").output();
+        let text = String::from_utf8(output.unwrap().stdout).unwrap();
+        let expected = format!("/release/foretoken up -f {example} --port {port}");
+        assert!(text.trim_end().ends_with(&expected), "{text}");
+    }
 }

@@ -28,12 +28,9 @@ use foretoken_speculation::{
     sampling::SamplingParams,
     verify::Verification,
 };
+use foretoken_tests::repository;
 use mutate::Fuzzer;
 use tokio_util::sync::CancellationToken;
-
-fn repository() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
-}
 
 const TRACEPARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 

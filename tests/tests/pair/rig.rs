@@ -1,6 +1,6 @@
 //! Targets and endpoints in this process, over real sockets, and what is asked of them.
 
-use std::{future::Future, path::Path, time::Duration};
+use std::{future::Future, time::Duration};
 
 use foretoken_draft::{DraftConfig, DraftService};
 use foretoken_engine::{
@@ -14,6 +14,7 @@ use foretoken_protocol::{
 };
 use foretoken_speculation::{Seed, TokenId, sampling::SamplingParams};
 use foretoken_target::{EndpointConfig, LookaheadConfig, TargetConfig, TargetService};
+use foretoken_tests::shipped_model;
 use futures::StreamExt;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -69,12 +70,11 @@ pub(super) fn sim(role: Role) -> SimOptions {
 
 /// A model of the pair that the project ships, on one thread.
 pub(super) fn shipped(name: &str) -> Box<dyn ModelRunner> {
-    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models");
     let options = CpuOptions {
         threads: Some(1),
         ..CpuOptions::default()
     };
-    Box::new(CpuRunner::load(&models.join(name), &options).expect("the model is shipped"))
+    Box::new(CpuRunner::load(&shipped_model(name), &options).expect("the model is shipped"))
 }
 
 /// A runner whose steps take longer by a set time, so that what happens meanwhile does not depend on

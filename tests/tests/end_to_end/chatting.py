@@ -1,4 +1,4 @@
-"""Talks to `foretoken chat` on a pseudo-terminal: terminal.py EXECUTABLE URL PID_OF_TARGET.
+"""Talks to `foretoken chat` on a pseudo-terminal: chatting.py EXECUTABLE URL PID_OF_TARGET.
 
 Ctrl-C stops an answer and not the chat, even one that does not come; the terminal is afterwards
 what it was.
