@@ -87,7 +87,7 @@ pub async fn run(
         format!(
             "Shipped pair over HTTP: router, target and draft are separate processes that share the cores named; Unix \
              sockets between them. The draft's weights are int8, its default. {} GSM8K prompts x {TOKENS} tokens, \
-             one client, end of sequence ignored, no prefix reuse. Tokens/s after the first token, median of {} rounds, in each of which the arms take turns of {BLOCK} prompts (after a warm-up request); \
+             one client, end of sequence ignored, no prefix reuse. Tokens/s after the first token, median of {} rounds, in each of which the arms take turns of {BLOCK} prompts, each turn after a warm-up request; \
              every arm's tokens are checked to equal plain decoding's.",
             prompts.len(),
             args.rounds
@@ -145,7 +145,7 @@ struct Arm {
     does: run::Arm,
     decode: Vec<f64>,
     wall: Vec<f64>,
-    /// All that it did.
+    /// Sums over all rounds.
     all: Tally,
 }
 
@@ -174,15 +174,16 @@ async fn measure(client: &Client, args: &DecodeArgs, work: &Work<'_>) -> anyhow:
     arms.extend(fixed);
     arms.push(Arm::new("Speculative adaptive", adaptive));
     let mut reference = Reference::default();
-    let prompts: Vec<usize> = (0..work.prompts.len()).collect();
+    let count = work.prompts.len();
     for round in 0..args.rounds {
         let mut tallies = vec![Tally::default(); arms.len()];
-        for block in prompts.chunks(BLOCK) {
-            // Round 0 starts with plain decoding, whose tokens are what all others must give.
-            for place in arm_order(arms.len(), round) {
+        for (turn, first) in (0..count).step_by(BLOCK).enumerate() {
+            // Round 0 starts with plain decoding, whose tokens are what all others must give; the others rotate
+            // from turn to turn, each by another step.
+            for place in arm_order(arms.len(), round * (turn + 1)) {
                 let arm = &mut arms[place];
                 client.complete(&work.ask(0, &arm.does)).await?;
-                for &index in block {
+                for index in first..count.min(first + BLOCK) {
                     let answer = client.complete(&work.ask(index, &arm.does)).await?;
                     tallies[place].note(&answer);
                     arm.all.note(&answer);

@@ -91,7 +91,7 @@ pub(crate) fn model(name: &str) -> String {
 
 /// Runs a Python script of this folder, which uses the executable on a terminal.
 pub(crate) fn play(script: &str, arguments: &[&OsStr]) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/end_to_end");
+    let folder = repository().join("tests/tests/end_to_end");
     let mut python = Command::new("python3");
     python.arg(folder.join(script)).arg(executable());
     let output = python.args(arguments).output().unwrap();

@@ -196,10 +196,14 @@ fn make_up_serves_the_example_at_the_port_that_is_asked_for() {
     for (arguments, port) in [(&["up"][..], "8000"), (&["up", "PORT=8123"], "8123")] {
         let mut make = Command::new("make");
         make.arg("-n").args(arguments).current_dir(repository());
-        // Those of a `make` that runs this test.
-        let output = make.env_remove("MAKEFLAGS").env_remove("PORT").output();
-        let text = String::from_utf8(output.unwrap().stdout).unwrap();
+        // A `make` that runs this test passes its own on.
+        for variable in ["MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MODEL", "PORT"] {
+            make.env_remove(variable);
+        }
+        let output = make.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
         let expected = format!("/release/foretoken up -f {example} --port {port}");
+        assert!(output.status.success(), "{}", stderr(&output));
         assert!(text.trim_end().ends_with(&expected), "{text}");
     }
 }

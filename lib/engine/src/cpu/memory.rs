@@ -5,7 +5,7 @@
     reason = "alignment beyond that of the element type needs the raw allocator"
 )]
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -52,18 +52,39 @@ impl<T: Plain> Buffer<T> {
                 len: 0,
             };
         };
-        // SAFETY: `layout_of` never returns a layout of size 0.
-        let raw = unsafe { alloc_zeroed(layout) };
+        // SAFETY: `layout_of` never returns a layout of size 0, and `alloc` returns that much or nothing.
+        let raw = unsafe {
+            if layout.align() == HUGE {
+                let raw = alloc(layout);
+                if !raw.is_null() {
+                    // Before it is written to: pages that are there already stay small.
+                    advise_huge_pages(raw, layout.size());
+                    raw.write_bytes(0, layout.size());
+                }
+                raw
+            } else {
+                alloc_zeroed(layout)
+            }
+        };
         let Some(data) = NonNull::new(raw.cast::<T>()) else {
             handle_alloc_error(layout)
         };
-        #[cfg(target_os = "linux")]
-        if layout.align() == HUGE {
-            // SAFETY: the range is ours; the advice changes no contents, and may be refused.
-            unsafe { libc::madvise(raw.cast(), layout.size(), libc::MADV_HUGEPAGE) };
-        }
         Self { data, len }
     }
+}
+
+/// Asks for huge pages, which may be refused.
+///
+/// # Safety
+/// The range must be the caller's.
+unsafe fn advise_huge_pages(from: *mut u8, bytes: usize) {
+    #[cfg(target_os = "linux")]
+    // SAFETY: the caller's contract; the advice changes no contents.
+    unsafe {
+        libc::madvise(from.cast(), bytes, libc::MADV_HUGEPAGE);
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (from, bytes);
 }
 
 /// Layout of `len` values, or none if that is no memory.
@@ -123,6 +144,46 @@ impl<T: Plain> fmt::Debug for Buffer<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// KiB in huge pages of the mapping that `at` lies in.
+    #[cfg(target_os = "linux")]
+    fn huge_kib(at: *const u8) -> u64 {
+        let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut is_here = false;
+        for line in text.lines() {
+            let first = line.split(' ').next().unwrap();
+            let hex = |text| usize::from_str_radix(text, 16).ok();
+            let range = first.split_once('-').map(|(a, b)| (hex(a), hex(b)));
+            if let Some((Some(from), Some(to))) = range {
+                is_here = (from..to).contains(&(at as usize));
+            } else if is_here && first == "AnonHugePages:" {
+                return line.split_whitespace().nth(1).unwrap().parse().unwrap();
+            }
+        }
+        0
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn large_buffers_are_in_huge_pages_where_the_system_has_them() {
+        const SIZE: usize = 32 << 20;
+        // What the system gives when it is asked the plain way.
+        // SAFETY: a new mapping, advised and written to within its size, and given back.
+        let given = unsafe {
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let memory = libc::mmap(std::ptr::null_mut(), SIZE, protection, flags, -1, 0);
+            assert_ne!(memory, libc::MAP_FAILED);
+            libc::madvise(memory, SIZE, libc::MADV_HUGEPAGE);
+            memory.cast::<u8>().write_bytes(0, SIZE);
+            let given = huge_kib(memory.cast());
+            libc::munmap(memory, SIZE);
+            given
+        };
+        let buffer = Buffer::<u8>::zeroed(SIZE);
+        let had = huge_kib(buffer.as_ptr());
+        assert!(had >= given / 2, "{had} KiB of {given}");
+    }
 
     #[test]
     fn buffers_are_zeroed_and_aligned() {

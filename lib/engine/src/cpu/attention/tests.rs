@@ -236,7 +236,16 @@ fn a_row_has_the_same_bits_alone_in_blocks_and_beside_other_sequences() {
                     };
                     alone.extend(model.run(&cpus[0], &plan, &kv, &tokens[slot..=slot]));
                 }
-                for (rows, cpu) in [(2, 0), (8, 0), (8, 1), (50, 0), (50, 1)] {
+                for (rows, cpu) in [
+                    (2, 0),
+                    (5, 0),
+                    (6, 0),
+                    (7, 0),
+                    (8, 0),
+                    (8, 1),
+                    (50, 0),
+                    (50, 1),
+                ] {
                     let sequences = vec![
                         sequence(3, 7, 20..40),
                         sequence(rows, 240, 20..40),

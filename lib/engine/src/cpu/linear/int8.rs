@@ -166,7 +166,7 @@ impl<S> Copy for Tile8<'_, S> {}
 impl<S: Dot8> Tile for Tile8<'_, S> {
     const VECTORS: usize = S::PANEL_VECTORS;
     const ACCUMULATORS: usize = if S::PANEL_VECTORS == 2 { 24 } else { 4 };
-    // One row is a twentieth faster with hints from main memory (Zen 3).
+    // One row from main memory gains what can just be told from noise by hints (Zen 3).
     const FEW_ROWS: usize = if S::PANEL_VECTORS == 2 { 3 } else { 0 };
     const BUSY_ROWS: usize = if S::PANEL_VECTORS == 2 { 6 } else { 2 };
 

@@ -43,7 +43,8 @@ pub(super) trait Tile: Copy {
     /// Vectors of accumulators that fit the registers.
     const ACCUMULATORS: usize;
     /// Most rows that leave the weights to the hardware's prefetch: so few keep up with memory, and
-    /// hints in between cost them a tenth, from main memory and from the level-3 cache (Zen 4).
+    /// hints in between cost them a tenth, from main memory and from the level-3 cache (Zen 4). Narrow tiles
+    /// have some of them (Zen 3).
     const FEW_ROWS: usize = 3;
     /// Rows from which arithmetic takes longer than reading the weights from main memory.
     const BUSY_ROWS: usize;
@@ -213,6 +214,28 @@ pub(super) unsafe fn finish<S: Simd, const R: usize, const W: usize>(
     }
 }
 
+/// Adds the products of an input of each row, `stride` apart from `x` on, with its weights.
+///
+/// # Safety
+/// As for [`Tile::tile`].
+#[inline(always)]
+unsafe fn add_products<S: Simd, const R: usize, const W: usize>(
+    sums: &mut [[S::F; W]; R],
+    x: *const f32,
+    stride: usize,
+    w: [S::F; W],
+) {
+    for (r, sums) in sums.iter_mut().enumerate() {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let x = S::splat(*x.add(r * stride));
+            for j in 0..W {
+                sums[j] = S::fma(x, w[j], sums[j]);
+            }
+        }
+    }
+}
+
 /// f32 panels: `[input][output]`.
 pub(super) struct Plain<'a> {
     pub(super) job: Job<'a>,
@@ -271,12 +294,7 @@ impl<S: Simd> Tile for PlainTile<'_, S> {
                     ahead.line::<S, Self, R>(at.cast());
                     w[j] = S::load(at);
                 }
-                for r in 0..R {
-                    let x = S::splat(*x.add(r * inputs + i));
-                    for j in 0..W {
-                        sums[r][j] = S::fma(x, w[j], sums[r][j]);
-                    }
-                }
+                add_products::<S, R, W>(&mut sums, x.add(i), inputs, w);
             }
             finish::<S, R, W>(job, &sums, panel, row);
         }
@@ -313,7 +331,7 @@ impl<S> Copy for WideTile<'_, S> {}
 impl<S: Simd> Tile for WideTile<'_, S> {
     const VECTORS: usize = S::PANEL_VECTORS;
     const ACCUMULATORS: usize = if S::PANEL_VECTORS == 2 { 20 } else { 6 };
-    // One row is a tenth faster with hints from the level-3 cache, and no slower from main memory (Zen 3).
+    // One or two rows are a tenth faster with hints from the level-3 cache, and no slower from main memory (Zen 3).
     const FEW_ROWS: usize = if S::PANEL_VECTORS == 2 { 3 } else { 0 };
     const BUSY_ROWS: usize = 3;
 
@@ -332,10 +350,9 @@ impl<S: Simd> Tile for WideTile<'_, S> {
             let panels = job.w.data.as_ptr().add(panel * bytes);
             let x = job.x.values().as_ptr().add(row * inputs);
             let mut sums = [[S::splat(0.0); W]; R];
-            // The last input of an odd number has no second one; it is told apart outside the loop. That, and
-            // that second values are loaded when the first are done with, leaves six rows on two narrow
-            // registers each just enough of them: 100 M weights took 24.9 ms in two passes and take 17.9 so
-            // (Zen 3).
+            // The last input of an odd number has no second one, which is not asked in the loop; and second values
+            // are loaded when the first are done with. So 12 sums, two weights, an activation and a mask fit 16
+            // registers.
             for (pairs, have_second) in [
                 (0..inputs / 2, true),
                 (inputs / 2..inputs.div_ceil(2), false),
@@ -349,22 +366,12 @@ impl<S: Simd> Tile for WideTile<'_, S> {
                         ahead.line::<S, Self, R>(lines[j]);
                         w[j] = S::load_bf16_first(lines[j].cast());
                     }
-                    for r in 0..R {
-                        let first = S::splat(*x.add(r * inputs + 2 * i));
-                        for j in 0..W {
-                            sums[r][j] = S::fma(first, w[j], sums[r][j]);
-                        }
-                    }
+                    add_products::<S, R, W>(&mut sums, x.add(2 * i), inputs, w);
                     if have_second {
                         for j in 0..W {
                             w[j] = S::load_bf16_second(lines[j].cast());
                         }
-                        for r in 0..R {
-                            let second = S::splat(*x.add(r * inputs + 2 * i + 1));
-                            for j in 0..W {
-                                sums[r][j] = S::fma(second, w[j], sums[r][j]);
-                            }
-                        }
+                        add_products::<S, R, W>(&mut sums, x.add(2 * i + 1), inputs, w);
                     }
                 }
             }

@@ -44,16 +44,22 @@ unsafe fn floats(x: [__m256i; 2]) -> Two {
 }
 
 /// The second values of 8 pairs of bf16. Read anew where the first ones were already: the compiler would
-/// keep the pairs meanwhile, in registers that tiles need.
+/// keep the pairs meanwhile, in registers that tiles need. Registers of `asm!` take the feature in the function
+/// itself.
 #[target_feature(enable = "avx2")]
 #[inline]
 unsafe fn high_halves(from: *const u16) -> __m256 {
     let keep = _mm256_set1_epi32(0xffff_0000_u32 as i32);
-    let mut high: __m256i;
-    // SAFETY: reads 32 bytes that the caller names.
+    let high: __m256i;
+    // SAFETY: reads 32 bytes that the caller names, aligned or not.
     unsafe {
-        asm!("vpand {high}, {keep}, [{from}]", high = lateout(ymm_reg) high, keep = in(ymm_reg) keep, from = in(reg) from,
-            options(pure, readonly, nostack, preserves_flags));
+        asm!(
+            "vpand {high}, {keep}, [{from}]",
+            high = lateout(ymm_reg) high,
+            keep = in(ymm_reg) keep,
+            from = in(reg) from,
+            options(pure, readonly, nostack, preserves_flags),
+        );
     }
     _mm256_castsi256_ps(high)
 }
