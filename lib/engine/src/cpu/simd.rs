@@ -106,6 +106,28 @@ pub(super) unsafe trait Simd: Copy {
     }
 }
 
+/// Adds to the sums of each row the products of its value, `stride` apart from `x` on, with all vectors of `w`.
+///
+/// # Safety
+/// As for [`Simd`]; `x` names a value of each row.
+#[inline(always)]
+pub(super) unsafe fn add_products<S: Simd, const R: usize, const W: usize>(
+    sums: &mut [[S::F; W]; R],
+    x: *const f32,
+    stride: usize,
+    w: [S::F; W],
+) {
+    for (r, sums) in sums.iter_mut().enumerate() {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let x = S::splat(*x.add(r * stride));
+            for j in 0..W {
+                sums[j] = S::fma(x, w[j], sums[j]);
+            }
+        }
+    }
+}
+
 /// A computation that can be compiled for any path.
 pub(super) trait Kernel {
     /// What it returns.

@@ -5,7 +5,7 @@
     reason = "kernels over raw pages, entered behind run-time detection"
 )]
 
-use super::super::simd::Simd;
+use super::super::simd::{Simd, add_products};
 use crate::runner::PAGE_TOKENS;
 
 /// A stored number format with its arithmetic on path `S`.
@@ -118,18 +118,14 @@ unsafe impl<S: Simd> Stored<S> for f32 {
     ) -> [[S::F; P]; T] {
         // SAFETY: T queries of `dim` words, P pages of `dim` lines of 16 keys.
         unsafe {
+            let query = query.cast::<f32>();
             let mut sums = [[S::splat(0.0); P]; T];
             for d in 0..dim {
                 let mut k = [S::splat(0.0); P];
                 for p in 0..P {
                     k[p] = S::load(keys[p].add(d * PAGE_TOKENS));
                 }
-                for t in 0..T {
-                    let q = S::splat(f32::from_bits(*query.add(t * dim + d)));
-                    for p in 0..P {
-                        sums[t][p] = S::fma(q, k[p], sums[t][p]);
-                    }
-                }
+                add_products::<S, T, P>(&mut sums, query.add(d), dim, k);
             }
             sums
         }
@@ -200,27 +196,18 @@ unsafe impl<S: Simd> Stored<S> for u16 {
     ) -> [[S::F; P]; T] {
         // SAFETY: T queries of `dim` words, P pages of `dim / 2` lines of 16 pairs of keys.
         unsafe {
+            let query = query.cast::<f32>();
             let mut sums = [[S::splat(0.0); P]; T];
             for d in (0..dim).step_by(2) {
                 let mut k = [S::splat(0.0); P];
                 for p in 0..P {
                     k[p] = S::load_bf16_first(keys[p].add(d * PAGE_TOKENS));
                 }
-                for t in 0..T {
-                    let first = S::splat(f32::from_bits(*query.add(t * dim + d)));
-                    for p in 0..P {
-                        sums[t][p] = S::fma(first, k[p], sums[t][p]);
-                    }
-                }
+                add_products::<S, T, P>(&mut sums, query.add(d), dim, k);
                 for p in 0..P {
                     k[p] = S::load_bf16_second(keys[p].add(d * PAGE_TOKENS));
                 }
-                for t in 0..T {
-                    let second = S::splat(f32::from_bits(*query.add(t * dim + d + 1)));
-                    for p in 0..P {
-                        sums[t][p] = S::fma(second, k[p], sums[t][p]);
-                    }
-                }
+                add_products::<S, T, P>(&mut sums, query.add(d + 1), dim, k);
             }
             sums
         }

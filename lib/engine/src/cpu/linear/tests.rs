@@ -128,7 +128,7 @@ fn products_agree_with_f64_on_every_path() {
 
 #[test]
 fn a_row_has_the_same_bits_among_any_number_of_rows_and_threads() {
-    // Numbers of inputs that are no multiple of four, and no even one.
+    // An even number of inputs that is no multiple of four, and an odd one.
     for cols in [322, 323] {
         has_the_same_bits_among_any_number(200, cols);
     }

@@ -11,7 +11,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::super::simd::{Kernel, LANES, Simd};
+use super::super::simd::{Kernel, LANES, Simd, add_products};
 use super::Job;
 
 /// Most panels taken at once; tasks of layers that do so are cut at multiples of it.
@@ -209,28 +209,6 @@ pub(super) unsafe fn finish<S: Simd, const R: usize, const W: usize>(
                 } else if lanes > 0 {
                     S::store_some(to, lanes, sum);
                 }
-            }
-        }
-    }
-}
-
-/// Adds the products of an input of each row, `stride` apart from `x` on, with its weights.
-///
-/// # Safety
-/// As for [`Tile::tile`].
-#[inline(always)]
-unsafe fn add_products<S: Simd, const R: usize, const W: usize>(
-    sums: &mut [[S::F; W]; R],
-    x: *const f32,
-    stride: usize,
-    w: [S::F; W],
-) {
-    for (r, sums) in sums.iter_mut().enumerate() {
-        // SAFETY: the caller's contract.
-        unsafe {
-            let x = S::splat(*x.add(r * stride));
-            for j in 0..W {
-                sums[j] = S::fma(x, w[j], sums[j]);
             }
         }
     }
