@@ -110,6 +110,11 @@ impl HttpArgs {
             .filter_map(|problem| self.blamed(problem))
             .collect();
         wrong.dedup();
+        if let Some(path) = api_keys_from
+            && let Err(error) = foretoken_router::check_keys(path)
+        {
+            wrong.push(format!("--api-keys-from: {error}"));
+        }
         if wrong.is_empty() {
             Ok(())
         } else {

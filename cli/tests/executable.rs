@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "what tests are made of may fail them")]
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{TcpListener, TcpStream},
     path::Path,
@@ -106,6 +106,8 @@ fn wrong_flags_of_up_are_refused_by_their_names_before_anything_starts() {
     let state = folder.path().join("state");
     let up = ["up", "-f", LAPTOP, "--port", "0", "--state-dir"];
     let up = [&up[..], &[state.to_str().unwrap()]].concat();
+    let no_keys = folder.path().join("keys");
+    fs::write(&no_keys, "# none yet\n").unwrap();
     for (variable, flag, value) in [
         (None, "--allowed-origin", "foo"),
         (None, "--target-threads", "0"),
@@ -113,6 +115,8 @@ fn wrong_flags_of_up_are_refused_by_their_names_before_anything_starts() {
         (None, "--api-key", "a b"),
         (None, "--api-key", ""),
         (None, "--api-key", "a,"),
+        (None, "--api-keys-from", "/nowhere"),
+        (None, "--api-keys-from", no_keys.to_str().unwrap()),
         (Some("a,b,"), "--allowed-origin", "foo"),
         (Some("a b"), "FORETOKEN_API_KEY", ""),
     ] {

@@ -61,6 +61,8 @@ pub(crate) struct Piece {
 pub(crate) struct Update {
     pub(crate) index: usize,
     pub(crate) piece: Piece,
+    /// Tokens of the choice so far.
+    pub(crate) told: u32,
     /// Set in the last update, with what the choice took.
     pub(crate) finish: Option<(Finish, Box<Tally>)>,
 }
@@ -188,6 +190,7 @@ impl Choice {
         Update {
             index: self.index,
             piece,
+            told: self.told,
             finish,
         }
     }

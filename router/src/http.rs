@@ -225,8 +225,8 @@ fn place(shared: &Shared) -> Result<OwnedSemaphorePermit, ApiError> {
 /// The model that a body names.
 fn named_model(shared: &Shared, body: &Map<String, Value>) -> Result<Arc<Model>, ApiError> {
     match Fields::new(body).text("model")? {
-        Some(name) => find_model(shared, name),
-        None => shared
+        Some(name) if !name.is_empty() => find_model(shared, name),
+        _ => shared
             .models
             .first()
             .cloned()

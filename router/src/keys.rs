@@ -117,6 +117,15 @@ fn digest(key: &str) -> Hash {
     blake3::hash(key.as_bytes())
 }
 
+/// Whether there are keys to be read in a file or folder, for whoever starts a router.
+///
+/// # Errors
+///
+/// [`KeysError`], as the router would fail with.
+pub fn check_keys(path: &Path) -> Result<(), KeysError> {
+    read(path).map(drop)
+}
+
 /// The digests of the keys in the file `path`, or in all files of the folder.
 fn read(path: &Path) -> Result<BTreeSet<[u8; 32]>, KeysError> {
     let fail = |source| KeysError::Read {

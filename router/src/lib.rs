@@ -29,5 +29,6 @@ mod service;
 mod targets;
 
 pub use config::{ConfigError, ModelConfig, RouterConfig};
+pub use keys::{KeysError, check_keys};
 pub use model::ModelError;
 pub use service::{BindError, Router, RunError};

@@ -61,6 +61,17 @@ pub(crate) struct Job {
     pub(crate) output: Output,
 }
 
+/// Which chunks of a stream tell usage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StreamedUsage {
+    /// None.
+    Never,
+    /// One at the end.
+    AtEnd,
+    /// Besides, each tells its choice's so far: how many tokens a chunk brought varies.
+    Always,
+}
+
 /// How the answer is to look.
 #[derive(Clone, Debug)]
 #[expect(
@@ -69,8 +80,8 @@ pub(crate) struct Job {
 )]
 pub(crate) struct Output {
     pub(crate) stream: bool,
-    /// Ends a stream with a chunk of usage.
-    pub(crate) include_usage: bool,
+    /// Which chunks of a stream tell usage.
+    pub(crate) usage: StreamedUsage,
     /// Begins the text with the prompt (completions).
     pub(crate) echo: bool,
     /// Log-probabilities, with this many alternatives.

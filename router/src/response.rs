@@ -210,12 +210,18 @@ pub(crate) fn usage(job: &Job, tallies: &[&Tally]) -> Value {
     let prompt: usize = job.prompts.iter().map(|prompt| prompt.tokens.len()).sum();
     let completion: u32 = tallies.iter().map(|tally| tally.emitted).sum();
     let cached = cached(job, tallies);
+    let mut usage = tokens_used(prompt, completion);
+    usage["prompt_tokens_details"] = json!({"cached_tokens": cached});
+    usage["foretoken"] = speculation(job, tallies);
+    usage
+}
+
+/// The part of `usage` that the API asks for.
+pub(crate) fn tokens_used(prompt: usize, completion: u32) -> Value {
     json!({
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion as usize,
-        "prompt_tokens_details": {"cached_tokens": cached},
-        "foretoken": speculation(job, tallies),
     })
 }
 

@@ -9,10 +9,11 @@
 
 mod json;
 
-use std::{collections::BTreeMap, path::Path};
+use std::{borrow::Cow, collections::BTreeMap, path::Path};
 
 use minijinja::{
-    Environment, Error, ErrorKind, UndefinedBehavior, Value, syntax::SyntaxConfig, value::Serde,
+    Environment, Error, ErrorKind, Template, UndefinedBehavior, Value, syntax::SyntaxConfig,
+    value::Serde,
 };
 use serde::Deserialize;
 use serde_json::Value as Json;
@@ -175,7 +176,6 @@ impl ChatTemplate {
         for (name, text) in &self.special_tokens {
             variables.insert(name, Value::from(text.as_str()));
         }
-        variables.insert("messages", Value::from(Serde(messages)));
         variables.insert(
             "add_generation_prompt",
             Value::from(options.add_generation_prompt),
@@ -194,6 +194,8 @@ impl ChatTemplate {
                 .get_template("default")
                 .map_err(|e| failed(&e))?,
         };
+        let messages = with_known_roles(messages, &template);
+        variables.insert("messages", Value::from(Serde(&*messages)));
         template.render(variables).map_err(|e| failed(&e))
     }
 
@@ -207,6 +209,24 @@ impl ChatTemplate {
     pub fn wants_special_tokens(&self) -> bool {
         self.is_default
     }
+}
+
+/// The messages with `developer`, the newer name of `system`, as the template knows it: most would leave
+/// out what a role says that they do not know.
+fn with_known_roles<'a>(messages: &'a Json, template: &Template<'_, '_>) -> Cow<'a, Json> {
+    let is_newer = |message: &Json| message["role"] == "developer";
+    let list = messages.as_array();
+    let Some(list) = list.filter(|list| list.iter().any(is_newer)) else {
+        return Cow::Borrowed(messages);
+    };
+    if template.source().contains("developer") {
+        return Cow::Borrowed(messages);
+    }
+    let mut list = list.clone();
+    for message in list.iter_mut().filter(|message| is_newer(message)) {
+        message["role"] = "system".into();
+    }
+    Cow::Owned(Json::Array(list))
 }
 
 /// The environment that `transformers` gives to templates.

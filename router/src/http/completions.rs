@@ -154,7 +154,8 @@ fn streamed(chunks: Chunks, updates: BoxStream<'static, Result<Update, ApiError>
     let headers = response.headers_mut();
     headers.insert(
         header::CONTENT_TYPE,
-        HeaderValue::from_static("text/event-stream"),
+        // Without the charset some clients take it for ISO-8859-1, as HTTP once said of text.
+        HeaderValue::from_static("text/event-stream; charset=utf-8"),
     );
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     // Asks nginx not to gather chunks.

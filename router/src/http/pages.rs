@@ -86,18 +86,8 @@ fn tokenized(shared: &Shared, body: &Map<String, Value>) -> Result<Value, ApiErr
     let prompt = if fields.get("messages").is_some() {
         chat::prompt(body, &model, limits)?
     } else {
-        let text = fields.text("prompt")?.ok_or_else(|| {
-            ApiError::field(
-                "prompt",
-                &Value::Null,
-                "a string (or send messages instead)",
-            )
-        })?;
-        completion::encode(
-            &model,
-            text,
-            fields.boolean("add_special_tokens")?.unwrap_or(true),
-        )?
+        let (text, add_special) = text_of(fields)?;
+        completion::encode(&model, text, add_special)?
     };
     let ids: Vec<u32> = prompt.tokens.iter().map(|token| token.0).collect();
     let strings = fields.boolean("return_token_strs")?.unwrap_or(false);
@@ -115,6 +105,19 @@ fn tokenized(shared: &Shared, body: &Map<String, Value>) -> Result<Value, ApiErr
         "tokens": ids,
         "token_strs": strings,
     }))
+}
+
+/// A text to tokenize, and whether the tokens that begin one are to be added, under vLLM's names or
+/// llama.cpp's, with what each does if the second is not said.
+fn text_of(fields: Fields<'_>) -> Result<(&str, bool), ApiError> {
+    if let Some(text) = fields.text("prompt")? {
+        return Ok((text, fields.boolean("add_special_tokens")?.unwrap_or(true)));
+    }
+    if let Some(text) = fields.text("content")? {
+        return Ok((text, fields.boolean("add_special")?.unwrap_or(false)));
+    }
+    let allowed = "a string (or send messages instead)";
+    Err(ApiError::field("prompt", &Value::Null, allowed))
 }
 
 /// `POST /detokenize`: the text of ids.
@@ -145,7 +148,9 @@ fn detokenized(shared: &Shared, body: &Map<String, Value>) -> Result<Value, ApiE
         let allowed = format!("of at most {most} bytes of text (it has {bytes})");
         return Err(fields.wrong("tokens", &value, &allowed));
     }
-    Ok(json!({"prompt": model.tokenizer.decode(&tokens, false)}))
+    let text = model.tokenizer.decode(&tokens, false);
+    // The second is llama.cpp's name.
+    Ok(json!({"prompt": text, "content": text}))
 }
 
 /// `GET /live`: the process runs.

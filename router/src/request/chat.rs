@@ -9,7 +9,7 @@ use super::{
     Job, Prompt, Shape,
     completion::encode,
     fields::Fields,
-    sampling::{self, Given, Limits, MAX_LOGPROBS, at_most},
+    sampling::{self, Given, Limits, MAX_LOGPROBS, at_most, is_empty},
     unsupported,
 };
 use crate::{error::ApiError, model::Model};
@@ -21,11 +21,9 @@ pub(crate) fn job(
     limits: Limits,
 ) -> Result<Job, ApiError> {
     let fields = Fields::new(body);
-    let most = i64::from(u32::MAX);
-    // `max_tokens` is the older name.
-    let max_tokens = fields
-        .integer("max_completion_tokens", 1, most)?
-        .or(fields.integer("max_tokens", 1, most)?);
+    // The second is the older name.
+    let max_tokens = sampling::max_tokens(fields, "max_completion_tokens", 1)?
+        .or(sampling::max_tokens(fields, "max_tokens", 1)?);
     let logprobs = fields.boolean("logprobs")?.unwrap_or(false);
     let top = fields.integer("top_logprobs", 0, MAX_LOGPROBS)?;
     if let Some(top) = top.filter(|&top| top > 0 && !logprobs) {
@@ -54,16 +52,11 @@ pub(crate) fn prompt(
     let messages = messages(fields)?;
     let number = messages.as_array().map_or(0, Vec::len);
     at_most(fields, "messages", number, limits.max_messages)?;
-    let variables = match fields.get("chat_template_kwargs") {
-        None => Map::new(),
-        Some(Value::Object(map)) => map.clone(),
-        Some(value) => return Err(fields.wrong("chat_template_kwargs", value, "an object")),
-    };
     refuse_calls(fields)?;
     let options = RenderOptions {
         add_generation_prompt: fields.boolean("add_generation_prompt")?.unwrap_or(true),
         tools: tools(fields)?,
-        variables,
+        variables: variables(fields)?,
     };
     let text = model
         .template
@@ -79,6 +72,20 @@ pub(crate) fn prompt(
         &text,
         special.unwrap_or(model.template.wants_special_tokens()),
     )
+}
+
+/// What a request tells the template besides: `chat_template_kwargs`, and what `OpenAI`'s API has for all.
+pub(super) fn variables(fields: Fields<'_>) -> Result<Map<String, Value>, ApiError> {
+    let mut variables = match fields.get("chat_template_kwargs") {
+        None => Map::new(),
+        Some(Value::Object(map)) => map.clone(),
+        Some(value) => return Err(fields.wrong("chat_template_kwargs", value, "an object")),
+    };
+    if let Some(effort) = fields.text("reasoning_effort")? {
+        let effort = || Value::from(effort);
+        variables.entry("reasoning_effort").or_insert_with(effort);
+    }
+    Ok(variables)
 }
 
 /// Tools are shown to the template only if no call is to come back: calls are not parsed.
@@ -109,10 +116,6 @@ fn refuse_calls(fields: Fields<'_>) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn is_empty(list: &Value) -> bool {
-    list.as_array().is_some_and(Vec::is_empty)
-}
-
 /// The messages, each content a string: parts of text are joined by line breaks.
 pub(super) fn messages(fields: Fields<'_>) -> Result<Value, ApiError> {
     const ALLOWED: &str = "a list of at least one object with role and content";
@@ -137,8 +140,8 @@ pub(super) fn messages(fields: Fields<'_>) -> Result<Value, ApiError> {
         let mut object = object.clone();
         let content = match object.get("content").unwrap_or(&Value::Null) {
             Value::String(text) => text.clone(),
-            // One that called something, or refused, may have said nothing.
-            Value::Null if role == "assistant" => String::new(),
+            // One that called something, or refused, may have said nothing, and so may what it called.
+            Value::Null if role == "assistant" || role == "tool" => String::new(),
             Value::Array(parts) => text_of_parts(parts).ok_or_else(|| {
                 wrong(
                     ".content",
@@ -182,7 +185,8 @@ fn text_of_parts(parts: &[Value]) -> Option<String> {
     let texts: Option<Vec<&str>> = parts
         .iter()
         .map(|part| match part.get("type").and_then(Value::as_str) {
-            Some("text" | "input_text") => part.get("text").and_then(Value::as_str),
+            None => part.as_str(),
+            Some("text" | "input_text" | "output_text") => part.get("text").and_then(Value::as_str),
             Some("refusal") => part.get("refusal").and_then(Value::as_str),
             _ => None,
         })

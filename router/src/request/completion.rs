@@ -40,20 +40,25 @@ pub(crate) fn job(
     }
     let echo = fields.boolean("echo")?.unwrap_or(false);
     let least = i64::from(!echo);
-    let max_tokens = fields
-        .integer("max_tokens", least, i64::from(u32::MAX))?
-        .unwrap_or(DEFAULT_MAX_TOKENS);
+    let max_tokens = sampling::max_tokens(fields, "max_tokens", least)?;
     let given = Given {
         shape: Shape::Completion,
         prompts: prompts(fields, &model, limits)?,
-        max_tokens: Some(max_tokens),
-        logprobs: fields
-            .integer("logprobs", 0, MAX_LOGPROBS)?
-            .map(|k| k as u32),
+        max_tokens: max_tokens.or(Some(DEFAULT_MAX_TOKENS)),
+        logprobs: logprobs(fields)?,
         echo,
         prompt_field: "prompt",
     };
     sampling::job(fields, model, limits, given)
+}
+
+/// Alternatives to tell of each token. Chats ask with a boolean, and some clients do so here.
+fn logprobs(fields: Fields<'_>) -> Result<Option<u32>, ApiError> {
+    if let Some(&Value::Bool(wanted)) = fields.get("logprobs") {
+        return Ok(wanted.then_some(1));
+    }
+    let alternatives = fields.integer("logprobs", 0, MAX_LOGPROBS)?;
+    Ok(alternatives.map(|k| k as u32))
 }
 
 /// The prompts: a text, a list of texts, a list of ids, or a list of lists of ids.

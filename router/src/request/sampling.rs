@@ -13,7 +13,7 @@ use foretoken_speculation::{
 };
 use serde_json::Value;
 
-use super::{Job, Output, Prompt, Shape, fields::Fields, unsupported};
+use super::{Job, Output, Prompt, Shape, StreamedUsage, fields::Fields, unsupported};
 use crate::{error::ApiError, model::Model};
 
 /// Most alternatives per token, as in `OpenAI`'s API.
@@ -120,7 +120,10 @@ pub(super) fn job(
             &allowed,
         ));
     }
-    let seed = fields.integer("seed", i64::MIN, i64::MAX)?;
+    // vLLM and llama.cpp take -1 for any.
+    let seed = fields
+        .integer("seed", i64::MIN, i64::MAX)?
+        .filter(|&seed| seed != -1);
     let Speculation { policy, lookahead } = speculation(fields)?;
     Ok(Job {
         output: output(fields, &given, limits, nothing)?,
@@ -177,6 +180,20 @@ fn speculation(fields: Fields<'_>) -> Result<Speculation, ApiError> {
         policy: own.one_of("policy", &policies)?.map(str::to_owned),
         lookahead: lookahead.map(|k| k as u32),
     })
+}
+
+/// A field that says how many tokens of output there may be, `least` at least; -1, as llama.cpp has it,
+/// are as many as there is room for.
+pub(super) fn max_tokens(
+    fields: Fields<'_>,
+    name: &str,
+    least: i64,
+) -> Result<Option<i64>, ApiError> {
+    let most = i64::from(u32::MAX);
+    if fields.get(name).and_then(Value::as_i64) == Some(-1) {
+        return Ok(Some(most));
+    }
+    fields.integer(name, least, most)
 }
 
 /// Tokens of output for each prompt: what is asked for, within what the model has room for.
@@ -259,8 +276,13 @@ fn sampling(
     })
 }
 
+/// Whether a value is what clients send in the place of none: an empty list or text.
+pub(super) fn is_empty(value: &Value) -> bool {
+    value.as_array().is_some_and(Vec::is_empty) || value.as_str() == Some("")
+}
+
 fn logit_bias(fields: Fields<'_>, vocab_size: u32) -> Result<Vec<(TokenId, f32)>, ApiError> {
-    let Some(value) = fields.get("logit_bias") else {
+    let Some(value) = fields.get("logit_bias").filter(|bias| !is_empty(bias)) else {
         return Ok(Vec::new());
     };
     let last = vocab_size.saturating_sub(1);
@@ -299,6 +321,18 @@ pub(super) fn at_most(
     Err(fields.wrong(name, &value, &allowed))
 }
 
+/// What `stream_options` ask for. Usage with each chunk, which only vLLM and others have, includes that
+/// at the end, unless it is said not to be wanted.
+fn streamed_usage(options: Fields<'_>) -> Result<StreamedUsage, ApiError> {
+    let continuous = options.boolean("continuous_usage_stats")?.unwrap_or(false);
+    let included = options.boolean("include_usage")?.unwrap_or(continuous);
+    Ok(match (included, continuous) {
+        (false, _) => StreamedUsage::Never,
+        (true, false) => StreamedUsage::AtEnd,
+        (true, true) => StreamedUsage::Always,
+    })
+}
+
 fn output(
     fields: Fields<'_>,
     given: &Given,
@@ -315,14 +349,11 @@ fn output(
             "absent unless stream is true",
         ));
     }
-    let include_usage = options
-        .map(|options| options.boolean("include_usage"))
-        .transpose()?
-        .flatten();
+    let usage = options.map_or(Ok(StreamedUsage::Never), streamed_usage)?;
     let stop = stop_strings(fields, limits)?;
     Ok(Output {
         stream,
-        include_usage: include_usage.unwrap_or(false),
+        usage,
         echo: given.echo,
         logprobs: given.logprobs,
         stop: Arc::new(StopStrings::new(&stop)),

@@ -7,7 +7,8 @@ use super::{sampling::Limits, *};
 use crate::config::ModelConfig;
 
 /// Every field that is read.
-const FIELDS: [&str; 44] = [
+const FIELDS: [&str; 45] = [
+    "reasoning_effort",
     "model",
     "prompt",
     "messages",
@@ -108,6 +109,21 @@ fn any_json() -> impl Strategy<Value = Value> {
 }
 
 #[test]
+fn the_effort_of_reasoning_is_told_to_the_template() {
+    let told = |body: Value| {
+        let fields = fields::Fields::new(body.as_object().expect("an object"));
+        chat::variables(fields).map(|variables| json!(variables))
+    };
+    let own = json!({"reasoning_effort": "low", "chat_template_kwargs": {"a": 1}});
+    let both = json!({"reasoning_effort": "low", "a": 1});
+    assert_eq!(told(own).expect("taken"), both);
+    let twice =
+        json!({"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "high"}});
+    assert_eq!(told(twice).expect("taken")["reasoning_effort"], "high");
+    assert_eq!(told(json!({})).expect("taken"), json!({}));
+}
+
+#[test]
 fn calls_of_a_history_come_to_the_template_as_objects_and_may_stand_alone() {
     let call = |arguments: Value| {
         json!({"role": "assistant", "content": null, "tool_calls": [
@@ -136,6 +152,11 @@ fn calls_of_a_history_come_to_the_template_as_objects_and_may_stand_alone() {
         json!([{"type": "text", "text": "Sorry."}, {"type": "refusal", "refusal": "No."}]);
     let refused = json!({"role": "assistant", "content": refusal});
     assert_eq!(read(refused).expect("taken")["content"], "Sorry.\nNo.");
+    let nothing = json!({"role": "tool", "tool_call_id": "1", "content": null});
+    assert_eq!(read(nothing).expect("taken")["content"], "");
+    let converted = json!([{"type": "output_text", "text": "a"}, "b"]);
+    let converted = json!({"role": "assistant", "content": converted});
+    assert_eq!(read(converted).expect("taken")["content"], "a\nb");
     assert!(read(json!({"role": "user", "content": null})).is_err());
 }
 

@@ -2,26 +2,30 @@
 
 use serde_json::Value;
 
-use super::fields::Fields;
+use super::{fields::Fields, sampling::is_empty};
 use crate::error::ApiError;
 
 /// Fields that have to be absent.
-const ABSENT: [&str; 15] = [
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
+const ABSENT: [&str; 8] = [
     "structured_outputs",
-    "grammar",
     "json_schema",
-    "logits_processors",
     "allowed_token_ids",
-    "bad_words",
     "prompt_logprobs",
     "prompt_embeds",
     "truncate_prompt_tokens",
     "audio",
     "web_search_options",
+];
+
+/// Fields that change nothing while they are empty, as servers' own defaults have them.
+const EMPTY: [&str; 7] = [
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "grammar",
+    "logits_processors",
+    "bad_words",
 ];
 
 /// Numbers under llama.cpp's names with the values that change nothing, and what does the like here.
@@ -42,6 +46,9 @@ pub(super) fn refuse(fields: Fields<'_>) -> Result<(), ApiError> {
     ABSENT
         .iter()
         .try_for_each(|name| refuse_present(fields, name))?;
+    EMPTY
+        .iter()
+        .try_for_each(|name| refuse_filled(fields, name, "it is not supported"))?;
     for (name, neutral, instead) in NEUTRAL {
         let is_neutral =
             |value: &&Value| value.as_f64().is_some_and(|x| (x - neutral).abs() < 1e-9);
@@ -71,19 +78,24 @@ pub(super) fn refuse(fields: Fields<'_>) -> Result<(), ApiError> {
 pub(super) fn refuse_of_chats(fields: Fields<'_>) -> Result<(), ApiError> {
     refuse_true(fields, "continue_final_message", "continuing a message")?;
     refuse_true(fields, "echo", "giving back the last message")?;
-    for name in ["chat_template", "documents"] {
-        if let Some(value) = fields.get(name) {
-            let allowed = "absent: prompts are made by the model's own template";
-            return Err(fields.wrong(name, value, allowed));
-        }
-    }
-    Ok(())
+    let why = "prompts are made by the model's own template";
+    ["chat_template", "documents"]
+        .iter()
+        .try_for_each(|name| refuse_filled(fields, name, why))
 }
 
 /// Refuses a field whatever it is.
 pub(crate) fn refuse_present(fields: Fields<'_>, name: &str) -> Result<(), ApiError> {
     match fields.get(name) {
         Some(value) => Err(fields.wrong(name, value, "absent: it is not supported")),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a field unless it is empty, and says why.
+fn refuse_filled(fields: Fields<'_>, name: &str, why: &str) -> Result<(), ApiError> {
+    match fields.get(name).filter(|value| !is_empty(value)) {
+        Some(value) => Err(fields.wrong(name, value, &format!("absent: {why}"))),
         None => Ok(()),
     }
 }

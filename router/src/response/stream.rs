@@ -15,13 +15,13 @@ use super::{
     Envelope, echo_of, ids,
     logprobs::{Listed, Logprobs},
     offsets::Offsets,
-    stop_reason, timings, usage,
+    stop_reason, timings, tokens_used, usage,
 };
 use crate::{
     choice::{Finish, Piece, Update},
     error::ApiError,
     generation::Tally,
-    request::{Job, Output, Shape},
+    request::{Job, Output, Shape, StreamedUsage},
 };
 
 /// Room for a usual chunk.
@@ -59,12 +59,12 @@ pub(crate) struct Chunks {
     job: Arc<Job>,
     /// `data: {"id":...,"choices":[`, the same for all chunks.
     head: Vec<u8>,
-    /// `],"usage":null}` or `]}`.
-    tail: &'static [u8],
     /// Per choice, where the text of its tokens starts; empty if nobody asked for log-probabilities.
     offsets: Vec<Offsets>,
     /// Per choice, whether its first chunk is still to come.
     fresh: Vec<bool>,
+    /// Per choice, tokens so far.
+    told: Vec<u32>,
     tallies: Vec<Option<Box<Tally>>>,
     /// Per choice, log-probabilities of its prompt, until they are told.
     prompts: Vec<Vec<TokenLogprobs>>,
@@ -92,19 +92,14 @@ impl Chunks {
         head.pop();
         head.extend_from_slice(b",\"choices\":[");
         let choices = job.choices();
-        let tail: &[u8] = if job.output.include_usage {
-            b"],\"usage\":null}"
-        } else {
-            b"]}"
-        };
         Self {
             head,
-            tail,
             offsets: match job.output.logprobs {
                 Some(_) => (0..choices).map(|i| Offsets::new(&job, i)).collect(),
                 None => Vec::new(),
             },
             fresh: vec![true; choices],
+            told: vec![0; choices],
             tallies: vec![None; choices],
             prompts,
             job,
@@ -117,11 +112,13 @@ impl Chunks {
         let Update {
             index,
             piece,
+            told,
             finish,
         } = update;
         if std::mem::take(&mut self.fresh[index]) {
             self.first(&mut out, index);
         }
+        self.told[index] = told;
         if !piece.text.is_empty() || !piece.logprobs.is_empty() || !piece.tokens.is_empty() {
             self.piece(&mut out, index, &piece);
         }
@@ -163,7 +160,7 @@ impl Chunks {
             prompt_token_ids: return_token_ids.then(|| ids(&prompt.tokens)),
             token_ids: return_token_ids.then_some([]),
         };
-        self.chunk(out, |out| write_json(out, &choice));
+        self.chunk(out, index, |out| write_json(out, &choice));
     }
 
     /// A chunk of text.
@@ -174,7 +171,7 @@ impl Chunks {
             logprobs.into_listed()
         });
         let job = Arc::clone(&self.job);
-        self.chunk(out, |out| {
+        self.chunk(out, index, |out| {
             // Writing to a Vec cannot fail.
             let _ = write!(out, "{{\"index\":{index},");
             out.extend_from_slice(match job.shape {
@@ -212,20 +209,29 @@ impl Chunks {
             Shape::Chat => choice["delta"] = json!({}),
             Shape::Completion => choice["text"] = json!(""),
         }
-        self.chunk(out, |out| write_json(out, &choice));
+        self.chunk(out, index, |out| write_json(out, &choice));
     }
 
-    fn chunk(&self, out: &mut Vec<u8>, choice: impl FnOnce(&mut Vec<u8>)) {
+    fn chunk(&self, out: &mut Vec<u8>, index: usize, choice: impl FnOnce(&mut Vec<u8>)) {
         out.extend_from_slice(&self.head);
         choice(out);
-        out.extend_from_slice(self.tail);
+        match self.job.output.usage {
+            StreamedUsage::Never => out.extend_from_slice(b"]}"),
+            StreamedUsage::AtEnd => out.extend_from_slice(b"],\"usage\":null}"),
+            StreamedUsage::Always => {
+                out.extend_from_slice(b"],\"usage\":");
+                let prompt = self.job.prompt_of(index).tokens.len();
+                write_json(out, &tokens_used(prompt, self.told[index]));
+                out.push(b'}');
+            }
+        }
         out.extend_from_slice(END);
     }
 
     /// What ends the stream.
     fn done(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(CHUNK_BYTES);
-        if self.job.output.include_usage {
+        if self.job.output.usage != StreamedUsage::Never {
             let tallies: Vec<&Tally> = self
                 .tallies
                 .iter()

@@ -117,10 +117,10 @@ async fn sampling_fields_arrive_at_the_target() {
 async fn a_seed_is_drawn_and_told_if_the_request_has_none() {
     let setup = start(Script::says(TEXT)).await;
     let mut seeds = Vec::new();
-    for _ in 0..2 {
+    for body in [json!({}), json!({"seed": -1})] {
         let json = setup
             .client()
-            .post("/v1/completions", &completion(json!({})))
+            .post("/v1/completions", &completion(body))
             .await
             .json();
         seeds.push(json["usage"]["foretoken"]["seed"].as_u64().expect("a seed"));
@@ -474,4 +474,21 @@ async fn the_output_fits_into_what_the_model_has_room_for() {
         1024 - request.prompt_len,
         "a chat's default"
     );
+    for (path, body) in [
+        ("/v1/completions", json!({"prompt": [5], "max_tokens": -1})),
+        ("/v1/chat/completions", chat(json!({"max_tokens": -1}))),
+        (
+            "/v1/chat/completions",
+            chat(json!({"max_completion_tokens": -1})),
+        ),
+    ] {
+        setup.client().post(path, &body).await;
+        let requests = setup.targets[0].requests();
+        let request = requests.last().unwrap();
+        let room = 1024 - request.prompt_len;
+        assert_eq!(
+            request.max_tokens as usize, room,
+            "{path}: llama.cpp's word for all"
+        );
+    }
 }

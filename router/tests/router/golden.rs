@@ -190,7 +190,7 @@ async fn models_and_tokens() {
         })
     );
     let got = post(&setup, "/detokenize", json!({"tokens": [token]})).await;
-    assert_eq!(got, json!({"prompt": "x"}));
+    assert_eq!(got, json!({"prompt": "x", "content": "x"}));
 }
 
 #[tokio::test]

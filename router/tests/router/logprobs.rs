@@ -55,6 +55,14 @@ async fn echo_puts_the_prompt_first_with_its_logprobs() {
     assert_eq!(logprobs["token_logprobs"][1], -0.5);
     check_offsets("Hello there ok", logprobs);
 
+    // In a chat's word.
+    for (asked, told) in [(true, Some(1)), (false, None)] {
+        let body = completion(json!({"logprobs": asked}));
+        let answer = setup.client().post("/v1/completions", &body).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_eq!(setup.targets[0].requests().last().unwrap().logprobs, told);
+    }
+
     let by_id = completion(json!({
         "prompt": [0, 300], "echo": true, "logprobs": 1, "return_tokens_as_token_ids": true,
     }));

@@ -40,6 +40,14 @@ async fn tokenize_and_detokenize_are_inverse() {
     let json = setup.client().post("/tokenize", &plain).await.json();
     assert_ne!(json["tokens"][0], 0);
     assert_eq!(json["token_strs"], Value::Null);
+    // As llama.cpp words it.
+    let theirs = json!({"content": "Hello"});
+    let their = setup.client().post("/tokenize", &theirs).await.json();
+    assert_eq!(their["tokens"], json["tokens"]);
+    let begun = json!({"content": "Hello", "add_special": true});
+    let begun = setup.client().post("/tokenize", &begun).await.json();
+    assert_eq!(begun["tokens"][0], 0);
+    assert_eq!(back["content"], back["prompt"]);
     let messages = json!({"messages": [{"role": "user", "content": "Hello"}]});
     let chat = setup.client().post("/tokenize", &messages).await.json();
     assert_eq!(chat["tokens"][0], 0);

@@ -48,7 +48,10 @@ async fn chunks_join_to_the_text_of_a_whole_answer() {
             let whole = setup.client().post(path, &body).await.json();
             body["stream"] = json!(true);
             let answer = setup.client().post(path, &body).await;
-            assert_eq!(answer.header("content-type"), Some("text/event-stream"));
+            assert_eq!(
+                answer.header("content-type"),
+                Some("text/event-stream; charset=utf-8")
+            );
             let events = answer.events();
             for choice in whole["choices"].as_array().unwrap() {
                 let index = choice["index"].as_u64().unwrap();
@@ -121,6 +124,52 @@ async fn usage_comes_last_if_asked_for() {
         .json();
     assert_eq!(last["usage"], whole["usage"]);
     assert_eq!(last["usage"]["foretoken"]["seed"], 5);
+}
+
+#[tokio::test]
+async fn each_chunk_tells_its_choices_usage_if_asked_to() {
+    let setup = start(Script::says(TEXT)).await;
+    for path in ["/v1/completions", "/v1/chat/completions"] {
+        let mut body = json!({
+            "n": 2, "stream": true, "return_token_ids": true,
+            "stream_options": {"include_usage": true, "continuous_usage_stats": true},
+        });
+        let asked = match path {
+            "/v1/completions" => json!({"prompt": "x", "max_tokens": 100}),
+            _ => json!({"messages": [{"role": "user", "content": "x"}]}),
+        };
+        body.as_object_mut()
+            .unwrap()
+            .extend(asked.as_object().unwrap().clone());
+        let mut events = setup.client().post(path, &body).await.events();
+        let all = events.pop().unwrap()["usage"].take();
+        let prompt = all["prompt_tokens"].as_u64().unwrap();
+        let mut told = [0_u64; 2];
+        for event in events {
+            let choice = &event["choices"][0];
+            let told = &mut told[choice["index"].as_u64().unwrap() as usize];
+            *told += choice["token_ids"].as_array().map_or(0, Vec::len) as u64;
+            let usage = json!({
+                "prompt_tokens": prompt, "completion_tokens": *told, "total_tokens": prompt + *told,
+            });
+            assert_eq!(event["usage"], usage, "{path}: {choice}");
+        }
+        assert!(told.iter().all(|&tokens| tokens > 1), "{told:?}");
+        assert_eq!(all["completion_tokens"], told.iter().sum::<u64>());
+    }
+    // It includes the usage at the end, unless that is said not to be wanted.
+    for (options, told) in [
+        (json!({"continuous_usage_stats": true}), true),
+        (
+            json!({"continuous_usage_stats": true, "include_usage": false}),
+            false,
+        ),
+    ] {
+        let body = json!({"prompt": "x", "stream": true, "stream_options": options});
+        let events = setup.client().post("/v1/completions", &body).await.events();
+        let tells = |event: &Value| event.get("usage").is_some_and(Value::is_object);
+        assert!(events.iter().all(|event| tells(event) == told), "{options}");
+    }
 }
 
 #[tokio::test]

@@ -28,6 +28,8 @@ async fn values_that_change_nothing_are_taken() {
     let body = json!({
         "prompt": "x", "repeat_penalty": 1.0, "dry_multiplier": 0, "mirostat": 0, "typical_p": 1,
         "xtc_probability": 0.0, "n_predict": -1, "n_probs": 0, "top_n_sigma": -1, "use_beam_search": false,
+        "grammar": "", "logit_bias": [], "bad_words": [], "logits_processors": [], "logprobs": false,
+        "max_tokens": -1, "model": "",
     });
     let answer = setup.client().post("/v1/completions", &body).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
@@ -39,7 +41,7 @@ async fn what_would_change_a_prompt_is_refused_where_it_is_only_counted_too() {
     let messages = json!([{"role": "user", "content": "x"}]);
     for (field, value) in [
         ("chat_template", json!("{{ 1 }}")),
-        ("documents", json!([])),
+        ("documents", json!([{"text": "x"}])),
         ("continue_final_message", Value::Bool(true)),
         ("truncate_prompt_tokens", json!(1)),
     ] {

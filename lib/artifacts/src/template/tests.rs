@@ -56,6 +56,19 @@ fn blocks_are_trimmed_and_python_methods_work() {
 }
 
 #[test]
+fn a_developer_is_the_system_for_templates_that_know_none() {
+    let messages =
+        json!([{"role": "developer", "content": "brief"}, {"role": "user", "content": "hi"}]);
+    let older = load(&[("chat_template.jinja", CHATML)]).unwrap();
+    let text = older.render(&messages, &prompt()).unwrap();
+    assert_eq!(text, "<|SYSTEM|>brief\n<|USER|>hi\n<|ASSISTANT|>");
+    let newer = CHATML.replace("'user'", "'user', 'developer'");
+    let newer = load(&[("chat_template.jinja", &newer)]).unwrap();
+    let text = newer.render(&messages, &prompt()).unwrap();
+    assert_eq!(text, "<|DEVELOPER|>brief\n<|USER|>hi\n<|ASSISTANT|>");
+}
+
+#[test]
 fn the_template_can_refuse_messages_in_its_own_words() {
     let template = load(&[("chat_template.jinja", CHATML)]).unwrap();
     let error = template
