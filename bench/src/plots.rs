@@ -17,6 +17,7 @@ mod simulated;
 
 use std::{
     fs,
+    io::{self, Write as _},
     path::{Path, PathBuf},
 };
 
@@ -108,7 +109,7 @@ pub fn run(args: &PlotsArgs, results: &Path) -> anyhow::Result<()> {
         let path = folder.join(format!("{name}.svg"));
         plot.draw(&path)
             .with_context(|| format!("cannot draw {}", path.display()))?;
-        println!("written to {}", path.display());
+        writeln!(io::stdout(), "written to {}", path.display())?;
     }
     Ok(())
 }

@@ -1,6 +1,10 @@
 //! Results as a table for the terminal and as JSON for plots and later comparison.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    io::{self, Write},
+    path::Path,
+};
 
 use anyhow::Context;
 use serde::Serialize;
@@ -51,19 +55,25 @@ impl Report {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// Prints the table and writes `<dir>/<name>.json`.
+    /// Writes `<dir>/<name>.json` and prints the table, in this order: whatever the output is sent to
+    /// may be gone by then, and the figures would be with it.
     pub fn publish(&self, dir: &Path) -> anyhow::Result<()> {
-        println!("\n## {}\n\n{}\n", self.name, self.method);
-        println!("| {} |", self.columns.join(" | "));
-        println!("|{}", " --- |".repeat(self.columns.len()));
-        for row in &self.rows {
-            println!("| {} |", row.join(" | "));
-        }
         fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
         let path = dir.join(format!("{}.json", self.name));
         let json = serde_json::to_string_pretty(self)? + "\n";
         fs::write(&path, json).with_context(|| format!("cannot write {}", path.display()))?;
-        println!("\nwritten to {}", path.display());
-        Ok(())
+        let mut out = io::stdout().lock();
+        self.print(&mut out)
+            .and_then(|()| writeln!(out, "\nwritten to {}", path.display()))
+            .with_context(|| format!("cannot print what {} has", path.display()))
+    }
+
+    fn print(&self, out: &mut impl Write) -> io::Result<()> {
+        writeln!(out, "\n## {}\n\n{}\n", self.name, self.method)?;
+        writeln!(out, "| {} |", self.columns.join(" | "))?;
+        writeln!(out, "|{}", " --- |".repeat(self.columns.len()))?;
+        self.rows
+            .iter()
+            .try_for_each(|row| writeln!(out, "| {} |", row.join(" | ")))
     }
 }
