@@ -13,6 +13,15 @@
 //!
 //! with g the probability that a continuation goes on: what would follow may be too unlikely to be drafted.
 //!
+//! Rows of one tenant make the steps of all longer, and one with much time would have so many that
+//! others, with little, had nothing ready. So with several tenants no number of rows is taken at which one
+//! has less than with fewer rows, and less than its part of the endpoint, by weight, would bring it alone:
+//!
+//! ```text
+//! alone_t = max over M of value(M) of t's own bids, where a step takes step(M) / share_t
+//! fair(M) = value_t(M) >= min(alone_t, max over M' <= M of value_t(M'))   for all t
+//! ```
+//!
 //! Within what is its own a session then drafts more tokens for likelier outcomes ([`Taper`]). One that
 //! is alone has all the time.
 //!
@@ -114,6 +123,11 @@ pub struct Budgets {
     /// Numbers of rows to try.
     rows: Vec<u32>,
     trial: Vec<u32>,
+    /// Of each tenant: what its part of the endpoint would bring it alone, if it is not; what the rows last
+    /// tried would, and the most that any have.
+    alone: Vec<f64>,
+    saved: Vec<f64>,
+    peaks: Vec<f64>,
     grants: Vec<Grant>,
     taper: Taper,
 }
@@ -124,6 +138,9 @@ impl Default for Budgets {
             shares: Shares::new(FAIR),
             rows: Vec::new(),
             trial: Vec::new(),
+            alone: Vec::new(),
+            saved: Vec::new(),
+            peaks: Vec::new(),
             grants: Vec::new(),
             taper: Taper::default(),
         }
@@ -152,16 +169,9 @@ impl Budgets {
         }
         let asked: usize = bids.iter().map(|bid| bid.guesses.len()).sum();
         let most = most.min(u32::try_from(asked).unwrap_or(u32::MAX));
-        self.list_rows(bids, most, &step);
+        self.find_alone(tenants, bids, most, &step);
         let mut claims = Vec::with_capacity(bids.len());
-        let (mut best, mut value) = (0, 0.0);
-        for index in 0..self.rows.len() {
-            let rows = self.rows[index];
-            let other = self.value(rows, tenants, bids, &step, &mut claims);
-            if other > value {
-                (best, value) = (rows, other);
-            }
-        }
+        let (best, _) = self.best(tenants, bids, most, &step, &mut claims);
         self.value(best, tenants, bids, &step, &mut claims);
         let granted = self.trial.iter().zip(bids);
         let grants = granted.map(|(&branches, bid)| Grant {
@@ -224,6 +234,68 @@ impl Budgets {
         Grant { branches, limit }
     }
 
+    /// What each tenant would have alone, if there are several: nothing otherwise.
+    fn find_alone(
+        &mut self,
+        tenants: &[Tenant],
+        bids: &[Bid<'_>],
+        most: u32,
+        step: &impl Fn(u32) -> f64,
+    ) {
+        self.alone.clear();
+        let bid_of = |tenant: usize| bids.iter().filter(move |bid| bid.tenant == tenant);
+        let takes_part =
+            |tenant: &usize| tenants[*tenant].weight > 0.0 && bid_of(*tenant).count() > 0;
+        let present: Vec<usize> = (0..tenants.len()).filter(takes_part).collect();
+        if present.len() < 2 {
+            return;
+        }
+        let all: f64 = present.iter().map(|&tenant| tenants[tenant].weight).sum();
+        let mut claims = Vec::with_capacity(bids.len());
+        let mut alone = alloc::vec![0.0; tenants.len()];
+        for tenant in present {
+            let own: Vec<Bid<'_>> = bid_of(tenant).copied().collect();
+            let slower = all / tenants[tenant].weight;
+            let step = |rows| slower * step(rows);
+            let (_, value) = self.best(tenants, &own, most, &step, &mut claims);
+            alone[tenant] = value;
+        }
+        self.alone = alone;
+    }
+
+    /// The number of rows with the most value of those that are fair, and that value; none if none saves
+    /// anything.
+    fn best<'a>(
+        &mut self,
+        tenants: &[Tenant],
+        bids: &[Bid<'a>],
+        most: u32,
+        step: &impl Fn(u32) -> f64,
+        claims: &mut Vec<Claim<'a>>,
+    ) -> (u32, f64) {
+        self.list_rows(bids, most, step);
+        self.peaks.clear();
+        self.peaks.resize(tenants.len(), 0.0);
+        let mut best = (0, 0.0);
+        for index in 0..self.rows.len() {
+            let rows = self.rows[index];
+            let value = self.value(rows, tenants, bids, step, claims);
+            if self.is_fair() && value > best.1 {
+                best = (rows, value);
+            }
+        }
+        best
+    }
+
+    /// Whether the rows last tried take nothing from a tenant that would be its own. Those before were fewer.
+    fn is_fair(&mut self) -> bool {
+        let saved = self.peaks.iter_mut().zip(&self.saved);
+        saved.for_each(|(peak, &saved)| *peak = peak.max(saved));
+        let own = self.alone.iter().zip(&self.peaks);
+        let own = own.map(|(alone, &peak)| alone.min(peak));
+        own.zip(&self.saved).all(|(own, &saved)| saved >= own)
+    }
+
     fn list_rows(&mut self, bids: &[Bid<'_>], most: u32, step: &impl Fn(u32) -> f64) {
         self.rows.clear();
         let mut times: Vec<_> = bids.iter().map(|bid| (bid.left, bid.worth.steps)).collect();
@@ -261,15 +333,17 @@ impl Budgets {
             cost: 1,
         }));
         self.shares.allocate(rows, tenants, claims, &mut self.trial);
-        let saved = |(claim, &branches): (&Claim<'_>, &u32)| {
+        self.saved.clear();
+        self.saved.resize(tenants.len(), 0.0);
+        for (claim, &branches) in claims.iter().zip(&self.trial) {
+            let Some(saved) = self.saved.get_mut(claim.tenant) else {
+                continue;
+            };
             let likely = claim.guesses.iter().take(branches as usize);
             let hit: f64 = likely.map(|guess| guess.probability).sum();
-            let weight = tenants
-                .get(claim.tenant)
-                .map_or(0.0, |tenant| tenant.weight);
-            hit * claim.saves * weight
-        };
-        claims.iter().zip(&self.trial).map(saved).sum()
+            *saved += hit * claim.saves * tenants[claim.tenant].weight;
+        }
+        self.saved.iter().sum()
     }
 
     /// Names the bids whose next branch is worth more than one that another tenant got.

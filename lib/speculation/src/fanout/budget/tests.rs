@@ -206,6 +206,81 @@ fn a_tenant_whose_outcomes_are_unlikely_has_its_share_by_weight() {
     assert!(granted[1].branches > granted[0].branches, "{granted:?}");
 }
 
+/// What `bid` saves if a step takes `step` and it has so many branches.
+fn saves(bid: &Bid<'_>, branches: u32, step: f64) -> f64 {
+    let likely = bid.guesses.iter().take(branches as usize);
+    let hit: f64 = likely.map(|guess| guess.probability).sum();
+    hit * bid.worth.saved(bid.depth(step))
+}
+
+#[test]
+fn who_has_much_time_and_asks_for_much_leaves_others_their_part() {
+    let tenants = [1.0, 1.0].map(|weight| Tenant { weight, ..ONE[0] });
+    let (own, endless) = (falling(24, 0.8), guesses(vec![0.001; 900]));
+    let left = 1e-3;
+    let honest = bid(&own, left);
+    let mut greedy = Bid {
+        tenant: 1,
+        ..bid(&endless, 10.0)
+    };
+    greedy.worth = Worth {
+        acceptance: 1.0,
+        steps: 32,
+        ..greedy.worth
+    };
+    let mut bids = vec![greedy; 7];
+    bids.push(honest);
+    let granted = Budgets::default()
+        .divide(&tenants, &bids, 1024, step)
+        .to_vec();
+    let rows: u32 = granted.iter().map(|grant| grant.branches).sum();
+    let saved = saves(&honest, granted[7].branches, step(rows));
+    let half = |branches| saves(&honest, branches, 2.0 * step(branches));
+    let alone = (1..=24).map(half).fold(0.0, f64::max);
+    assert!(saved >= alone, "{saved} of {alone}, {rows} rows");
+    let theirs = rows - granted[7].branches;
+    assert!(theirs >= rows / 4, "{theirs} of {rows}: half by weight");
+}
+
+#[test]
+fn no_tenant_has_less_than_with_fewer_rows_and_than_alone() {
+    let mut bound = 0;
+    for i in 0..200 {
+        let weights = [0, 1, 2].map(|tenant| f64::from(1 + word(i, tenant) % 4));
+        let tenants = weights.map(|weight| Tenant { weight, ..ONE[0] });
+        let lists =
+            [0, 1, 2, 3, 4, 5].map(|j| falling(24, 0.3 + f64::from(word(i, 10 + j) % 60) / 100.0));
+        let bids: Vec<_> = (0..6)
+            .map(|j| Bid {
+                tenant: (word(i, 20 + j) % 3) as usize,
+                ..bid(
+                    &lists[j as usize],
+                    50e-6 * f64::from(1 + word(i, 30 + j) % 60),
+                )
+            })
+            .collect();
+        let mut budgets = Budgets::default();
+        budgets.divide(&tenants, &bids, 1000, step);
+        let taken: u32 = budgets.trial.iter().sum();
+        let of = |rows| {
+            let mut budgets = budgets.clone();
+            budgets.value(rows, &tenants, &bids, &step, &mut Vec::new());
+            budgets.saved
+        };
+        let (with, alone) = (of(taken), budgets.alone.clone());
+        let mut tried = budgets.clone();
+        tried.list_rows(&bids, 144, &step);
+        let fewer = tried.rows.iter().filter(|&&rows| rows < taken);
+        let fewer: Vec<_> = fewer.map(|&rows| of(rows)).collect();
+        for (tenant, alone) in alone.into_iter().enumerate() {
+            let peak = fewer.iter().map(|saved| saved[tenant]).fold(0.0, f64::max);
+            assert!(with[tenant] >= alone.min(peak), "{i}: {tenant}");
+            bound += u32::from(peak > with[tenant]);
+        }
+    }
+    assert!(bound > 50, "{bound}");
+}
+
 #[test]
 fn nobody_and_nothing_is_divided_as_well() {
     let mut budgets = Budgets::default();
