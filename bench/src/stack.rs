@@ -298,7 +298,9 @@ impl Stack {
             .arg(name)
             .arg("--config")
             .arg(&path)
-            .stdin(Stdio::null())
+            // It ends when this process does, however that comes: the pipe is open as long as the child is kept.
+            .arg("--child")
+            .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(log);
         let child = command

@@ -1,11 +1,14 @@
 //! `foretoken bench`: every benchmark runs to its end, and what it leaves can be drawn.
 
-use std::path::Path;
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::fixture::{machine, model, printed};
+use crate::fixture::{children, executable, is_running, machine, model, printed, signal, wait};
 
 /// Benchmarks as short as they can be. What they measure that way means nothing.
 const SHORTEST: [&str; 9] = [
@@ -64,4 +67,28 @@ fn every_benchmark_runs_and_its_results_can_be_drawn() {
         &format!("plots --plots {}", folder.path().join("plots").display()),
         &results,
     );
+}
+
+#[test]
+fn services_of_a_benchmark_end_when_it_is_killed() {
+    let _machine = machine();
+    let results = TempDir::new().unwrap();
+    let mut bench = Command::new(executable())
+        .args(["bench", "--results"])
+        .arg(results.path())
+        .args(["decode", "--threads", "1", "--dtypes", "int8"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let pid = bench.id().into();
+    // A target, a draft and a router.
+    let services = wait("services", || {
+        Some(children(pid)).filter(|pids| pids.len() >= 3)
+    });
+    signal(pid, "KILL");
+    bench.wait().unwrap();
+    for pid in services {
+        wait("a service to end", || (!is_running(pid)).then_some(()));
+    }
 }

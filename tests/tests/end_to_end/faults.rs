@@ -1,10 +1,8 @@
 //! Services die while tokens stream.
 
-use std::path::Path;
-
 use serde_json::{Value, json};
 
-use crate::fixture::{Stream, Up, run, signal, wait};
+use crate::fixture::{Stream, Up, is_running, run, signal, wait};
 
 /// Long enough to be killed in the middle.
 fn request(seed: u64) -> Value {
@@ -221,10 +219,4 @@ fn services_end_when_up_is_killed() {
     for pid in pids {
         wait("a service to end", || (!is_running(pid)).then_some(()));
     }
-}
-
-/// Whether a process exists and is no zombie that nobody has buried yet.
-fn is_running(pid: u64) -> bool {
-    let status = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("status"));
-    status.is_ok_and(|status| !status.contains("State:\tZ"))
 }

@@ -83,6 +83,27 @@ pub(crate) fn signal(pid: u64, name: &str) {
     assert!(status.unwrap().success());
 }
 
+/// What the system says of a process.
+fn status(pid: u64) -> Option<String> {
+    fs::read_to_string(format!("/proc/{pid}/status")).ok()
+}
+
+/// Whether a process exists and is no zombie that nobody has buried yet.
+pub(crate) fn is_running(pid: u64) -> bool {
+    status(pid).is_some_and(|status| !status.contains("State:\tZ"))
+}
+
+/// The processes that a process has started, of those that run.
+pub(crate) fn children(parent: u64) -> Vec<u64> {
+    let line = format!("PPid:\t{parent}\n");
+    let all = fs::read_dir("/proc").unwrap();
+    let pids = all.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    let started = |&pid: &u64| status(pid).is_some_and(|status| status.contains(&line));
+    pids.filter(|pid| is_running(*pid))
+        .filter(started)
+        .collect()
+}
+
 /// Folder of a model of the shipped pair, `target` or `draft`.
 pub(crate) fn model(name: &str) -> String {
     let folder = shipped_model(name);
