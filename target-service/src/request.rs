@@ -171,6 +171,9 @@ impl Request {
         } else {
             Reuse::Off
         };
+        // What an earlier request with the same seed said was decided by the same coins that would judge
+        // it here, so that by ratio it would come more often than it may.
+        let recycles = request.cache_prompt && setting.verification == Verification::Coupled;
         let ends = if request.ignore_eos { &[] } else { setting.eos };
         Ok(Self {
             id,
@@ -190,7 +193,7 @@ impl Request {
             recording,
             prompt_len,
             salt,
-            proposer: Proposer::new(setting.longest.min(REMEMBERED), request.cache_prompt),
+            proposer: Proposer::new(setting.longest.min(REMEMBERED), recycles),
             seen: Seen::default(),
             saguaro: None,
             own: None,

@@ -3,7 +3,8 @@
 //! Requests with the same cache salt have a table of what followed what in common, as they have
 //! their prefix cache; those without a salt are the deployment's own and have another. A request
 //! that keeps nothing takes nothing. So whoever may learn from timing what others said is the same
-//! for both.
+//! for both. Nor has one that is verified by ratio a part in it: proposals have to be independent of the
+//! coins that judge them, which those of an earlier request with the same seed are not.
 
 use std::time::Instant;
 
