@@ -8,6 +8,7 @@
     reason = "a test ends where a step of it fails"
 )]
 
+mod reuse;
 mod serving;
 mod trial;
 

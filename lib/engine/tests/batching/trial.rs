@@ -12,13 +12,21 @@ use proptest::prelude::*;
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
     Open { prompt: Prompt, tenant: Option<u8> },
-    Feed { feeds: Vec<(usize, Vec<u8>, bool)> },
-    Grow { seq: usize, nodes: Vec<(u8, usize)> },
+    Step { rows: Vec<(usize, Rows)> },
     Accept { seq: usize, leaf: usize },
     Truncate { seq: usize, cut: usize },
     Fork { seq: usize, cut: usize },
     Branch { seq: usize, leaf: usize },
     Close { seq: usize },
+}
+
+/// What a step has of one sequence.
+#[derive(Clone, Debug)]
+pub(crate) enum Rows {
+    /// The rest of the prompt first, then these tokens.
+    Chain { tokens: Vec<u8>, all: bool },
+    /// Tree nodes: a token, and how many nodes back its parent is; before the first is the trunk.
+    Tree { nodes: Vec<(u8, usize)> },
 }
 
 /// The beginning of one of a few texts, so that prefixes meet.
@@ -46,13 +54,15 @@ pub(crate) fn ops() -> impl Strategy<Value = Vec<Op>> {
     let seq = || 0..8_usize;
     let tokens = |n: std::ops::Range<usize>| prop::collection::vec(0..3_u8, n);
     let prompt = (0..2_u8, 1..60_usize).prop_map(|(text, len)| Prompt { text, len });
+    // Trees of several sequences meet in a step, and chains of others.
+    let rows = prop_oneof![
+        (tokens(1..40), any::<bool>()).prop_map(|(tokens, all)| Rows::Chain { tokens, all }),
+        prop::collection::vec((0..3_u8, 0..9_usize), 1..12).prop_map(|nodes| Rows::Tree { nodes }),
+    ];
     let op = prop_oneof![
         3 => (prompt, prop::option::weighted(0.8, 0..2_u8))
             .prop_map(|(prompt, tenant)| Op::Open { prompt, tenant }),
-        6 => prop::collection::vec((seq(), tokens(1..40), any::<bool>()), 1..4)
-            .prop_map(|feeds| Op::Feed { feeds }),
-        4 => (seq(), prop::collection::vec((0..3_u8, 0..9_usize), 1..12))
-            .prop_map(|(seq, nodes)| Op::Grow { seq, nodes }),
+        10 => prop::collection::vec((seq(), rows), 1..5).prop_map(|rows| Op::Step { rows }),
         3 => (seq(), 0..64_usize).prop_map(|(seq, leaf)| Op::Accept { seq, leaf }),
         3 => (seq(), 0..40_usize).prop_map(|(seq, cut)| Op::Truncate { seq, cut }),
         2 => (seq(), 0..24_usize).prop_map(|(seq, cut)| Op::Fork { seq, cut }),
@@ -63,13 +73,19 @@ pub(crate) fn ops() -> impl Strategy<Value = Vec<Op>> {
 }
 
 /// Logits of token paths, each computed in a sequence of its own.
-struct Oracle {
+pub(crate) struct Oracle {
     engine: Engine,
     known: HashMap<Vec<TokenId>, Vec<f32>>,
 }
 
 impl Oracle {
-    fn logits(&mut self, path: &[TokenId]) -> &[f32] {
+    pub(crate) fn new(runner: Box<dyn ModelRunner>) -> Self {
+        let engine = Engine::new(runner);
+        let known = HashMap::new();
+        Self { engine, known }
+    }
+
+    pub(crate) fn logits(&mut self, path: &[TokenId]) -> &[f32] {
         if !self.known.contains_key(path) {
             let seq = self.engine.open(path, Reuse::Off);
             let feed = Feed {
@@ -132,6 +148,68 @@ impl Twin {
             .map(|node| self.tail[node as usize].0);
         self.tokens.iter().copied().chain(nodes).collect()
     }
+
+    /// What it can take of the rows asked for.
+    fn choose(&self, rows: &Rows, max_positions: usize) -> Option<Chosen> {
+        let len = self.tokens.len() + self.tail.len();
+        match rows {
+            Rows::Chain { tokens, all } => {
+                let mut ahead = self.ahead.iter().copied();
+                let token = |given: &u8| ahead.next().unwrap_or(TokenId((*given).into()));
+                let chosen = Chosen {
+                    tokens: tokens.iter().map(token).collect(),
+                    parents: None,
+                    logits: if *all { Wants::All } else { Wants::Last },
+                };
+                let fits = self.tail.is_empty() && len + tokens.len() <= max_positions;
+                fits.then_some(chosen)
+            }
+            Rows::Tree { nodes } => {
+                let parent = |(node, (_, back)): (usize, &(u8, usize))| {
+                    node.checked_sub(back + 1).map(|parent| parent as u32)
+                };
+                let old = self.tail.len();
+                let tokens = nodes.iter().map(|(token, _)| TokenId((*token).into()));
+                let chosen = Chosen {
+                    tokens: tokens.collect(),
+                    parents: Some((old..).zip(nodes).map(parent).collect()),
+                    logits: Wants::All,
+                };
+                let fits = old + nodes.len() <= 64 && len + nodes.len() <= max_positions;
+                (fits && !self.tokens.is_empty()).then_some(chosen)
+            }
+        }
+    }
+
+    /// Adds what a step fed; returns the text that each row ends.
+    fn take(
+        &mut self,
+        fed: &Chosen,
+        computed: &mut HashSet<(u8, Vec<TokenId>)>,
+    ) -> Vec<Vec<TokenId>> {
+        let Some(parents) = &fed.parents else {
+            let old = self.tokens.len();
+            self.ahead.drain(..fed.tokens.len().min(self.ahead.len()));
+            for token in &fed.tokens {
+                self.push(*token, computed);
+            }
+            let ends = old + 1..=self.tokens.len();
+            return ends.map(|end| self.tokens[..end].to_vec()).collect();
+        };
+        let old = self.tail.len() as u32;
+        let nodes = fed.tokens.iter().copied().zip(parents.iter().copied());
+        self.tail.extend(nodes);
+        let nodes = old..self.tail.len() as u32;
+        nodes.map(|node| self.text(node)).collect()
+    }
+}
+
+/// What a sequence is fed.
+struct Chosen {
+    tokens: Vec<TokenId>,
+    /// Of a tree's nodes.
+    parents: Option<Vec<Option<u32>>>,
+    logits: Wants,
 }
 
 /// The engine under test with what it should hold.
@@ -145,14 +223,9 @@ pub(crate) struct Trial {
 
 impl Trial {
     pub(crate) fn new(under_test: Box<dyn ModelRunner>, oracle: Box<dyn ModelRunner>) -> Self {
-        let oracle = Oracle {
-            engine: Engine::new(oracle),
-            known: HashMap::new(),
-        };
-        let engine = Engine::new(under_test);
         Self {
-            engine,
-            oracle,
+            engine: Engine::new(under_test),
+            oracle: Oracle::new(oracle),
             twins: Vec::new(),
             computed: HashSet::new(),
         }
@@ -186,8 +259,7 @@ impl Trial {
         let count = self.twins.len();
         match op {
             Op::Open { .. } => {}
-            Op::Feed { feeds } => self.feed(feeds),
-            Op::Grow { seq, nodes } => self.grow(seq % count, nodes),
+            Op::Step { rows } => self.step(rows),
             Op::Accept { seq, leaf } => {
                 let twin = &mut self.twins[seq % count];
                 let path = twin.way(*leaf);
@@ -263,92 +335,41 @@ impl Trial {
         });
     }
 
-    /// Feeds chains: the rest of the prompt first, then the given tokens.
-    fn feed(&mut self, asked: &[(usize, Vec<u8>, bool)]) {
-        let mut chosen: Vec<(usize, Vec<TokenId>, Wants)> = Vec::new();
-        for (seq, tokens, all) in asked {
+    /// Feeds chains and trees of different sequences in one step.
+    fn step(&mut self, asked: &[(usize, Rows)]) {
+        let mut chosen: Vec<(usize, Chosen)> = Vec::new();
+        for (seq, rows) in asked {
             let seq = seq % self.twins.len();
-            let twin = &self.twins[seq];
-            let fits = twin.tokens.len() + tokens.len() <= self.engine.info().max_positions;
-            if fits && twin.tail.is_empty() && chosen.iter().all(|(other, ..)| *other != seq) {
-                let mut ahead = twin.ahead.iter().copied();
-                let tokens = tokens
-                    .iter()
-                    .map(|t| ahead.next().unwrap_or(TokenId((*t).into())));
-                let wants = if *all { Wants::All } else { Wants::Last };
-                chosen.push((seq, tokens.collect(), wants));
+            if chosen.iter().all(|(other, _)| *other != seq) {
+                let fed = self.twins[seq].choose(rows, self.engine.info().max_positions);
+                chosen.extend(fed.map(|fed| (seq, fed)));
             }
         }
         let feeds: Vec<Feed<'_>> = chosen
             .iter()
-            .map(|(seq, tokens, logits)| Feed {
+            .map(|(seq, fed)| Feed {
                 seq: self.twins[*seq].id,
-                tokens,
-                tree: None,
-                logits: *logits,
+                tokens: &fed.tokens,
+                tree: fed.parents.as_deref(),
+                logits: fed.logits,
             })
             .collect();
         if feeds.is_empty() || !runs(&mut self.engine, &feeds) {
             return;
         }
-        for (i, (seq, tokens, wants)) in chosen.iter().enumerate() {
-            let twin = &mut self.twins[*seq];
-            twin.ahead.drain(..tokens.len().min(twin.ahead.len()));
-            for token in tokens {
-                twin.push(*token, &mut self.computed);
-            }
+        for (i, (seq, fed)) in chosen.iter().enumerate() {
+            let texts = self.twins[*seq].take(fed, &mut self.computed);
             let rows = self.engine.logits().rows(i);
-            assert_eq!(
-                rows,
-                if *wants == Wants::All {
-                    tokens.len()
-                } else {
-                    1
-                }
-            );
-            for row in 0..rows {
-                let end = twin.tokens.len() - rows + row + 1;
-                let expected = self.oracle.logits(&twin.tokens[..end]);
+            let all = fed.logits == Wants::All;
+            assert_eq!(rows, if all { texts.len() } else { 1 });
+            for (row, text) in texts[texts.len() - rows..].iter().enumerate() {
                 assert_eq!(
                     self.engine.logits().row(i, row),
-                    expected,
-                    "row {row} of feed {i}"
+                    self.oracle.logits(text),
+                    "row {row} of feed {i}, a tree: {}",
+                    fed.parents.is_some()
                 );
             }
-        }
-    }
-
-    /// Feeds tree nodes; parents are chosen among the nodes there are, or the trunk.
-    fn grow(&mut self, seq: usize, nodes: &[(u8, usize)]) {
-        let twin = &mut self.twins[seq];
-        let old = twin.tail.len();
-        let longest = twin.tokens.len() + old + nodes.len();
-        let fits = old + nodes.len() <= 64 && longest <= self.engine.info().max_positions;
-        if twin.tokens.is_empty() || !fits {
-            return;
-        }
-        let mut tail = twin.tail.clone();
-        for (token, back) in nodes {
-            tail.push((
-                TokenId((*token).into()),
-                tail.len().checked_sub(*back + 1).map(|p| p as u32),
-            ));
-        }
-        let tokens: Vec<_> = tail[old..].iter().map(|(token, _)| *token).collect();
-        let parents: Vec<_> = tail[old..].iter().map(|(_, parent)| *parent).collect();
-        let feed = Feed {
-            seq: twin.id,
-            tokens: &tokens,
-            tree: Some(&parents),
-            logits: Wants::All,
-        };
-        if !runs(&mut self.engine, &[feed]) {
-            return;
-        }
-        twin.tail = tail;
-        for row in 0..nodes.len() {
-            let expected = self.oracle.logits(&twin.text((old + row) as u32));
-            assert_eq!(self.engine.logits().row(0, row), expected, "tree row {row}");
         }
     }
 }

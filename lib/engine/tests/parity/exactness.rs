@@ -142,13 +142,39 @@ fn the_layout_of_pages_does_not_matter() {
 /// ```
 const PARENTS: [Option<usize>; 7] = [None, None, Some(0), Some(1), Some(2), Some(0), Some(5)];
 
-/// Slots on the way to a slot of the tree, itself included.
-fn path_to(slot: usize) -> Vec<usize> {
+/// A tree of another shape: but for the first, no row sees what the same row of the other one does.
+///
+/// ```text
+/// trunk --- 0 -+- 1 -+- 2
+///              |     +- 3
+///              +- 4
+/// ```
+const OTHER_PARENTS: [Option<usize>; 5] = [None, Some(0), Some(1), Some(1), Some(0)];
+
+/// Slots on the way to a slot of a tree, itself included.
+fn path_to(parents: &[Option<usize>], slot: usize) -> Vec<usize> {
     let mut path = vec![slot];
-    while let Some(parent) = PARENTS[path[0]] {
+    while let Some(parent) = parents[path[0]] {
         path.insert(0, parent);
     }
     path
+}
+
+/// Logits of every node of a tree, each computed after its own path alone.
+fn branches(
+    runner: &mut CpuRunner,
+    trunk: &[u32],
+    tail: &[u32],
+    parents: &[Option<usize>],
+) -> Vec<Vec<f32>> {
+    let slots = 0..parents.len();
+    slots
+        .map(|slot| {
+            let branch = path_to(parents, slot).into_iter().map(|s| tail[s]);
+            let text: Vec<u32> = trunk.iter().copied().chain(branch).collect();
+            one_by_one(runner, &text).pop().unwrap()
+        })
+        .collect()
 }
 
 #[test]
@@ -156,13 +182,7 @@ fn every_branch_of_a_tree_has_the_logits_of_plain_decoding() {
     everywhere(|runner, texts, what| {
         let trunk = &texts[3][..21];
         let tail: Vec<u32> = texts[0][..PARENTS.len()].to_vec();
-        let wanted: Vec<Vec<f32>> = (0..PARENTS.len())
-            .map(|slot| {
-                let branch = path_to(slot).into_iter().map(|s| tail[s]);
-                let text: Vec<u32> = trunk.iter().copied().chain(branch).collect();
-                one_by_one(runner, &text).pop().unwrap()
-            })
-            .collect();
+        let wanted = branches(runner, trunk, &tail, &PARENTS);
         // The whole tree in one step, and grown over three.
         for cuts in [vec![0, 7], vec![0, 2, 4, 7]] {
             let mut sequence = Sequence::new(20, 64);
@@ -179,6 +199,47 @@ fn every_branch_of_a_tree_has_the_logits_of_plain_decoding() {
             assert_eq!(found.len(), wanted.len());
             for (slot, (row, wanted)) in found.iter().zip(&wanted).enumerate() {
                 assert_same_bits(row, wanted, &format!("{what}, {cuts:?}, slot {slot}"));
+            }
+        }
+    });
+}
+
+#[test]
+fn trees_of_two_sequences_and_a_row_of_a_third_do_not_feel_each_other_in_a_step() {
+    everywhere(|runner, texts, what| {
+        // The second tree begins in one page and ends in the next.
+        let trunks = [&texts[3][..21], &texts[2][..13]];
+        let tails = [&texts[0][..7], &texts[0][7..12]];
+        let shapes = [PARENTS.as_slice(), &OTHER_PARENTS];
+        let wanted = [0, 1].map(|i| branches(runner, trunks[i], tails[i], shapes[i]));
+        let (third, fed) = (&texts[1], 33);
+        let plain = one_by_one(runner, &third[..fed + 2]);
+        // Both trees in one step, and grown over two.
+        for cuts in [vec![[0, 0], [7, 5]], vec![[0, 0], [2, 4], [7, 5]]] {
+            let mut sequences = [20, 30, 40].map(|page| Sequence::new(page, 64));
+            for (sequence, text) in sequences
+                .iter_mut()
+                .zip([trunks[0], trunks[1], &third[..fed]])
+            {
+                step(runner, &mut [causal(sequence, text)], false);
+            }
+            for cut in cuts.windows(2) {
+                let [first, second, other] = &mut sequences;
+                let at = other.len;
+                let grown = |sequence, i: usize| Rows {
+                    sequence,
+                    tokens: &tails[i][cut[0][i]..cut[1][i]],
+                    tree: Some((trunks[i].len(), shapes[i])),
+                };
+                // With a causal row between them, the second tree's masks are not numbered like rows.
+                let row = causal(other, &third[at..=at]);
+                let found = step(runner, &mut [grown(first, 0), row, grown(second, 1)], true);
+                let [first, second] = [0, 1].map(|i| &wanted[i][cut[0][i]..cut[1][i]]);
+                let wanted = [first, &plain[at..=at], second].concat();
+                assert_eq!(found.len(), wanted.len());
+                for (row, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
+                    assert_same_bits(found, wanted, &format!("{what}, {cuts:?}, row {row}"));
+                }
             }
         }
     });
@@ -202,7 +263,7 @@ fn a_compacted_path_continues_like_plain_decoding() {
             }],
             false,
         );
-        let path = path_to(6);
+        let path = path_to(&PARENTS, 6);
         let place = |slot: usize| (PageIndex(20 + slot as u32 / 16), slot as u32 % 16);
         let moves: Vec<SlotMove> = path
             .iter()

@@ -355,6 +355,57 @@ fn a_branch_of_a_tree_has_the_bits_of_the_same_tokens_in_a_row() {
 }
 
 #[test]
+fn trees_of_two_sequences_in_a_step_have_the_bits_that_each_has_alone() {
+    let pages: Vec<PageIndex> = (0..24).map(PageIndex).collect();
+    let tree = |trunk: usize, pages, masks| SequenceRows {
+        tail: Tail::Tree {
+            trunk_len: trunk as u32,
+            masks,
+        },
+        ..sequence(9, trunk, pages)
+    };
+    let step = |sequences, ancestors| StepPlan {
+        sequences,
+        pages: pages.clone(),
+        ancestors,
+        ..StepPlan::default()
+    };
+    let bits = |i| path(i).into_iter().fold(0, |mask, node| mask | 1 << node);
+    let (branches, chain): (Vec<u64>, Vec<u64>) = (0..9).map(|i| (bits(i), (2 << i) - 1)).unzip();
+    let both = step(
+        vec![
+            tree(121, 0..12, 0..9),
+            sequence(1, 7, 0..12),
+            tree(30, 12..24, 9..18),
+        ],
+        [&branches[..], &chain].concat(),
+    );
+    let first = step(vec![tree(121, 0..12, 0..9)], branches);
+    let second = step(vec![tree(30, 12..24, 0..9)], chain);
+    let (one, other): (Vec<u32>, Vec<u32>) = ((0..130).collect(), (500..539).collect());
+    let queries = [&one[121..], &one[7..8], &other[30..]].concat();
+    for isa in Isa::available() {
+        let cpus = [1, 3].map(|threads| Cpu::new(isa, threads, &[]).unwrap());
+        for model in MODELS {
+            for kind in KINDS {
+                let mut kv = model.store(24, kind);
+                write(&model, &mut kv, &pages[..12], 0, &one);
+                write(&model, &mut kv, &pages[12..], 0, &other);
+                let first = model.run(&cpus[0], &first, &kv, &one[121..]);
+                let second = model.run(&cpus[0], &second, &kv, &other[30..]);
+                for cpu in &cpus {
+                    let out = model.run(cpu, &both, &kv, &queries);
+                    let behind = out.len() - second.len();
+                    let same = same_bits(&out[..first.len()], &first);
+                    let same = same && same_bits(&out[behind..], &second);
+                    assert!(same, "{isa} {kind:?} {} heads", model.heads);
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn invisible_slots_may_hold_anything() {
     let model = MODELS[0];
     let pages: Vec<PageIndex> = (0..4).map(PageIndex).collect();
