@@ -1,9 +1,9 @@
 //! What a row verifies when no entry fits its verdict.
 //!
-//! Rows are ragged: a row that waits holds up no other, so each decides for itself. In the long run
-//! a row emits `rate` tokens a second; a second of waiting costs as many. Of its offers it takes
-//! the one with the most tokens after what the time is worth, counting the hits it makes possible
-//! in the round after:
+//! Rows are ragged: others go on while one waits (or wait for it as long as that pays for all, see
+//! [`gather`](crate::gather)), so each decides for itself. In the long run a row emits `rate` tokens
+//! a second; a second of waiting costs as many. Of its offers it takes the one with the most tokens
+//! after what the time is worth, counting the hits it makes possible in the round after:
 //!
 //! ```text
 //! value = tokens + next_hit * hit_value - rate * delay
