@@ -7,7 +7,7 @@ use super::{
     SimArgs, arm,
     arms::Lab,
     lines::Line,
-    published::{LLAMA, LOG, QWEN},
+    published::{self, LLAMA, LOG, QWEN, REPRODUCTION, REPRODUCTION_SPECULATIVE},
     world::{Figures, Scenario},
 };
 
@@ -49,24 +49,74 @@ fn published_figures_that_were_not_given_are_reproduced() {
 #[test]
 fn the_committed_results_are_what_the_state_machines_do_today() {
     let lab = Lab::new(tokens()).expect("it runs");
-    let (setting, sets) = QWEN;
-    let case = lab.case(setting, setting.agreement(sets[0].speculative));
-    for (arm, scenario) in [
-        (arm::PAPER, case.reference(setting.k)),
-        (arm::TREES, case.ours().with_trees()),
-        (arm::OURS, case.ours()),
-    ] {
+    let lines = committed();
+    let check = |experiment: &str, case: &str, arm: &str, x: f64, scenario: &Scenario| {
+        let of = |line: &&Line| {
+            let same = line.experiment == experiment && line.case.contains(case);
+            same && line.arm == arm && (line.x - x).abs() < 1e-9
+        };
+        let known = lines.iter().find(of).expect("a line").speed;
         let speed = scenario.run().expect("it runs").speed();
-        let lines = committed();
-        let of = |line: &&Line| line.arm == arm && line.case.contains("Qwen3 32B/0.6B, paper");
-        let known = lines.iter().find(of).expect("it runs").speed;
         // Logarithms of another platform may differ in their last bits.
         let off = (speed / known - 1.0).abs();
+        let what = format!("{experiment}, {case}, {arm}, {x}");
         assert!(
             off < 2e-3,
-            "{arm}: {speed}, was {known}: `foretoken bench sim`"
+            "{what}: {speed}, was {known}: `foretoken bench sim`"
         );
-    }
+    };
+    let (setting, sets) = QWEN;
+    let qwen = lab.case(setting, setting.agreement(sets[0].speculative));
+    let name = "Qwen3 32B/0.6B, paper";
+    check(
+        "published",
+        name,
+        arm::PAPER,
+        1.0,
+        &qwen.reference(setting.k),
+    );
+    check(
+        "published",
+        name,
+        arm::TREES,
+        1.0,
+        &qwen.ours().with_trees(),
+    );
+    check("published", name, arm::OURS, 1.0, &qwen.ours());
+
+    let (setting, sets) = LLAMA;
+    let llama = lab.case(setting, setting.agreement(sets[sets.len() - 1].speculative));
+    let mut far = llama.ours();
+    far.round_trip = Duration::from_millis(1);
+    check("network", setting.name, arm::OURS, 1.0, &far);
+    let shared = llama.shared(llama.ours(), 4, 1);
+    check("sharing", "1 endpoint", arm::OURS, 4.0, &shared);
+
+    let log = lab.case(LOG, published::log_agreement());
+    check(
+        "batch",
+        LOG.name,
+        arm::OURS,
+        4.0,
+        &log.batched(log.ours(), 4),
+    );
+    let mut sampled = log.ours();
+    sampled.temperature = 1.0;
+    check("temperature", LOG.name, arm::OURS, 1.0, &sampled);
+
+    let setting = REPRODUCTION;
+    let case = lab.case(setting, setting.agreement(REPRODUCTION_SPECULATIVE));
+    let mut ours = case.ours();
+    ours.look_ahead(4);
+    check("lookahead", setting.name, arm::OURS, 4.0, &ours);
+}
+
+#[test]
+fn targets_that_share_endpoints_are_about_as_fast_as_each_other() {
+    let lines = committed();
+    let shared = lines.iter().filter(|line| line.experiment == "sharing");
+    let uneven: Vec<_> = shared.clone().filter(|line| line.fairness < 0.98).collect();
+    assert!(shared.count() == 13 && uneven.is_empty(), "{uneven:?}");
 }
 
 #[test]
