@@ -13,18 +13,31 @@ use foretoken_protocol::{
     link::{Consumer, LinkEvent, SendError},
 };
 use foretoken_speculation::{
-    Epoch, Round, Seed, SessionId, TokenId,
+    Epoch, Proposals, Round, Seed, SessionId, TokenId,
     fanout::FanOut,
-    message::{Branching, Delivery, Entries, Open, Outcome, ToDraft, ToTarget},
+    message::{
+        Branching, Cutoff, Cutoffs, Delivery, Entries, Open, Outcome, ToDraft, ToTarget, TreeBudget,
+    },
+    saguaro::Saguaro,
     sampling::SamplingParams,
+    verify::Verification,
 };
 
-use super::{dialled::Dialled, rig::*};
+use super::{dialled::Dialled, metrics::Scrape, rig::*};
 
 const K: u32 = 3;
+/// Outcomes that an honest target asks for.
+const OUTCOMES: u32 = 8;
+/// Rounds of an honest session.
+const ROUNDS: u32 = 12;
+/// How long its target verifies, at least.
+const VERIFICATION: Duration = Duration::from_millis(20);
 const SLOTS: usize = 8;
 /// The most that a message may ask for.
 const MOST: u32 = 4096;
+
+/// What is drafted for a round: its outcomes, likeliest first, and the continuation of each.
+type Drafted = Vec<((u32, TokenId), Vec<TokenId>)>;
 
 /// A target of this deployment.
 fn dial(address: &Address, deployment: &str) -> Dialled {
@@ -42,10 +55,10 @@ impl Dialled {
         self.link.send(vec![message])
     }
 
-    /// The outcomes of a round that are drafted for, each with the first token of its continuation:
-    /// there is always time for that.
-    fn entries(&self, session: u64, round: u32) -> Vec<((u32, TokenId), TokenId)> {
-        let mut first: Option<Entries> = None;
+    /// What is drafted for a round, to the end: there is always time for that, if not for every outcome.
+    fn entries(&self, session: u64, round: u32) -> Drafted {
+        let mut drafted = Drafted::new();
+        let mut columns = 0;
         self.wait("entries", |event| {
             let LinkEvent::Messages(messages) = event else {
                 return None;
@@ -55,21 +68,30 @@ impl Dialled {
                     ToTarget::Entries(part)
                         if part.session.0 == session && part.round.0 == round =>
                     {
-                        first.get_or_insert(part);
+                        assert_eq!(part.before, columns, "something is missing");
+                        columns += take(&part, &mut drafted);
                     }
                     ToTarget::Refused { reason, .. } => panic!("an honest session: {reason}"),
                     ToTarget::Resync(_) => panic!("nothing was lost"),
                     _ => {}
                 }
             }
-            first.is_some().then_some(())
+            (columns >= K).then_some(())
         });
-        let first = first.expect("it was waited for");
-        assert_eq!(first.before, 0);
-        let keys = first.keys.iter().zip(&first.tokens);
-        keys.map(|(key, &token)| ((key.accepted, key.token), token))
-            .collect()
+        drafted
     }
+}
+
+/// Takes in a part of what is drafted for a round; how many columns it has.
+fn take(part: &Entries, drafted: &mut Drafted) -> u32 {
+    for key in &part.keys {
+        drafted.push(((key.accepted, key.token), Vec::new()));
+    }
+    let width = part.tokens.len().min(drafted.len());
+    for (i, &token) in part.tokens.iter().enumerate() {
+        drafted[i % width].1.push(token);
+    }
+    (part.tokens.len() / width) as u32
 }
 
 fn open(session: u64, tokens: Vec<TokenId>, branches: u32, lookahead: u32) -> ToDraft {
@@ -94,53 +116,108 @@ fn prompt(len: u32, start: u32) -> Vec<TokenId> {
     (0..len).map(|i| TokenId((start + 5 * i) % 128)).collect()
 }
 
-/// An honest target: rounds of a session, each verdict the likeliest outcome. All it was sent.
-fn serve_honestly(
+/// An honest target: each verdict is the likeliest outcome. All it was sent.
+fn serve_honestly(target: &Dialled, between: &mut dyn FnMut(u32)) -> Vec<Drafted> {
+    // For how many outcomes there is time may differ; the likeliest is always among them.
+    serve(target, between, |_| 0)
+}
+
+/// A target that says after each round that the least likely outcome came about, which spoils what is
+/// learned from it.
+fn lie(target: &Dialled) {
+    serve(target, &mut |_| {}, |drafted| drafted.len() - 1);
+}
+
+/// Rounds of a session whose verdicts are the outcomes at these places. All it was sent.
+fn serve(
     target: &Dialled,
     between: &mut dyn FnMut(u32),
-) -> Vec<((u32, TokenId), TokenId)> {
+    verdict: fn(&Drafted) -> usize,
+) -> Vec<Drafted> {
     let mut tokens = prompt(20, 3);
-    target
-        .send(open(1, tokens.clone(), 2, K))
-        .expect("it is up");
-    let mut best = Vec::new();
-    for round in 0..12 {
+    let opens = open(1, tokens.clone(), OUTCOMES, K);
+    target.send(opens).expect("it is up");
+    let (mut all, mut window) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        let begun = Instant::now();
         between(round);
-        let entries = target.entries(1, round);
-        // How many outcomes there is time for may differ; the likeliest is always among them.
-        let ((accepted, token), proposed) = entries[0];
-        let before = best.last().map(|&(_, proposed)| proposed);
-        let mut emitted: Vec<_> = before.into_iter().take(accepted as usize).collect();
+        let drafted = target.entries(1, round);
+        thread::sleep(VERIFICATION.saturating_sub(begun.elapsed()));
+        let ((accepted, token), next) = drafted[verdict(&drafted)].clone();
+        let mut emitted: Vec<TokenId> = window;
+        emitted.truncate(accepted as usize);
         emitted.push(token);
-        best.push(entries[0]);
-        let verdict = Outcome {
+        all.push(drafted);
+        let outcome = Outcome {
             session: SessionId(1),
             epoch: Epoch(1),
             round: Round(round),
             base_len: tokens.len() as u32,
             tokens: emitted.clone(),
             lookahead: K,
-            verifying: Some([proposed].as_slice().into()),
-            branches: 2,
+            verifying: Some(next.clone().into()),
+            branches: OUTCOMES,
             ..Outcome::default()
         };
         tokens.extend(emitted);
-        target.send(ToDraft::Outcome(verdict)).expect("it is up");
+        window = next;
+        target.send(ToDraft::Outcome(outcome)).expect("it is up");
     }
     let (session, epoch) = (SessionId(1), Epoch(1));
     target
         .send(ToDraft::Close { session, epoch })
         .expect("it is up");
-    best
+    all
+}
+
+/// That somebody gets what he gets alone: the same of each outcome that he gets, and no less than half
+/// of them.
+fn assert_as_alone(alone: &[Drafted], beside: &[Drafted]) {
+    assert_eq!(alone.len(), beside.len());
+    for (round, (alone, beside)) in alone.iter().zip(beside).enumerate() {
+        for ((own, tokens), (key, drafted)) in alone.iter().zip(beside) {
+            assert_eq!(own, key, "an outcome of round {round}");
+            let both = tokens.len().min(drafted.len());
+            assert_eq!(tokens[..both], drafted[..both], "{key:?} of round {round}");
+        }
+    }
+    let outcomes = |all: &[Drafted]| all.iter().map(Vec::len).sum::<usize>();
+    let (most, got) = (outcomes(alone), outcomes(beside));
+    assert!(most > 4 * alone.len(), "alone it gets {most} outcomes");
+    assert!(2 * got >= most, "{got} outcomes instead of {most}");
 }
 
 /// One of the things that a target should not do.
 fn harm(attacker: &Dialled, round: u32) {
     for i in 0..40 {
         let id = u64::from(1000 * round + i);
-        // Floods of opens, never closed, with enormous budgets; some are too much to be understood.
+        // Those of the round before make room, or all of these would only be turned away.
+        if let Some(before) = id.checked_sub(1000) {
+            let (session, epoch) = (SessionId(before), Epoch(1));
+            let _ = attacker.send(ToDraft::Close { session, epoch });
+        }
+        // Floods of opens, with enormous budgets; some are too much to be understood.
         let much = if i % 4 == 0 { u32::MAX } else { MOST };
-        let _ = attacker.send(open(id, prompt(60 + i, i), much, much));
+        let mut opens = open(id, prompt(60 + i, i), much, much);
+        if let ToDraft::Open(open) = &mut opens {
+            (open.sampling, open.verification) = odd(i);
+        }
+        let _ = attacker.send(opens);
+        // Verdicts that follow, and say what cannot be. Where there are none, all that was asked for is
+        // drafted.
+        let verdicts = if i % 3 == 2 { 0 } else { 4 };
+        for at in 0..verdicts {
+            let _ = attacker.send(ToDraft::Outcome(Outcome {
+                session: SessionId(id),
+                epoch: Epoch(1),
+                round: Round(at),
+                base_len: 60 + i + at,
+                tokens: prompt(1, i),
+                lookahead: MOST,
+                branches: MOST,
+                ..impossible(i + at)
+            }));
+        }
         // Verdicts of wrong epochs and rounds, on sessions that are there and on others.
         for (epoch, at, window) in [(9, 0, 0), (1, 77, 3), (1, 0, 4000), (0, u32::MAX, 1)] {
             let _ = attacker.send(ToDraft::Outcome(Outcome {
@@ -152,9 +229,59 @@ fn harm(attacker: &Dialled, round: u32) {
                 lookahead: much,
                 verifying: Some(prompt(window, 1).into()),
                 branches: much,
-                ..Outcome::default()
+                ..impossible(i)
             }));
         }
+    }
+}
+
+/// How sessions sample and verify that should not: some cannot at all.
+fn odd(which: u32) -> (SamplingParams, Verification) {
+    let temperature = [1.0, f32::MAX, f32::MIN_POSITIVE, 0.0, 1.0, f32::NAN, -1.0];
+    let sampling = SamplingParams {
+        temperature: temperature[which as usize % 7],
+        ..SamplingParams::default()
+    };
+    let verification = match which % 3 {
+        0 => Verification::Rejection { support: u32::MAX },
+        _ => Verification::Coupled,
+    };
+    (sampling, verification)
+}
+
+/// Figures of a verdict that no target has.
+fn impossible(which: u32) -> Outcome {
+    let longest = Duration::from_micros(u32::MAX.into());
+    let (elapsed, lingered, awaited) = match which % 4 {
+        0 => (longest, longest, u32::MAX),
+        // It waited for longer than there was time.
+        1 => (Duration::from_micros(1), longest, u32::MAX),
+        2 => (longest, Duration::ZERO, 0),
+        _ => (Duration::ZERO, longest, 1),
+    };
+    let row_cost = [f64::NAN, f64::NEG_INFINITY, 0.0, 1e-300, f64::INFINITY];
+    let nodes = [u32::MAX, 0, MOST];
+    let tree = TreeBudget::new(nodes[which as usize % 3], row_cost[which as usize % 5]);
+    let parts = [0, u32::MAX, 10_000][which as usize % 3];
+    let cutoff = [Cutoff { parts }, Cutoff::new(f64::NAN)][which as usize % 2];
+    let window = match which % 3 {
+        0 => Some(Proposals::new()),
+        // Nothing but second choices.
+        1 => Proposals::with_parents(prompt(64, which), &[0; 64]).ok(),
+        _ => None,
+    };
+    Outcome {
+        verifying: window,
+        tree: Some(tree).filter(|_| !which.is_multiple_of(4)),
+        cutoffs: Cutoffs {
+            window: cutoff,
+            entries: Cutoff { parts },
+        },
+        saguaro: Saguaro::new(MOST, u32::MAX),
+        lingered,
+        awaited,
+        elapsed,
+        ..Outcome::default()
     }
 }
 
@@ -163,8 +290,32 @@ fn config(address: &Address, lease: Duration) -> DraftConfig {
         listen: vec![address.clone()],
         max_sessions: SLOTS,
         lease,
+        metrics_listen: Some("127.0.0.1:0".into()),
         ..DraftConfig::default()
     }
+}
+
+/// An endpoint that grants leases of this length, and where it tells its metrics.
+fn endpoint(address: &Address, lease: Duration) -> (Running<foretoken_draft::RunError>, u16) {
+    let runner = runner(sim(Role::Draft { agreement: 0.9 }));
+    observed_draft(config(address, lease), runner)
+}
+
+/// Waits until an endpoint holds no session and no page any more.
+async fn leaves_nothing(port: u16) {
+    let held = async {
+        loop {
+            let seen = Scrape::of(port).await;
+            let held = ["foretoken_sessions", "vllm:kv_cache_usage_perc"];
+            if held.iter().all(|name| seen.shown(name) == 0.0) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENT, held)
+        .await
+        .expect("all pages are given back");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -173,13 +324,11 @@ async fn what_an_honest_target_gets_is_the_same_beside_one_that_does_all_it_shou
     let mut served = Vec::new();
     for name in ["quiet", "loud"] {
         let address = socket(&folder, name);
-        let endpoint = draft_of(
-            config(&address, Duration::from_secs(3600)),
-            runner(sim(Role::Draft { agreement: 0.9 })),
-        );
+        let (endpoint, port) = endpoint(&address, Duration::from_secs(3600));
         let got = tokio::task::spawn_blocking(move || {
             let attacker = dial(&address, "attacker");
             if name == "loud" {
+                lie(&attacker);
                 // All slots are taken before the honest one comes.
                 harm(&attacker, 0);
             }
@@ -192,19 +341,17 @@ async fn what_an_honest_target_gets_is_the_same_beside_one_that_does_all_it_shou
             serve_honestly(&honest, attack)
         });
         served.push(got.await.expect("every round had its entries"));
+        leaves_nothing(port).await;
         endpoint.end().await;
     }
-    assert_eq!(served[0], served[1]);
+    assert_as_alone(&served[0], &served[1]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_never_stops_sending_keeps_nobody_from_being_served() {
     let folder = tempfile::tempdir().expect("a folder");
     let address = socket(&folder, "draft");
-    let endpoint = draft_of(
-        config(&address, Duration::from_secs(3600)),
-        runner(sim(Role::Draft { agreement: 0.9 })),
-    );
+    let (endpoint, port) = endpoint(&address, Duration::from_secs(3600));
     let served = tokio::task::spawn_blocking(move || {
         let attacker = dial(&address, "attacker");
         let honest = dial(&address, "honest");
@@ -228,7 +375,9 @@ async fn whoever_never_stops_sending_keeps_nobody_from_being_served() {
             entries.len()
         })
     });
-    assert_eq!(served.await.expect("every round had its entries"), 12);
+    let rounds = served.await.expect("every round had its entries");
+    assert_eq!(rounds, ROUNDS as usize);
+    leaves_nothing(port).await;
     endpoint.end().await;
 }
 
@@ -236,10 +385,7 @@ async fn whoever_never_stops_sending_keeps_nobody_from_being_served() {
 async fn sessions_that_are_never_closed_end_with_their_lease_and_leave_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let address = socket(&folder, "draft");
-    let endpoint = draft_of(
-        config(&address, Duration::from_millis(200)),
-        runner(sim(Role::Draft { agreement: 0.9 })),
-    );
+    let (endpoint, port) = endpoint(&address, Duration::from_millis(200));
     let ended = tokio::task::spawn_blocking(move || {
         let attacker = dial(&address, "attacker");
         for session in 0..20 {
@@ -263,8 +409,49 @@ async fn sessions_that_are_never_closed_end_with_their_lease_and_leave_nothing()
         assert_eq!(opened, SLOTS, "the others were refused");
         let honest = dial(&address, "honest");
         honest.send(open(1, prompt(20, 3), 2, K)).expect("it is up");
-        honest.entries(1, 0).len()
+        let outcomes = honest.entries(1, 0).len();
+        (outcomes, attacker, honest)
     });
-    assert_eq!(ended.await.expect("the slots are free again"), 2);
+    // The links go on: they are not what gives anything back.
+    let (outcomes, _attacker, _honest) = ended.await.expect("the slots are free again");
+    assert_eq!(outcomes, 2);
+    leaves_nothing(port).await;
+    endpoint.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_closes_or_hangs_up_amid_what_is_drafted_ahead_leaves_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let address = socket(&folder, "draft");
+    let (endpoint, port) = endpoint(&address, Duration::from_secs(3600));
+    for hangs_up in [false, true] {
+        let address = address.clone();
+        let left = tokio::task::spawn_blocking(move || {
+            let attacker = dial(&address, "attacker");
+            for session in 0..SLOTS as u64 {
+                let message = open(session, prompt(60, session as u32), MOST, MOST);
+                attacker.send(message).expect("it is up");
+            }
+            // Most of it is still to be drafted.
+            attacker.wait("a column", |event| {
+                let LinkEvent::Messages(messages) = event else {
+                    return None;
+                };
+                let mut messages = messages.into_iter();
+                messages.find(|message| matches!(message, ToTarget::Entries(_)))
+            });
+            if hangs_up {
+                return None;
+            }
+            for session in (0..SLOTS as u64).map(SessionId) {
+                let epoch = Epoch(1);
+                let close = ToDraft::Close { session, epoch };
+                attacker.send(close).expect("it is up");
+            }
+            Some(attacker)
+        });
+        let _link = left.await.expect("it is drafted for");
+        leaves_nothing(port).await;
+    }
     endpoint.end().await;
 }

@@ -1,5 +1,7 @@
 //! Whatever endpoints do, the output is that of plain decoding.
 
+mod entries;
+
 use std::time::Duration;
 
 use foretoken_engine::sim::{Latency, SimOptions};

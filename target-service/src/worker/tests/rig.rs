@@ -1,5 +1,7 @@
 //! A worker, an endpoint, and the hand that carries messages between them.
 
+mod fault;
+
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex},
@@ -19,12 +21,13 @@ use foretoken_protocol::{
     link::{LinkEvent, Welcome},
 };
 use foretoken_speculation::{
-    Proposals, Seed, TokenId,
+    Seed, TokenId,
     control::StepCost,
     message::{ToDraft, ToTarget},
     sampling::SamplingParams,
 };
 
+pub(super) use self::fault::Fault;
 use super::endpoint::MiniEndpoint;
 use crate::{
     check,
@@ -51,34 +54,12 @@ impl Outlet for TestOutlet {
     }
 }
 
-/// What happens to messages on their way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
-    None,
-    /// Every so manieth message is lost, in both directions.
-    Lose(usize),
-    /// Every message to the target comes twice.
-    Duplicate,
-    /// Messages to the target come so many turns late.
-    Delay(usize),
-    /// Messages to the target come in reverse order of each delivery.
-    Reverse,
-    /// The endpoint says nothing at all.
-    Silent,
-    /// All proposed tokens are wrong but exist.
-    Wrong,
-    /// Proposed tokens do not exist.
-    Foreign,
-    /// Every session is refused.
-    Refuse,
-}
-
 pub(super) struct Rig {
     pub(super) worker: Worker,
     pub(super) endpoint: MiniEndpoint,
     pub(super) fault: Fault,
     wire: Wire,
-    late: VecDeque<(usize, ToTarget)>,
+    late: Vec<(usize, ToTarget)>,
     turns: usize,
     carried: usize,
 }
@@ -203,7 +184,7 @@ impl Rig {
             endpoint: MiniEndpoint::new(&language, agreement),
             fault: Fault::None,
             wire,
-            late: VecDeque::new(),
+            late: Vec::new(),
             turns: 0,
             carried: 0,
         }
@@ -294,29 +275,19 @@ impl Rig {
                 self.answer(message, &mut answers);
             }
         }
-        let delay = if let Fault::Delay(turns) = self.fault {
-            turns
-        } else {
-            0
-        };
+        self.fault.spoil(&mut answers);
         for answer in answers {
             if !self.lost() {
-                self.late.push_back((self.turns + delay, answer));
+                let delay = self.fault.delay(&answer);
+                self.late.push((self.turns + delay, answer));
             }
         }
-        let mut due = Vec::new();
-        while self.late.front().is_some_and(|(at, _)| *at <= self.turns) {
-            due.extend(self.late.pop_front().map(|(_, answer)| answer));
-        }
-        if self.fault == Fault::Duplicate {
-            due = due
-                .into_iter()
-                .flat_map(|answer| [answer.clone(), answer])
-                .collect();
-        }
-        if self.fault == Fault::Reverse {
-            due.reverse();
-        }
+        let (due, late): (Vec<_>, Vec<_>) = std::mem::take(&mut self.late)
+            .into_iter()
+            .partition(|(at, _)| *at <= self.turns);
+        self.late = late;
+        let due = due.into_iter().map(|(_, answer)| answer).collect();
+        let due = self.fault.deliver(due);
         let delivered = !due.is_empty();
         if delivered {
             self.link(LinkEvent::Messages(due.into()));
@@ -336,24 +307,7 @@ impl Rig {
             });
             return;
         }
-        let before = answers.len();
         self.endpoint.handle(message, answers);
-        for answer in &mut answers[before..] {
-            let ToTarget::Window(window) = answer else {
-                continue;
-            };
-            let spoilt = |token: &TokenId| match self.fault {
-                Fault::Wrong => TokenId((token.0 + 1) % 64),
-                Fault::Foreign => TokenId(token.0 + 64),
-                _ => *token,
-            };
-            let tokens: Vec<_> = window.proposals.tokens().iter().map(spoilt).collect();
-            let parents = window.proposals.parents();
-            window.proposals = Proposals::with_parents(tokens, parents).expect("is still a tree");
-        }
-        if self.fault == Fault::Silent {
-            answers.clear();
-        }
     }
 
     fn lost(&mut self) -> bool {

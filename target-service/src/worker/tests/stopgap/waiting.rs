@@ -1,0 +1,104 @@
+//! Whoever waits for a window after a miss waits alone.
+
+use std::time::Duration;
+
+use foretoken_engine::sim::{Latency, SimOptions};
+use foretoken_speculation::SessionId;
+
+use super::{
+    super::{
+        endpoint::MiniEndpoint,
+        rig::{Fault, Output, Rig, language, plain, request},
+    },
+    standing_in,
+};
+use crate::config::{FallbackName, OnLossName, PolicyName, TargetConfig};
+
+/// The request that nothing is drafted ahead for.
+const ALONE: SessionId = SessionId(1);
+/// Turns by which a window is late that never comes.
+const NEVER: usize = 1_000_000;
+/// Most turns in a row that rows with a window let pass. They wait for less than a quarter of a step,
+/// and for one that is overdue ever longer at a time.
+const MOST_HELD: usize = 8;
+
+/// A target whose requests wait for their endpoint after a miss, and an endpoint that is always right.
+fn rig(step: Duration) -> Rig {
+    let slow = SimOptions {
+        latency: Latency {
+            base: step,
+            ..Latency::default()
+        },
+        ..language()
+    };
+    let mut config = TargetConfig {
+        on_loss: OnLossName::Plain,
+        patience: Duration::from_secs(1),
+        ..standing_in(PolicyName::Ssd)
+    };
+    config.ssd.fallback = FallbackName::Remote;
+    let mut rig = Rig::new(config, slow, 1.0);
+    rig.endpoint = MiniEndpoint::new(&language(), 1.0);
+    rig.connect();
+    rig
+}
+
+/// Turns until all of `outputs` but the first have ended, and the most of these in a row in which none
+/// of them got anything.
+fn watch(rig: &mut Rig, outputs: &mut [Output]) -> (usize, usize) {
+    let (mut turns, mut held, mut most) = (0, 0, 0);
+    let got = |outputs: &[Output]| -> usize {
+        let hitting = outputs[1..].iter();
+        hitting.map(|output| output.tokens.len()).sum()
+    };
+    while outputs[1..].iter().any(|output| output.end.is_none()) {
+        let before = got(outputs);
+        rig.turn();
+        for output in &mut *outputs {
+            output.collect();
+        }
+        turns += 1;
+        held = if got(outputs) > before { 0 } else { held + 1 };
+        most = most.max(held);
+    }
+    (turns, most)
+}
+
+#[test]
+fn a_row_that_misses_every_time_holds_up_none_of_those_that_hit_however_late_its_windows_are() {
+    // Where the first ones come at once, others come to wait for them.
+    for (at_first, later, step) in [(10, 10, 500), (NEVER, NEVER, 500), (0, NEVER, 4000)] {
+        let mut rig = rig(Duration::from_micros(step));
+        let lengths = [200, 300, 300, 300].into_iter().zip(0..);
+        let asked: Vec<_> = lengths
+            .map(|(tokens, seed)| request(seed, 0.0, tokens))
+            .collect();
+        let mut outputs: Vec<_> = asked.iter().map(|asked| rig.ask(asked.clone())).collect();
+        rig.fault = Fault::Lag(ALONE, at_first);
+        let quick = if at_first == 0 { 50 } else { 0 };
+        while outputs[0].tokens.len() < quick {
+            rig.turn();
+            outputs[0].collect();
+        }
+        rig.fault = Fault::Lag(ALONE, later);
+        let (turns, held) = watch(&mut rig, &mut outputs);
+        let case = format!("{later} turns late: {turns} turns, {held} in a row without them");
+        assert!(held <= MOST_HELD, "{case}");
+        let rounds = outputs[1].stats().rounds as usize;
+        assert!(turns <= rounds + rounds / 2, "{rounds} rounds, {case}");
+        let waits = rig.worker.requests.values().next();
+        let waits = waits.expect("it goes on").session.stats().ahead;
+        assert!(waits.hits == 0 && waits.remote > 0, "{waits:?}");
+        for output in &outputs[1..] {
+            let stats = output.stats();
+            // The prompt's verdict comes before anything can have been drafted for it.
+            assert_eq!((stats.hits + 1, stats.misses), (stats.rounds, 1), "{case}");
+        }
+        rig.fault = Fault::None;
+        rig.run(&mut outputs);
+        for (asked, output) in asked.iter().zip(&outputs) {
+            assert_eq!(output.tokens, plain(asked));
+        }
+        rig.assert_idle();
+    }
+}
