@@ -3,7 +3,11 @@
 use std::time::Duration;
 
 use foretoken_engine::sim::{Latency, Role, SimOptions};
-use foretoken_protocol::generate::{GenerateClient, GenerateRequest, GenerationStats};
+use foretoken_protocol::{
+    Address,
+    generate::{GenerateClient, GenerateRequest, GenerationStats},
+};
+use foretoken_speculation::TokenId;
 use foretoken_target::{
     DeliveryName, FallbackName, FanOutName, LookaheadConfig, SsdConfig, TargetConfig, TreesName,
 };
@@ -114,55 +118,88 @@ async fn verdicts_wait_for_tokens_that_are_nearly_there_and_get_those_of_plain_d
     endpoint.end().await;
 }
 
+/// Every way to fall back and to deliver that goes together: with `Pull` only the endpoint knows what
+/// it has, so that nothing else can follow.
+const WAYS: [(FallbackName, DeliveryName); 7] = [
+    (FallbackName::Nothing, DeliveryName::Push),
+    (FallbackName::Local, DeliveryName::Push),
+    (FallbackName::Remote, DeliveryName::Push),
+    (FallbackName::Auto, DeliveryName::Push),
+    (FallbackName::LockStep, DeliveryName::Push),
+    (FallbackName::Remote, DeliveryName::Pull),
+    (FallbackName::Auto, DeliveryName::Pull),
+];
+
+/// An output whose endpoint is killed and comes back meanwhile; the new one, and where it tells its
+/// metrics.
+async fn output_over_a_kill(
+    client: &GenerateClient,
+    asked: GenerateRequest,
+    (endpoint, address): (Running<foretoken_draft::RunError>, &Address),
+) -> (Vec<TokenId>, (Running<foretoken_draft::RunError>, u16)) {
+    let stream = client.generate(asked).await;
+    let mut stream = stream.expect("it is accepted");
+    let mut tokens = Vec::new();
+    reads_ten(&mut stream, &mut tokens).await;
+    endpoint.kill().await;
+    reads_ten(&mut stream, &mut tokens).await;
+    let again = observed(address, runner(quick(0.7)));
+    collect(stream, &mut tokens).await;
+    (tokens, again)
+}
+
 #[tokio::test]
 async fn every_way_to_spend_fall_back_and_deliver_gives_the_same_tokens() {
     let folder = tempfile::tempdir().expect("a folder");
     let address = socket(&folder, "draft");
-    let (endpoint, port) = observed(&address, runner(quick(0.7)));
-    for (fan_out, fallback, delivery) in [
-        (FanOutName::Learned, FallbackName::Local, DeliveryName::Push),
-        (FanOutName::Learned, FallbackName::Auto, DeliveryName::Push),
-        (FanOutName::Learned, FallbackName::Auto, DeliveryName::Pull),
-        (
-            FanOutName::Uniform,
-            FallbackName::LockStep,
-            DeliveryName::Push,
-        ),
-        (
-            FanOutName::Uniform,
-            FallbackName::Nothing,
-            DeliveryName::Push,
-        ),
-        (
-            FanOutName::Geometric,
-            FallbackName::Remote,
-            DeliveryName::Pull,
-        ),
+    let (mut endpoint, _) = observed(&address, runner(quick(0.7)));
+    let short = (0..3).map(|seed| request(seed, 60));
+    let asked: Vec<_> = short.chain([request(3, 250)]).collect();
+    let (mut expected, mut back) = (Vec::new(), 0);
+    for fan_out in [
+        FanOutName::Learned,
+        FanOutName::Uniform,
+        FanOutName::Geometric,
     ] {
-        let mut config = with_endpoint(&address);
-        config.ssd = SsdConfig {
-            lookahead: LookaheadConfig::Fixed(3),
-            budget: 6,
-            fan_out,
-            fallback,
-            delivery,
-        };
-        let (client, target) = target(config, runner(slow()));
-        warm(&client).await;
-        let mut all = Vec::new();
-        for seed in 0..3 {
-            let (tokens, stats) = output(&client, ahead(request(seed, 60))).await;
-            assert_eq!(tokens, plain(&client, request(seed, 60)).await);
-            all.push(stats);
+        for (fallback, delivery) in WAYS {
+            let mut config = with_endpoint(&address);
+            config.ssd = SsdConfig {
+                lookahead: LookaheadConfig::Fixed(3),
+                budget: 6,
+                fan_out,
+                fallback,
+                delivery,
+            };
+            let (client, target) = target(config, runner(slow()));
+            if expected.is_empty() {
+                let plain = asked.iter().map(|asked| plain(&client, asked.clone()));
+                expected = futures::future::join_all(plain).await;
+            }
+            warm(&client).await;
+            let short = asked[..3].iter().cloned();
+            let outputs = short.map(|asked| output(&client, ahead(asked)));
+            let outputs = futures::future::join_all(outputs).await;
+            let (tokens, all): (Vec<_>, Vec<_>) = outputs.into_iter().unzip();
+            let way = format!("{fan_out:?} {fallback:?} {delivery:?}");
+            assert_eq!(tokens, expected[..3], "{way}");
+            let accepted: u32 = all.iter().map(|stats| stats.accepted).sum();
+            assert!(accepted > 0, "{way}: {all:?}");
+            assert!(hit_rate(&all).0 > 0.0, "{way}: {all:?}");
+            let in_hits: Duration = all.iter().map(|stats| stats.measured.hit).sum();
+            assert!(!in_hits.is_zero(), "{way}: {all:?}");
+            let last = ahead(asked[3].clone());
+            let killed = (endpoint, &address);
+            let (tokens, again) = output_over_a_kill(&client, last, killed).await;
+            assert_eq!(tokens, expected[3], "{way}");
+            let port;
+            (endpoint, port) = again;
+            let builds = Scrape::of(port).await.shown("foretoken_builds_total");
+            back += u32::from(builds > 0.0);
+            idle(&client, port).await;
+            target.end().await;
         }
-        let accepted: u32 = all.iter().map(|stats| stats.accepted).sum();
-        assert!(accepted > 0, "{all:?}");
-        assert!(hit_rate(&all).0 > 0.0, "{all:?}");
-        let in_hits: Duration = all.iter().map(|stats| stats.measured.hit).sum();
-        assert!(!in_hits.is_zero(), "{all:?}");
-        idle(&client, port).await;
-        target.end().await;
     }
+    assert!(back > 10, "it came back in time only {back} times");
     endpoint.end().await;
 }
 

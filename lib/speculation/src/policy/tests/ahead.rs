@@ -1,6 +1,7 @@
 //! Both sides of `Ssd` together, in virtual time.
 
 use super::*;
+use crate::message::TreeBudget;
 
 fn ssd(k: u32, budget: u32) -> SsdOptions {
     SsdOptions {
@@ -185,28 +186,64 @@ fn a_pulled_window_is_there_when_it_is_asked_for() {
     assert!(took <= 1100 * US * (rounds + 1), "{took:?} {rounds}");
 }
 
+/// A world of `options` that ends at `max_len` tokens, with a draft of as many positions as are named
+/// there; what it comes to is that of plain decoding, and nobody waits for long.
+fn near_the_end(
+    options: SsdOptions,
+    (temperature, blur): (f32, f32),
+    (max_len, draft_len): (usize, usize),
+    tree: Option<TreeBudget>,
+) -> World {
+    let params = sampling(temperature);
+    let expected = plain(&params, Seed(4), max_len);
+    let faults = Faults {
+        local: u32::from(options.fallback == OnMiss::Local) * 1000,
+        ..Faults::default()
+    };
+    let policy = Policy::Ssd(options);
+    let mut world = World::new(policy, params, 4, faults, blur, max_len);
+    (world.draft_len, world.tree) = (draft_len, tree);
+    let (tokens, took) = world.run();
+    assert_eq!(tokens, expected, "{options:?}");
+    let stats = world.target.stats();
+    assert!(
+        took < 2000 * US * (stats.rounds + 1),
+        "{options:?} {took:?}"
+    );
+    world
+}
+
 #[test]
 fn near_the_maximum_length_windows_shrink_and_nothing_hangs() {
-    for max_len in 10..30 {
-        for draft_len in [11, 14, 18, 64] {
-            for fallback in [OnMiss::Nothing, OnMiss::Remote] {
-                let options = SsdOptions {
-                    fallback,
-                    ..ssd(8, 16)
-                };
-                let params = sampling(0.0);
-                let expected = plain(&params, Seed(4), max_len);
-                let policy = Policy::Ssd(options);
-                let mut world = World::new(policy, params, 4, Faults::default(), 0.0, max_len);
-                world.draft_len = draft_len;
-                let (tokens, took) = world.run();
-                assert_eq!(tokens, expected);
-                let stats = world.target.stats();
-                assert_eq!(stats.accepted, stats.drafted);
-                assert!(took < 2000 * US * (stats.rounds + 1));
+    let (mut trees, mut local) = (0, 0);
+    for (fallback, delivery) in [
+        (OnMiss::Nothing, Delivery::Push),
+        (OnMiss::Local, Delivery::Push),
+        (OnMiss::Remote, Delivery::Push),
+        (OnMiss::Remote, Delivery::Pull),
+    ] {
+        let options = SsdOptions {
+            fallback,
+            delivery,
+            ..ssd(8, 16)
+        };
+        for max_len in 10..30 {
+            for draft_len in [11, 14, 18, 64] {
+                let lengths = (max_len, draft_len);
+                for temperature in [0.0, 1.0] {
+                    let world = near_the_end(options, (temperature, 0.0), lengths, None);
+                    let stats = world.target.stats();
+                    let others = stats.drafted - stats.accepted;
+                    assert!(others == 0 || fallback == OnMiss::Local, "{stats:?}");
+                    let tree = Some(TreeBudget::new(14, 0.0005));
+                    let world = near_the_end(options, (temperature, 2.0), lengths, tree);
+                    trees += world.trees.len();
+                    local += world.target.stats().ahead.local;
+                }
             }
         }
     }
+    assert!(trees > 100 && local > 100, "{trees} {local}");
 }
 
 #[test]

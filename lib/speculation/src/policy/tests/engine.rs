@@ -93,6 +93,11 @@ impl ToyEngine {
         })
     }
 
+    /// KV slots that the session's own sequence has.
+    pub(super) fn slots(&self) -> usize {
+        self.trunk.len() + self.tail.len()
+    }
+
     /// The session's own sequence.
     fn own(&self) -> ToyFork {
         ToyFork {

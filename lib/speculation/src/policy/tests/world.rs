@@ -351,6 +351,7 @@ impl World {
         };
         let fits = |context: &Vec<TokenId>| context.len() <= self.draft_len;
         assert!(step.contexts.iter().all(fits), "past the last position");
+        assert!(self.engine.slots() <= self.draft_len, "past the last slot");
         // Whatever is in the inbox now arrives during the step.
         let waiting: Vec<_> = self
             .events

@@ -71,6 +71,8 @@ fn samples_follow_the_targets_law_over_links_that_lose_everything() {
         (ahead(OnMiss::Remote), Faults::default()),
         (fixed(3), LOSSY),
         (ahead(OnMiss::Remote), LOSSY),
+        (ahead(OnMiss::Nothing), LOSSY),
+        (ahead(OnMiss::Local), LOSSY),
         (pull(), LOSSY),
     ] {
         let found = chi_square(6000, |seed| emitted(policy, seed, faults, None));
