@@ -146,11 +146,9 @@ impl Request {
         let limit = prompt_len
             .saturating_add(request.max_tokens as usize)
             .min(setting.longest);
-        let salt = request
-            .cache_salt
-            .as_deref()
-            .map_or_else(Salt::default, Salt::of);
-        let session = target::TargetConfig {
+        let salt = request.cache_salt.as_deref();
+        let salt = salt.map_or_else(Salt::default, Salt::of);
+        let config = target::TargetConfig {
             session: SessionId(id.0),
             policy,
             sampling: request.sampling,
@@ -164,6 +162,7 @@ impl Request {
             salt: salt.0,
             trace: request.trace.filter(|trace| trace.is_sampled()),
         };
+        let session = target::TargetSession::new(config, tokens);
         // Cached rows have no logits, so whoever wants those computes the prompt anew.
         let cacheable = setting.prefix_cache && request.cache_prompt && !request.prompt_logprobs;
         let reuse = if cacheable {
@@ -173,7 +172,7 @@ impl Request {
         };
         // What an earlier request with the same seed said was decided by the same coins that would judge
         // it here, so that by ratio it would come more often than it may.
-        let recycles = request.cache_prompt && setting.verification == Verification::Coupled;
+        let recycles = request.cache_prompt && session.verification() == Verification::Coupled;
         let ends = if request.ignore_eos { &[] } else { setting.eos };
         Ok(Self {
             id,
@@ -181,7 +180,7 @@ impl Request {
             events,
             policy,
             regime,
-            session: target::TargetSession::new(session, tokens),
+            session,
             sampler,
             seq: None,
             reuse,

@@ -66,13 +66,17 @@ fn pull() -> Policy {
 
 #[test]
 fn samples_follow_the_targets_law_over_links_that_lose_everything() {
+    let offered = Faults {
+        local: 1000,
+        ..LOSSY
+    };
     for (policy, faults) in [
         (fixed(3), Faults::default()),
         (ahead(OnMiss::Remote), Faults::default()),
         (fixed(3), LOSSY),
         (ahead(OnMiss::Remote), LOSSY),
         (ahead(OnMiss::Nothing), LOSSY),
-        (ahead(OnMiss::Local), LOSSY),
+        (ahead(OnMiss::Local), offered),
         (pull(), LOSSY),
     ] {
         let found = chi_square(6000, |seed| emitted(policy, seed, faults, None));
