@@ -8,8 +8,8 @@ use serde_json::{Map, Value};
 use super::{
     Job, Prompt, Shape,
     completion::encode,
-    fields::Fields,
-    sampling::{self, Given, Limits, MAX_LOGPROBS, at_most, is_empty},
+    fields::{Fields, is_empty},
+    sampling::{self, Given, Limits, MAX_LOGPROBS, at_most},
     unsupported,
 };
 use crate::{error::ApiError, model::Model};

@@ -142,6 +142,11 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// Whether a value is what clients send in the place of none: an empty list or text.
+pub(super) fn is_empty(value: &Value) -> bool {
+    value.as_array().is_some_and(Vec::is_empty) || value.as_str() == Some("")
+}
+
 /// How a list of token ids is described.
 pub(crate) fn token_list(vocab_size: u32) -> String {
     format!(

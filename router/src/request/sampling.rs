@@ -13,7 +13,11 @@ use foretoken_speculation::{
 };
 use serde_json::Value;
 
-use super::{Job, Output, Prompt, Shape, StreamedUsage, fields::Fields, unsupported};
+use super::{
+    Job, Output, Prompt, Shape, StreamedUsage,
+    fields::{Fields, is_empty},
+    unsupported,
+};
 use crate::{error::ApiError, model::Model};
 
 /// Most alternatives per token, as in `OpenAI`'s API.
@@ -274,11 +278,6 @@ fn sampling(
         banned_until_min,
         min_tokens,
     })
-}
-
-/// Whether a value is what clients send in the place of none: an empty list or text.
-pub(super) fn is_empty(value: &Value) -> bool {
-    value.as_array().is_some_and(Vec::is_empty) || value.as_str() == Some("")
 }
 
 fn logit_bias(fields: Fields<'_>, vocab_size: u32) -> Result<Vec<(TokenId, f32)>, ApiError> {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{fields::Fields, sampling::is_empty};
+use super::fields::{Fields, is_empty};
 use crate::error::ApiError;
 
 /// Fields that have to be absent.

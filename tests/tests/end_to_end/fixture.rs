@@ -88,9 +88,14 @@ fn status(pid: u64) -> Option<String> {
     fs::read_to_string(format!("/proc/{pid}/status")).ok()
 }
 
-/// Whether a process exists and is no zombie that nobody has buried yet.
+/// Whether that is of a process, and of no zombie that nobody has buried yet.
+fn runs(status: &str) -> bool {
+    !status.contains("State:\tZ")
+}
+
+/// Whether a process runs.
 pub(crate) fn is_running(pid: u64) -> bool {
-    status(pid).is_some_and(|status| !status.contains("State:\tZ"))
+    status(pid).is_some_and(|status| runs(&status))
 }
 
 /// The processes that a process has started, of those that run.
@@ -98,9 +103,8 @@ pub(crate) fn children(parent: u64) -> Vec<u64> {
     let line = format!("PPid:\t{parent}\n");
     let all = fs::read_dir("/proc").unwrap();
     let pids = all.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
-    let started = |&pid: &u64| status(pid).is_some_and(|status| status.contains(&line));
-    pids.filter(|pid| is_running(*pid))
-        .filter(started)
+    let is_child = |status: String| runs(&status) && status.contains(&line);
+    pids.filter(|&pid| status(pid).is_some_and(is_child))
         .collect()
 }
 

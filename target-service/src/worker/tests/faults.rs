@@ -50,19 +50,7 @@ fn speculation_changes_no_token_at_any_temperature_seed_or_lookahead() {
 
 #[test]
 fn no_fault_of_an_endpoint_changes_a_token_or_ends_a_request() {
-    let faults = [
-        Fault::Lose(3),
-        Fault::Lose(7),
-        Fault::Duplicate,
-        Fault::Delay(1),
-        Fault::Delay(5),
-        Fault::Reverse,
-        Fault::Silent,
-        Fault::Wrong,
-        Fault::Foreign,
-        Fault::Refuse,
-    ];
-    for fault in faults {
+    for fault in Fault::OF_MESSAGES.into_iter().chain([Fault::Refuse]) {
         let mut rig = Rig::new(config(LookaheadConfig::Fixed(4)), language(), 0.9);
         rig.connect();
         rig.fault = fault;

@@ -187,26 +187,33 @@ fn whatever_follows_a_miss_no_token_changes() {
     }
 }
 
-/// What followed the misses of so many requests at once by the rule for rows in lock-step: proposals of
-/// this host, and requests for a window.
-fn in_lock_step(sessions: u64) -> (u32, u32) {
+/// A target whose steps take so long that its endpoint, which is right as often as told, takes no time
+/// beside them, and for which it waits.
+fn slow(step: Duration, config: TargetConfig, agreement: f64) -> Rig {
     let latency = Latency {
-        base: Duration::from_millis(20),
+        base: step,
         ..Latency::default()
     };
-    let slow = SimOptions {
+    let steps = SimOptions {
         latency,
         ..language()
     };
-    let mut config = TargetConfig {
+    let config = TargetConfig {
         patience: Duration::from_secs(1),
-        ..standing_in(PolicyName::Ssd)
+        ..config
     };
-    config.ssd.fallback = FallbackName::LockStep;
-    let mut rig = Rig::new(config, slow, 0.8);
-    // It takes no time beside such steps.
-    rig.endpoint = MiniEndpoint::new(&language(), 0.8);
+    let mut rig = Rig::new(config, steps, agreement);
+    rig.endpoint = MiniEndpoint::new(&language(), agreement);
     rig.connect();
+    rig
+}
+
+/// What followed the misses of so many requests at once by the rule for rows in lock-step: proposals of
+/// this host, and requests for a window.
+fn in_lock_step(sessions: u64) -> (u32, u32) {
+    let mut config = standing_in(PolicyName::Ssd);
+    config.ssd.fallback = FallbackName::LockStep;
+    let mut rig = slow(Duration::from_millis(20), config, 0.8);
     let asked = (0..sessions).map(|seed| request(seed + 1, 0.0, 40));
     let mut outputs: Vec<_> = asked.map(|asked| rig.ask(asked)).collect();
     rig.run(&mut outputs);

@@ -34,6 +34,20 @@ pub(in crate::worker::tests) enum Fault {
 }
 
 impl Fault {
+    /// All that can become of messages between a target and an endpoint that goes on.
+    pub(in crate::worker::tests) const OF_MESSAGES: [Self; 10] = [
+        Self::Lose(3),
+        Self::Lose(7),
+        Self::Duplicate,
+        Self::Delay(1),
+        Self::Delay(5),
+        Self::Reverse,
+        Self::Silent,
+        Self::Wrong,
+        Self::Foreign,
+        Self::Exchange,
+    ];
+
     /// Spoils what the endpoint says in one delivery.
     pub(super) fn spoil(self, answers: &mut Vec<ToTarget>) {
         match self {

@@ -2,17 +2,13 @@
 
 use std::time::Duration;
 
-use foretoken_engine::sim::{Latency, SimOptions};
 use foretoken_speculation::SessionId;
 
 use super::{
-    super::{
-        endpoint::MiniEndpoint,
-        rig::{Fault, Output, Rig, language, plain, request},
-    },
-    standing_in,
+    super::rig::{Fault, Output, Rig, plain, request},
+    slow, standing_in,
 };
-use crate::config::{FallbackName, OnLossName, PolicyName, TargetConfig};
+use crate::config::{FallbackName, OnLossName, PolicyName};
 
 /// The request that nothing is drafted ahead for.
 const ALONE: SessionId = SessionId(1);
@@ -24,23 +20,10 @@ const MOST_HELD: usize = 8;
 
 /// A target whose requests wait for their endpoint after a miss, and an endpoint that is always right.
 fn rig(step: Duration) -> Rig {
-    let slow = SimOptions {
-        latency: Latency {
-            base: step,
-            ..Latency::default()
-        },
-        ..language()
-    };
-    let mut config = TargetConfig {
-        on_loss: OnLossName::Plain,
-        patience: Duration::from_secs(1),
-        ..standing_in(PolicyName::Ssd)
-    };
+    let mut config = standing_in(PolicyName::Ssd);
+    config.on_loss = OnLossName::Plain;
     config.ssd.fallback = FallbackName::Remote;
-    let mut rig = Rig::new(config, slow, 1.0);
-    rig.endpoint = MiniEndpoint::new(&language(), 1.0);
-    rig.connect();
-    rig
+    slow(step, config, 1.0)
 }
 
 /// Turns until all of `outputs` but the first have ended, and the most of these in a row in which none

@@ -117,32 +117,28 @@ fn key((accepted, verdict): (u32, &Vec<TokenId>)) -> OutcomeKey {
     }
 }
 
+/// That rounds under `policy` emit the target's law, whether what was drafted is used or not.
+fn assert_drafted_ahead_exact(name: &str, policy: Policy) {
+    for saguaro in lowerings() {
+        let stats = Cell::new((0, 0));
+        assert_exact(name, |coins| {
+            drafted_ahead((policy, saguaro), &stats, coins)
+        });
+        let (hits, misses) = stats.get();
+        assert!(hits > 20 && misses > 20, "{name}: {hits} {misses}");
+    }
+}
+
 #[test]
 fn windows_that_are_pulled_emit_the_targets_law_wherever_they_were_drafted() {
-    for saguaro in lowerings() {
-        for fallback in [OnMiss::Auto, OnMiss::Remote] {
-            let stats = Cell::new((0, 0));
-            let policy = ssd(fallback, Delivery::Pull);
-            assert_exact("pulled", |coins| {
-                drafted_ahead((policy, saguaro), &stats, coins)
-            });
-            let (hits, misses) = stats.get();
-            assert!(hits > 20 && misses > 20, "{hits} {misses}");
-        }
+    for fallback in [OnMiss::Auto, OnMiss::Remote] {
+        assert_drafted_ahead_exact("pulled", ssd(fallback, Delivery::Pull));
     }
 }
 
 #[test]
 fn what_was_drafted_for_verdicts_on_a_window_emits_the_targets_law() {
-    for saguaro in lowerings() {
-        let stats = Cell::new((0, 0));
-        let policy = ssd(OnMiss::Remote, Delivery::Push);
-        assert_exact("pushed", |coins| {
-            drafted_ahead((policy, saguaro), &stats, coins)
-        });
-        let (hits, misses) = stats.get();
-        assert!(hits > 20 && misses > 20, "{hits} {misses}");
-    }
+    assert_drafted_ahead_exact("pushed", ssd(OnMiss::Remote, Delivery::Push));
 }
 
 #[test]
