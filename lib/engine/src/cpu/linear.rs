@@ -32,7 +32,7 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
-use super::memory::Buffer;
+use super::memory::{Buffer, Region};
 use super::simd::{LANES, dispatch};
 use super::{Activations, Cpu};
 use crate::isa::Isa;
@@ -226,17 +226,19 @@ pub struct PackedLinear {
 
 impl PackedLinear {
     /// Packs `parts` one below the other (Q, K, V; gate, up; or just one) for `isa`. `bias`, if
-    /// any, covers all outputs.
+    /// any, covers all outputs. What is packed into the same `region`, in the order of reading, lies side
+    /// by side.
     ///
     /// # Errors
     /// If shapes, bytes and bias do not fit each other.
     pub fn pack(
+        region: &mut Region,
         isa: Isa,
         weight_type: WeightType,
         parts: &[WeightView<'_>],
         bias: Option<&[f32]>,
     ) -> Result<Self, PackError> {
-        pack::pack(isa, Format::of(isa, weight_type), parts, bias)
+        pack::pack(region, isa, Format::of(isa, weight_type), parts, bias)
     }
 
     /// Values of an output row.

@@ -2,7 +2,7 @@
 
 use super::layers::{HeadNorms, Layer, Layers, NormWeights};
 use super::{CpuOptions, LoadError, LoadProgress};
-use crate::cpu::{Embedding, PackedLinear, WeightView};
+use crate::cpu::{Embedding, PackedLinear, WeightView, memory::Region};
 use crate::isa::Isa;
 use crate::spec::{Mlp, ModelSpec, Names, Norm, Positions};
 use crate::weights::Weights;
@@ -29,6 +29,7 @@ pub(super) fn layers(
         prefix,
         isa,
         options,
+        region: Region::default(),
         progress: LoadProgress {
             done: 0,
             total: weights.bytes(),
@@ -46,6 +47,8 @@ struct Loader<'a> {
     prefix: &'a str,
     isa: Isa,
     options: &'a CpuOptions,
+    /// Where layers are packed to, first to last.
+    region: Region,
     progress: LoadProgress,
 }
 
@@ -157,8 +160,9 @@ impl<'a> Loader<'a> {
             }
         }
         let bias = biased.then_some(bias.as_slice());
-        let packed = PackedLinear::pack(self.isa, self.options.dtype, &views, bias)
-            .map_err(|source| self.pack_error(&parts[0].name, source))?;
+        let packed =
+            PackedLinear::pack(&mut self.region, self.isa, self.options.dtype, &views, bias)
+                .map_err(|source| self.pack_error(&parts[0].name, source))?;
         self.advance(views.iter().map(|view| view.bytes.len()).sum());
         Ok(packed)
     }

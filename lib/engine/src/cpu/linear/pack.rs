@@ -10,13 +10,14 @@
 
 use half::bf16;
 
-use super::super::memory::Buffer;
+use super::super::memory::Region;
 use super::int8::{GROUP, QUAD};
 use super::{Format, PackError, PackedLinear, WeightView};
 use crate::isa::Isa;
 
 /// See [`PackedLinear::pack`].
 pub(super) fn pack(
+    region: &mut Region,
     isa: Isa,
     format: Format,
     parts: &[WeightView<'_>],
@@ -43,7 +44,7 @@ pub(super) fn pack(
     let panel = panel_outputs(isa, format);
     let panel_bytes = panel_bytes(isa, format, panel, inputs);
     let panels = outputs.div_ceil(panel);
-    let mut data = Buffer::zeroed(panels * panel_bytes);
+    let mut data = region.zeroed(panels * panel_bytes);
     let mut row = vec![0.0; inputs];
     let all = parts.iter().flat_map(|part| {
         let width = part.cols * part.source.bytes();
@@ -60,7 +61,7 @@ pub(super) fn pack(
             Format::Int8 => put_int8(to, &row, panel, output % panel),
         }
     }
-    let mut padded_bias = Buffer::zeroed(if bias.is_some() { panels * panel } else { 0 });
+    let mut padded_bias = region.zeroed(if bias.is_some() { panels * panel } else { 0 });
     if let Some(bias) = bias {
         padded_bias[..outputs].copy_from_slice(bias);
     }

@@ -43,7 +43,7 @@ fn packed(
         rows,
         cols,
     };
-    PackedLinear::pack(isa, kind, &[view], bias.as_deref()).unwrap()
+    PackedLinear::pack(&mut Region::default(), isa, kind, &[view], bias.as_deref()).unwrap()
 }
 
 fn round(w: &mut [f32]) {
@@ -225,12 +225,14 @@ fn fused_parts_equal_the_parts_one_by_one() {
                     cols: 48,
                 })
                 .collect();
-            let fused = PackedLinear::pack(isa, kind, &views, None).unwrap();
+            let fused =
+                PackedLinear::pack(&mut Region::default(), isa, kind, &views, None).unwrap();
             let mut y = vec![0.0; 3 * 67];
             cpu.linear(&fused, &mut filled(&x, 3, 48), &mut y);
             let mut first = 0;
             for view in &views {
-                let part = PackedLinear::pack(isa, kind, &[*view], None).unwrap();
+                let part =
+                    PackedLinear::pack(&mut Region::default(), isa, kind, &[*view], None).unwrap();
                 let mut alone = vec![0.0; 3 * view.rows];
                 cpu.linear(&part, &mut filled(&x, 3, 48), &mut alone);
                 for (y, alone) in y.chunks_exact(67).zip(alone.chunks_exact(view.rows)) {
@@ -400,7 +402,14 @@ fn wrong_shapes_are_refused_with_the_numbers() {
         cols: 3,
     };
     let pack = |parts: &[WeightView<'_>], bias: Option<&[f32]>| {
-        PackedLinear::pack(Isa::Portable, WeightType::F32, parts, bias).unwrap_err()
+        PackedLinear::pack(
+            &mut Region::default(),
+            Isa::Portable,
+            WeightType::F32,
+            parts,
+            bias,
+        )
+        .unwrap_err()
     };
     let short = WeightView { rows: 3, ..view };
     assert_eq!(

@@ -360,7 +360,7 @@ impl<S: Simd> Tile for WideTile<'_, S> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::simd::portable::Portable;
+    use super::super::super::{memory::Region, simd::portable::Portable};
     use super::super::{Activations, PackedLinear, SourceType, WeightType, WeightView};
     use super::*;
     use crate::isa::Isa;
@@ -374,7 +374,14 @@ mod tests {
             rows: outputs,
             cols: inputs,
         };
-        let w = PackedLinear::pack(Isa::Portable, WeightType::F32, &[weights], None).unwrap();
+        let w = PackedLinear::pack(
+            &mut Region::default(),
+            Isa::Portable,
+            WeightType::F32,
+            &[weights],
+            None,
+        )
+        .unwrap();
         let job = Job {
             w: &w,
             x: &Activations::default(),
