@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import secrets
 import sys
-import tempfile
 import time
 import unittest
 import urllib.request
-from pathlib import Path
 
 import cluster
-import image
 import layout
+import service
 import where
 from where import EXECUTABLE, EXISTING, PATIENCE, exists, kubectl
 
@@ -187,14 +185,8 @@ class Served(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls) -> None:
-        models = layout.REPOSITORY / "models"
-        with tempfile.TemporaryDirectory() as folder:
-            archive = Path(folder) / "image.tar"
-            image.foretoken("foretoken:dev", Path(EXECUTABLE), image.CERTIFICATES, archive)
+        for archive in service.made().values():
             cluster.load(archive)
-            for model in ("target", "draft"):
-                image.model(f"story-{model}:dev", models / model, archive)
-                cluster.load(archive)
         kubectl("apply", "-f", str(layout.MANIFESTS / "story.yaml"))
         cls.addClassCleanup(kubectl, "delete", "namespace", "story", "--wait=true")
         kubectl("--namespace=story", "wait", "--for=condition=Available", "deployment", "--all", f"--timeout={PATIENCE}s")

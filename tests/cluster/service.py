@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import hashlib
 import sys
 import tempfile
@@ -58,6 +60,14 @@ def make(executable: Path, folder: Path) -> dict[str, Path]:
     return archives
 
 
+@functools.cache
+def made() -> dict[str, Path]:
+    """The images of the executable that is to be tested, made once for all tests; where, by name."""
+    folder = tempfile.TemporaryDirectory(prefix="foretoken-images-")
+    atexit.register(folder.cleanup)
+    return make(Path(where.EXECUTABLE), Path(folder.name))
+
+
 def install(archives: dict[str, Path], *more: str) -> None:
     """Gives the node the images, and the cluster the chart; what runs an older image is rolled."""
     for archive in archives.values():
@@ -86,8 +96,7 @@ def installed_for(tests: type[unittest.TestCase], *values: str) -> None:
     if where.EXISTING:
         install_chart(IMAGE.rpartition(":")[2], *values)
     else:
-        with tempfile.TemporaryDirectory() as folder:
-            install(make(Path(where.EXECUTABLE), Path(folder)), *values)
+        install(made(), *values)
     tests.addClassCleanup(uninstall)
 
 

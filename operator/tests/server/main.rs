@@ -32,13 +32,14 @@ const EXAMPLE: &str = include_str!("../../../examples/shared-endpoint.yaml");
 /// How long nothing may happen for it to count as silence.
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// One control plane at a time: on a busy machine watches are late, and an object may be written again
-/// before its watch has shown that it was.
+/// Whose control plane has the machine to itself, from its start until all that is written was counted: on a
+/// busy machine watches are late, and an object may be written again before its watch has shown that it
+/// was.
 static TURN: Mutex<()> = Mutex::const_new(());
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_becomes_what_its_objects_say_and_stays_so() {
-    let _turn = TURN.lock().await;
+    let turn = TURN.lock().await;
     let Some(control_plane) = ControlPlane::start() else {
         return;
     };
@@ -68,6 +69,7 @@ async fn a_cluster_becomes_what_its_objects_say_and_stays_so() {
         [""; 0],
         "a second operator finds all done"
     );
+    drop(turn);
 
     readiness_is_told(&cluster).await;
     speaking::what_services_say_is_told(&cluster).await;
