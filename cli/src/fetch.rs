@@ -71,6 +71,11 @@ impl Progress for Telling {
         self.tell(|so_far| so_far.done = so_far.done.saturating_add(bytes));
     }
 
+    fn lose(&self, bytes: u64) {
+        self.bar.lose(bytes);
+        self.tell(|so_far| so_far.done = so_far.done.saturating_sub(bytes));
+    }
+
     fn finish(&self) {
         self.bar.finish();
     }

@@ -68,6 +68,12 @@ pub(crate) struct Args {
     /// Threads of each draft [default: one for every four cores]
     #[arg(long, value_name = "N", value_parser = threads())]
     draft_threads: Option<usize>,
+    /// MiB for keys and values of each target, which bound how long requests may be together [default: 512]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
+    target_kv_mib: Option<u64>,
+    /// The same of each draft [default: 512]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
+    draft_kv_mib: Option<u64>,
     /// Do not keep keys and values between requests, for comparisons
     #[arg(long)]
     no_prefix_cache: bool,
@@ -100,12 +106,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let Args {
         target_threads,
         draft_threads,
+        target_kv_mib,
+        draft_kv_mib,
         no_prefix_cache,
         ..
     } = args;
     let tuning = Tuning {
         target_threads: *target_threads,
         draft_threads: *draft_threads,
+        target_kv_mib: *target_kv_mib,
+        draft_kv_mib: *draft_kv_mib,
         prefix_cache: !no_prefix_cache,
     };
     let programs = render::render(&plan, &state, router, tuning)?;

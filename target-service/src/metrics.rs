@@ -126,7 +126,7 @@ impl Metrics {
             prefill_time: to.long_times("vllm:request_prefill_time_seconds", "Seconds from a place in the batch to the first token"),
             decode_time: to.long_times("vllm:request_decode_time_seconds", "Seconds from the first token to the last"),
             inter_token: to.short_times("vllm:inter_token_latency_seconds", "Seconds between tokens, mean of a round"),
-            per_token: to.short_times("vllm:time_per_output_token_seconds", "Seconds a token, mean over a request's tokens after the first"),
+            per_token: to.short_times("vllm:request_time_per_output_token_seconds", "Seconds a token, mean over a request's tokens after the first"),
             prompt_sizes: to.tokens("vllm:request_prompt_tokens", "Prompt tokens of a finished request"),
             output_sizes: to.tokens("vllm:request_generation_tokens", "Tokens emitted for a finished request"),
             latency: to.long_times("vllm:e2e_request_latency_seconds", "Seconds from arrival to the last token"),

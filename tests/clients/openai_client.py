@@ -140,14 +140,18 @@ def several_choices():
 
 @check
 def policies():
-    texts = set()
+    texts, answers = set(), set()
     for policy in ("Autoregressive", "Speculative"):
-        reply = client.completions.create(
-            model=MODEL, prompt=PROMPT, max_tokens=48, temperature=1, seed=5,
-            extra_body={"foretoken": {"policy": policy}})
+        options = {"model": MODEL, "max_tokens": 48, "temperature": 1, "seed": 5}
+        options["extra_body"] = {"foretoken": {"policy": policy}}
+        reply = client.completions.create(prompt=PROMPT, **options)
         same("policy told", own_usage(reply.usage)["policy"], policy)
         texts.add(reply.choices[0].text)
+        answer = client.chat.completions.create(messages=[{"role": "user", "content": PROMPT}], **options)
+        same("policy told in a chat", own_usage(answer.usage)["policy"], policy)
+        answers.add(answer.choices[0].message.content)
     same("texts of all policies", len(texts), 1)
+    same("answers of all policies", len(answers), 1)
 
 
 @check

@@ -28,6 +28,10 @@ pub(super) struct Tuning {
     pub(super) target_threads: Option<usize>,
     /// Threads of each draft.
     pub(super) draft_threads: Option<usize>,
+    /// MiB of keys and values of each target.
+    pub(super) target_kv_mib: Option<u64>,
+    /// MiB of keys and values of each draft.
+    pub(super) draft_kv_mib: Option<u64>,
     /// Whether keys and values are kept between requests.
     pub(super) prefix_cache: bool,
 }
@@ -140,7 +144,11 @@ fn target_file(
     tuning: Tuning,
 ) -> anyhow::Result<target::File> {
     Ok(target::File {
-        model: model(&plan.target, tuning.target_threads, SIMULATED_TARGET)?,
+        model: ModelConfig {
+            threads: tuning.target_threads,
+            kv_mib: tuning.target_kv_mib,
+            ..model(&plan.target, SIMULATED_TARGET)?
+        },
         service: TargetConfig {
             instance: name.to_owned(),
             listen: vec![listen.clone()],
@@ -159,7 +167,11 @@ fn draft_file(
 ) -> anyhow::Result<draft::File> {
     let threads = tuning.draft_threads.unwrap_or_else(draft_threads);
     Ok(draft::File {
-        model: model(&pool.replicas, Some(threads), SIMULATED_DRAFT)?,
+        model: ModelConfig {
+            threads: Some(threads),
+            kv_mib: tuning.draft_kv_mib,
+            ..model(&pool.replicas, SIMULATED_DRAFT)?
+        },
         service: DraftConfig {
             instance: name.to_owned(),
             listen: vec![listen.clone()],
@@ -177,11 +189,7 @@ fn draft_threads() -> usize {
 }
 
 /// A model, with these settings if it is simulated.
-fn model(
-    replicas: &Replicas,
-    threads: Option<usize>,
-    simulated: &str,
-) -> anyhow::Result<ModelConfig> {
+fn model(replicas: &Replicas, simulated: &str) -> anyhow::Result<ModelConfig> {
     let Replicas {
         uri,
         dtype,
@@ -192,7 +200,6 @@ fn model(
     Ok(ModelConfig {
         model: Some(uri.clone()),
         dtype: Some(*dtype),
-        threads,
         simulated: simulated.transpose()?,
         ..ModelConfig::default()
     })

@@ -8,6 +8,8 @@ pub trait Progress: Send + Sync {
     fn begin(&self, name: &str, total_bytes: u64, present_bytes: u64);
     /// More bytes arrived.
     fn advance(&self, bytes: u64);
+    /// Bytes that had arrived, or were there already, are of no use: they will be asked for again.
+    fn lose(&self, bytes: u64);
     /// Nothing follows; the download may have failed.
     fn finish(&self);
 }
@@ -19,6 +21,7 @@ pub struct Silent;
 impl Progress for Silent {
     fn begin(&self, _name: &str, _total_bytes: u64, _present_bytes: u64) {}
     fn advance(&self, _bytes: u64) {}
+    fn lose(&self, _bytes: u64) {}
     fn finish(&self) {}
 }
 
@@ -56,6 +59,14 @@ impl Progress for Bar {
         self.with(|slot| {
             if let Some(bar) = slot {
                 bar.inc(bytes);
+            }
+        });
+    }
+
+    fn lose(&self, bytes: u64) {
+        self.with(|slot| {
+            if let Some(bar) = slot {
+                bar.dec(bytes);
             }
         });
     }

@@ -50,10 +50,15 @@ def ends_with_prompt(seen):
     return DIM in seen and b"> " in seen.rsplit(DIM, 1)[1]
 
 
+coloured = 0
+
+
 def is_stopped(question):
     """Asks, and interrupts the answer; it may have ended by itself just before."""
+    global coloured
     os.write(main, question + b"\r")
     seen = listen(b"", "an answer", lambda seen: GREEN in seen or DIM in seen)
+    coloured += GREEN in seen
     os.write(main, INTERRUPT)
     return b"stopped" in listen(seen, "the prompt after it", ends_with_prompt)
 
@@ -61,6 +66,8 @@ def is_stopped(question):
 listen(b"", "the prompt", lambda seen: b"> " in seen)
 if not any(is_stopped(b"Tell me of apples") for _ in range(50)):
     sys.exit("no answer could be stopped")
+if coloured == 0:
+    sys.exit("no token was coloured as a draft's")
 
 os.kill(int(target), signal.SIGSTOP)
 os.write(main, b"And of pears\r")

@@ -10,6 +10,7 @@ mod endpoints;
 mod faults;
 mod fixture;
 mod generate;
+mod lengths;
 mod links;
 mod losslessness;
 mod metrics;

@@ -96,8 +96,11 @@ impl Download<'_> {
                 Attempt::NotTheRest if begun_anew < BARREN_ATTEMPTS => {
                     // The server knows no ranges, or the file is another one.
                     begun_anew += 1;
+                    let had = out.metadata().map_or(0, |meta| meta.len());
                     out.set_len(0)
                         .map_err(|source| self.write_error(cache, out, source))?;
+                    // More than the file has was never told.
+                    progress.lose(had.min(self.file.size));
                 }
                 Attempt::NotTheRest => {
                     let detail = format!("it has not the {} bytes announced", self.file.size);

@@ -35,6 +35,10 @@ impl Progress for Sum {
         self.seen.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    fn lose(&self, bytes: u64) {
+        self.seen.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
     fn finish(&self) {
         self.finished.fetch_add(1, Ordering::Relaxed);
     }
@@ -157,10 +161,16 @@ async fn a_mirror_without_ranges_still_gives_the_right_file() {
     fs::create_dir_all(&blobs).unwrap();
     let partial = blobs.join(format!("{}.incomplete", sha256(&weights())));
     fs::write(partial, b"something else").unwrap();
-    let folder = uri().resolve(&options, &Silent).await.unwrap();
+    let progress = Sum::default();
+    let folder = uri().resolve(&options, &progress).await.unwrap();
     assert_eq!(
         fs::read(folder.join("model.safetensors")).unwrap(),
         weights()
+    );
+    assert_eq!(
+        progress.seen.load(Ordering::Relaxed),
+        progress.total.load(Ordering::Relaxed),
+        "what was of no use does not count"
     );
 }
 
