@@ -3,6 +3,7 @@
 use std::{hint::black_box, path::Path, time::Instant};
 
 use foretoken_engine::{
+    cpu::memory::Buffer,
     model::{CpuOptions, CpuRunner, KvSize, WeightType},
     runner::{Logits, ModelRunner, PAGE_TOKENS, PageIndex, SequenceRows, StepPlan, Tail},
 };
@@ -44,6 +45,8 @@ pub(crate) struct Line {
 
 const CONTEXT: usize = 256;
 const ROWS: [u32; 7] = [1, 2, 4, 6, 8, 16, 32];
+/// Places that memory is read in at once to see how fast it is; the fastest counts.
+const PLACES: [usize; 3] = [1, 2, 4];
 const DTYPES: [WeightType; 3] = [WeightType::F32, WeightType::Bf16, WeightType::Int8];
 
 /// Measures and publishes `verify_ratio`.
@@ -60,7 +63,8 @@ pub fn run(args: &VerifyArgs, results: &Path) -> anyhow::Result<()> {
         format!(
             "Milliseconds of one forward pass over m rows at context {CONTEXT}, logits for all rows, {} thread(s), \
              {} rounds interleaved after one warm-up round, medians; in brackets the ratio to m = 1. Stream: bytes of \
-             weights (and their scales) of a pass over its time, as a share of what a plain sum over the same number of bytes reaches.",
+             weights (and their scales) of a pass over its time, as a share of what the fastest of plain sums over the same number of bytes \
+             reaches, in huge pages too, that read in one place, in two or in four at once.",
             args.threads, args.rounds,
         ),
         &[
@@ -161,14 +165,16 @@ impl Subject {
         bytes: usize,
         threads: usize,
     ) -> anyhow::Result<(Vec<Summary>, Summary)> {
-        let words = vec![1_u64; bytes / 8];
+        // In pages as large as those of the weights.
+        let words = Buffer::<i32>::zeroed(bytes / size_of::<i32>());
         let mut times = vec![Vec::new(); ROWS.len()];
         let mut rates = Vec::new();
         for round in 0..=rounds {
             let mut rate = 0.0_f64;
             for arm in arm_order(ROWS.len() + 1, round) {
                 let Some(&rows) = ROWS.get(arm) else {
-                    rate = (0..3).map(|_| stream(&words, threads)).fold(rate, f64::max);
+                    let rates = PLACES.map(|places| stream(&words, threads, places));
+                    rate = rates.into_iter().fold(rate, f64::max);
                     continue;
                 };
                 // The best of three: what the machine can do, not what its neighbours did to it.
@@ -190,16 +196,22 @@ impl Subject {
     }
 }
 
-/// Reads `words` once with `threads` threads; GB/s.
-fn stream(words: &[u64], threads: usize) -> f64 {
-    let sum = |part: &[u64]| {
-        let mut lanes = [0_u64; 32];
-        for chunk in part.chunks_exact(32) {
-            for (lane, word) in lanes.iter_mut().zip(chunk) {
-                *lane = lane.wrapping_add(*word);
+/// Reads `words` once with `threads` threads, each in so many places in turn; GB/s. Hardware fetches ahead
+/// of each place by itself, so how many of them are fastest differs.
+fn stream(words: &[i32], threads: usize, places: usize) -> f64 {
+    /// Words that are read in a place before the next.
+    const RUN: usize = 64;
+    let sum = |part: &[i32]| {
+        let mut lanes = [0_i32; RUN];
+        let length = part.len() / places / RUN * RUN;
+        for run in (0..length).step_by(RUN) {
+            for place in 0..places {
+                for (lane, word) in lanes.iter_mut().zip(&part[place * length + run..][..RUN]) {
+                    *lane = lane.wrapping_add(*word);
+                }
             }
         }
-        lanes.iter().fold(0, |a: u64, b| a.wrapping_add(*b))
+        lanes.iter().fold(0, |a: i32, b| a.wrapping_add(*b))
     };
     let start = Instant::now();
     std::thread::scope(|scope| {
@@ -215,5 +227,5 @@ fn stream(words: &[u64], threads: usize) -> f64 {
             let _ = other.join();
         }
     });
-    (words.len() * 8) as f64 / start.elapsed().as_secs_f64() / 1e9
+    size_of_val(words) as f64 / start.elapsed().as_secs_f64() / 1e9
 }
