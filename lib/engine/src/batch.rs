@@ -56,7 +56,7 @@ pub struct Engine {
     runner: Box<dyn ModelRunner>,
     pool: PagePool,
     sequences: Slab,
-    /// The latest step: buffers are kept so that a step allocates nothing.
+    /// The latest step; its buffers are kept for the next.
     step: Assembly,
 }
 

@@ -12,7 +12,9 @@ fn everywhere(test: impl Fn(&mut CpuRunner, &[Vec<u32>], &str)) {
     let formats = [
         (WeightType::F32, KvType::F32),
         (WeightType::F32, KvType::Bf16),
+        (WeightType::Bf16, KvType::F32),
         (WeightType::Bf16, KvType::Bf16),
+        (WeightType::Int8, KvType::F32),
         (WeightType::Int8, KvType::Bf16),
     ];
     for isa in Isa::available() {
