@@ -12,7 +12,7 @@ use foretoken_tests::{repository, shipped_model};
 use serde_json::json;
 
 use crate::{
-    fixture::{Up, executable, manifest, run, wait},
+    fixture::{Up, executable, manifest, play, run, wait},
     mirror::Mirror,
 };
 
@@ -70,6 +70,17 @@ fn expected(mirror: &Mirror, home: &Path) -> String {
         home,
         target,
     ))
+}
+
+#[test]
+fn a_terminal_shows_how_much_of_a_download_is_there() {
+    let mirror = Mirror::start(None);
+    let home = tempfile::tempdir().unwrap();
+    let variables = [
+        ("HF_ENDPOINT", mirror.url.as_ref()),
+        ("HF_HUB_CACHE", home.path().as_os_str()),
+    ];
+    play("fetching.py", &["hf://owner/target".as_ref()], &variables);
 }
 
 #[test]

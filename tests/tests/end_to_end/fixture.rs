@@ -114,12 +114,14 @@ pub(crate) fn model(name: &str) -> String {
     folder.into_os_string().into_string().unwrap()
 }
 
-/// Runs a Python script of this folder, which uses the executable on a terminal.
-pub(crate) fn play(script: &str, arguments: &[&OsStr]) {
+/// Runs a Python script of this folder, which uses the executable on a terminal, with these variables.
+pub(crate) fn play(script: &str, arguments: &[&OsStr], variables: &[(&str, &OsStr)]) {
     let folder = repository().join("tests/tests/end_to_end");
     let mut python = Command::new("python3");
-    python.arg(folder.join(script)).arg(executable());
-    let output = python.args(arguments).output().unwrap();
+    // What it imports is not to be left beside it.
+    python.arg("-B").arg(folder.join(script)).arg(executable());
+    python.args(arguments).envs(variables.iter().copied());
+    let output = python.output().unwrap();
     let log = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{log}");
 }

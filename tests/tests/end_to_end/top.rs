@@ -131,7 +131,11 @@ fn what_runs_is_told_once_in_json_and_in_words() {
 #[test]
 fn a_terminal_is_a_screen_and_afterwards_what_it_was() {
     let up = Up::start(1);
-    play("top.py", &[up.state_folder().as_ref(), up.url.as_ref()]);
+    play(
+        "top.py",
+        &[up.state_folder().as_ref(), up.url.as_ref()],
+        &[],
+    );
 }
 
 #[test]
