@@ -230,6 +230,11 @@ impl ModelConfig {
     }
 }
 
+/// Memory for keys and values: any but none.
+pub(crate) fn mib() -> RangedU64ValueParser<u64> {
+    RangedU64ValueParser::new().range(1..)
+}
+
 /// As many threads as the engine takes.
 pub(crate) fn threads() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=1024)

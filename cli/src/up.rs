@@ -36,7 +36,7 @@ use crate::{
     check::{describe, folder_of, needs_of_up, read},
     child::{self, HttpArgs},
     failure::{UsageError, usage},
-    model::{Part, check_instructions, resolve, threads},
+    model::{Part, check_instructions, mib, resolve, threads},
     output::remark,
     shipped::Shipped,
 };
@@ -69,10 +69,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = threads())]
     draft_threads: Option<usize>,
     /// MiB for keys and values of each target, which bound how long requests may be together [default: 512]
-    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "MIB", value_parser = mib())]
     target_kv_mib: Option<u64>,
     /// The same of each draft [default: 512]
-    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "MIB", value_parser = mib())]
     draft_kv_mib: Option<u64>,
     /// Do not keep keys and values between requests, for comparisons
     #[arg(long)]

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Runs the executable with these arguments and returns what it prints.
-fn generate(arguments: &[&str]) -> String {
+pub(crate) fn generate(arguments: &[&str]) -> String {
     let _machine = machine();
     printed(&[&["generate", "--threads", "1"], arguments].concat())
 }

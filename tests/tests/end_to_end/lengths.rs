@@ -6,33 +6,24 @@ use std::{fs, path::Path};
 use serde_json::{Value, json};
 
 use crate::{
-    fixture::{Up, machine, manifest, model, printed, run},
+    fixture::{Up, manifest, model, run},
+    generate::generate,
     options::PROMPTS,
 };
 
 /// What `foretoken generate` says of a model, greedily, with the shipped draft.
 fn generated(model_folder: &str, more: &[&str]) -> Value {
-    let _machine = machine();
     let draft = model("draft");
-    let arguments = [
-        &[
-            "generate",
-            "--threads",
-            "1",
-            "--json",
-            "--temperature",
-            "0",
-            "--max-tokens",
-            "24",
-            "--model",
-            model_folder,
-            "--draft",
-            &draft,
-        ],
-        more,
-        &[PROMPTS[0]],
+    let own = [
+        "--model",
+        model_folder,
+        "--draft",
+        &draft,
+        "--temperature",
+        "0",
     ];
-    serde_json::from_str(&printed(&arguments.concat())).unwrap()
+    let rest = ["--max-tokens", "24", "--json", PROMPTS[0]];
+    serde_json::from_str(&generate(&[&own, more, &rest].concat())).unwrap()
 }
 
 /// The shipped target in `folder`, with other tokens that end an output.

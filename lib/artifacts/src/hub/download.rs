@@ -96,7 +96,7 @@ impl Download<'_> {
                 Attempt::NotTheRest if begun_anew < BARREN_ATTEMPTS => {
                     // The server knows no ranges, or the file is another one.
                     begun_anew += 1;
-                    let had = out.metadata().map_or(0, |meta| meta.len());
+                    let had = length(out);
                     out.set_len(0)
                         .map_err(|source| self.write_error(cache, out, source))?;
                     // More than the file has was never told.
@@ -126,7 +126,7 @@ impl Download<'_> {
         progress: &dyn Progress,
     ) -> Result<Attempt, HubError> {
         let size = self.file.size;
-        let have = out.metadata().map_or(0, |meta| meta.len());
+        let have = length(out);
         if have > size {
             return Ok(Attempt::NotTheRest);
         }
@@ -217,7 +217,7 @@ impl Download<'_> {
             io::ErrorKind::StorageFull
             | io::ErrorKind::QuotaExceeded
             | io::ErrorKind::FileTooLarge => {
-                let have = out.metadata().map_or(0, |meta| meta.len());
+                let have = length(out);
                 HubError::DiskFull {
                     path,
                     missing_bytes: self.file.size.saturating_sub(have),
@@ -226,6 +226,11 @@ impl Download<'_> {
             _ => HubError::Write { path, source },
         }
     }
+}
+
+/// Bytes of a file; 0 if that cannot be told.
+fn length(file: &File) -> u64 {
+    file.metadata().map_or(0, |meta| meta.len())
 }
 
 /// SHA-256 of a file, in hex.
