@@ -45,7 +45,7 @@ use crate::{
     metrics::Metrics,
     recording::Recording,
     warmup,
-    worker::{Gauges, Worker},
+    worker::{Gauges, HostClock, Worker},
 };
 
 /// Why a target cannot start.
@@ -454,7 +454,15 @@ impl EngineThread {
                 } else {
                     StepCost::new(Vec::new())
                 };
-                let worker = Worker::new(config, engine, Box::new(dialer), metrics, gauges, steps);
+                let worker = Worker::new(
+                    config,
+                    engine,
+                    Box::new(dialer),
+                    metrics,
+                    gauges,
+                    steps,
+                    Box::new(HostClock),
+                );
                 // If nobody waits any more, the inbox will say so too.
                 let _ = started.send(());
                 worker.telling(feed).showing(board).run(&inbox);

@@ -11,6 +11,7 @@
 //! or is overdue.
 
 mod arrivals;
+mod clock;
 mod cohort;
 mod endpoints;
 mod feeding;
@@ -51,6 +52,7 @@ use crate::{
     metrics::Metrics,
     request::Request,
 };
+pub(crate) use clock::{Clock, HostClock};
 pub(crate) use cohort::{Cohort, Regime};
 use endpoints::Endpoints;
 pub(crate) use endpoints::{Dial, Outlet};
@@ -105,6 +107,7 @@ pub(crate) struct Worker {
     feeding: Feeding,
     /// Requests so far; names the next one.
     arrivals: u64,
+    clock: Box<dyn Clock>,
     started: Instant,
     now: Instant,
     sweep_due: Instant,
@@ -141,6 +144,7 @@ impl Worker {
         metrics: Metrics,
         gauges: Arc<Gauges>,
         steps: StepCost,
+        clock: Box<dyn Clock>,
     ) -> Self {
         let info = engine.info();
         let rows = match config.max_step_rows {
@@ -159,7 +163,7 @@ impl Worker {
             pages: info.pages,
             positions: info.max_positions,
         };
-        let now = Instant::now();
+        let now = clock.now();
         Self {
             eos: config.eos_tokens(),
             endpoints: Endpoints::new(dial, steps, &config),
@@ -175,6 +179,7 @@ impl Worker {
             scratch: foretoken_engine::sampling::scratch(),
             feeding: Feeding::default(),
             arrivals: 0,
+            clock,
             started: now,
             now,
             sweep_due: now,
@@ -222,8 +227,9 @@ impl Worker {
                 Turn::Idle(until) => until,
                 Turn::Ended => return,
             };
-            let patience =
-                until.map_or(NAP, |until| until.saturating_duration_since(Instant::now()));
+            let patience = until.map_or(NAP, |until| {
+                until.saturating_duration_since(self.clock.now())
+            });
             if let Some(message) = inbox.recv_timeout(patience) {
                 if self.take(message) == Flow::End {
                     return;
@@ -237,7 +243,7 @@ impl Worker {
     /// Looks at everything once: cancelled requests, the next step. What has come into `inbox`
     /// during the pass is taken in before anything follows from its verdicts.
     pub(crate) fn turn(&mut self, inbox: Option<&Mailbox<Message>>) -> Turn {
-        self.now = Instant::now();
+        self.now = self.clock.now();
         self.sweep();
         let turn = self.step(inbox);
         // Before anybody else can take the places that the step has freed.
@@ -270,7 +276,7 @@ impl Worker {
     }
 
     fn take(&mut self, message: Message) -> Flow {
-        self.now = Instant::now();
+        self.now = self.clock.now();
         match message {
             Message::Generate(arrival) => self.arrive(*arrival),
             Message::Link(link, event, at) => self.link_event(link, event, at),
@@ -303,7 +309,7 @@ impl Worker {
                 if let Some(recording) = request.recording.take() {
                     recording.cancelled(self.now);
                 }
-                let effects = request.session.handle(self.clock(), Input::Cancelled);
+                let effects = request.session.handle(self.elapsed(), Input::Cancelled);
                 self.endpoints.post(request.link, effects.messages);
                 self.release(&mut request);
             }
@@ -327,7 +333,7 @@ impl Worker {
         let Some(mut request) = self.requests.remove(&id) else {
             return;
         };
-        let effects = request.session.handle(self.clock(), Input::Cancelled);
+        let effects = request.session.handle(self.elapsed(), Input::Cancelled);
         self.endpoints.post(request.link, effects.messages);
         self.release(&mut request);
         if let Some(recording) = request.recording.take() {
@@ -382,7 +388,7 @@ impl Worker {
     }
 
     /// Time as sessions see it.
-    fn clock(&self) -> Duration {
+    fn elapsed(&self) -> Duration {
         self.now.saturating_duration_since(self.started)
     }
 }

@@ -112,8 +112,8 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Time of a step.
-    fn of(&self, plan: &StepPlan) -> Duration {
+    /// Time of the step that `plan` describes.
+    pub fn of(&self, plan: &StepPlan) -> Duration {
         let context: u32 = plan.sequences.iter().map(|s| s.first_slot + s.rows).sum();
         let rows = u32::try_from(plan.tokens.len()).unwrap_or(u32::MAX);
         self.base + self.per_row * rows + self.per_context_token * context

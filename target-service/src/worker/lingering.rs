@@ -92,11 +92,11 @@ impl Worker {
                 let came = own.is_some_and(|own| own.came > stake.came);
                 // Whatever is complete, or has ended without more, is waited for no more.
                 if came || own.is_none_or(|own| own.chance <= 0.0) {
-                    self.now = Instant::now();
+                    self.now = self.clock.now();
                     return Some(came);
                 }
             }
-            self.now = Instant::now();
+            self.now = self.clock.now();
         }
     }
 

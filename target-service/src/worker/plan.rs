@@ -62,16 +62,16 @@ impl Worker {
         if opened && let Some(inbox) = inbox {
             inbox.send();
         }
-        let started = Instant::now();
+        let started = self.clock.now();
         if let Err(error) = self.forward() {
             tracing::error!(%error, "a step failed; its requests are lost");
             self.lose_step(&error);
             return Turn::Stepped;
         }
-        self.now = Instant::now();
+        self.now = self.clock.now();
         let computed = self.now.saturating_duration_since(started);
         let mut decisions = self.decide();
-        self.now = Instant::now();
+        self.now = self.clock.now();
         let took = self.now.saturating_duration_since(started);
         self.feeding.took = took;
         let rows = self.feeding.rows();
@@ -89,7 +89,7 @@ impl Worker {
             if self.hear(inbox, Duration::ZERO) == Flow::End {
                 return Turn::Ended;
             }
-            self.now = Instant::now();
+            self.now = self.clock.now();
         }
         self.feeding.lingered = Duration::ZERO;
         if self.feeding.looked
@@ -105,7 +105,7 @@ impl Worker {
     /// Describes the running requests to the scheduler, and finds out who waits for what.
     fn survey(&mut self) -> Survey {
         let mut survey = Survey::default();
-        let now = self.clock();
+        let now = self.elapsed();
         let Feeding { running, due, .. } = &mut self.feeding;
         running.clear();
         due.clear();
@@ -236,7 +236,7 @@ impl Worker {
 
     /// Feeds the last token and as much of the window as fits.
     fn feed_decode(&mut self, id: RequestId, window: usize) {
-        let now = self.clock();
+        let now = self.elapsed();
         let Some(request) = self.requests.get_mut(&id) else {
             return;
         };

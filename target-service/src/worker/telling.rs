@@ -12,7 +12,7 @@ use crate::{metrics::source_name, recording::Told, request::Request};
 impl Worker {
     /// Tells the rounds of a step. Outcomes have left by then: nobody waits for this.
     pub(super) fn tell_rounds(&self, verdicts: &mut [Verdict]) {
-        let at_ms = self.clock().as_millis() as u64;
+        let at_ms = self.elapsed().as_millis() as u64;
         let verification_us = self.feeding.took.as_micros() as u64;
         let rows = self.feeding.rows() as u32;
         for verdict in verdicts {

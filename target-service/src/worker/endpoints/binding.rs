@@ -55,7 +55,7 @@ impl Worker {
 
     fn bind_to(&mut self, link: LinkKey, request: &mut Request) {
         request.link = Some(link);
-        let effects = request.session.handle(self.clock(), Input::LinkUp);
+        let effects = request.session.handle(self.elapsed(), Input::LinkUp);
         if let Some(endpoint) = self.endpoints.find(link) {
             // Until the endpoint reports again, count what it was just given.
             endpoint.load.used += 1;
@@ -66,7 +66,7 @@ impl Worker {
 
     /// Ends the session that a request has on an endpoint, if any; the request runs on.
     pub(in crate::worker) fn let_go(&mut self, id: RequestId) {
-        let now = self.clock();
+        let now = self.elapsed();
         let Some(request) = self.requests.get_mut(&id) else {
             return;
         };
@@ -154,7 +154,7 @@ impl Worker {
             .filter(|(_, request)| request.link == Some(link))
             .map(|(&id, _)| id)
             .collect();
-        let now = self.clock();
+        let now = self.elapsed();
         for id in ids {
             let Some(mut request) = self.requests.remove(&id) else {
                 continue;
@@ -174,7 +174,7 @@ impl Worker {
             .filter(|(_, request)| request.seq.is_some() && !request.session.is_bound())
             .map(|(&id, _)| id)
             .collect();
-        let now = self.clock();
+        let now = self.elapsed();
         for id in ids {
             let Some(mut request) = self.requests.remove(&id) else {
                 continue;
@@ -256,7 +256,7 @@ impl Worker {
         request.refused.push(link);
         if self.endpoints.pick(&request).is_some() {
             request.unlink(&self.metrics);
-            request.session.handle(self.clock(), Input::LinkDown);
+            request.session.handle(self.elapsed(), Input::LinkDown);
             self.bind(&mut request);
         }
         self.requests.insert(id, request);

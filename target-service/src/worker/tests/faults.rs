@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use foretoken_engine::sim::{Latency, SimOptions};
 use foretoken_protocol::{
-    generate::{GenerateRequest, GenerationStats},
+    generate::GenerateRequest,
     link::{Limits, LinkEvent, LoadReport, Welcome},
 };
 
@@ -177,7 +177,6 @@ fn an_endpoint_that_gets_room_takes_the_requests_that_run_without_one() {
 fn unprofitable() -> Rig {
     let latency = Latency {
         base: Duration::from_millis(1),
-        // So much that a busy machine does not make plain rounds look slower than windows.
         per_row: Duration::from_millis(1),
         ..Latency::default()
     };
@@ -198,8 +197,6 @@ struct Served {
     bound: bool,
     /// Tokens drafted for it.
     drafted: u32,
-    /// Windows that came too late: this host had other things to do.
-    late: u32,
 }
 
 fn serve(rig: &mut Rig, request: &GenerateRequest) -> Served {
@@ -211,11 +208,9 @@ fn serve(rig: &mut Rig, request: &GenerateRequest) -> Served {
     }
     rig.turn();
     assert_eq!(output.tokens, plain(request));
-    let GenerationStats { drafted, late, .. } = *output.stats();
     Served {
         bound,
-        drafted,
-        late,
+        drafted: output.stats().drafted,
     }
 }
 
@@ -224,12 +219,10 @@ fn requests_are_not_bound_while_no_lookahead_pays_and_are_again_once_one_does() 
     let mut rig = unprofitable();
     let serve = |rig: &mut Rig, seed, tokens| serve(rig, &request(seed, 0.0, tokens));
     assert!(serve(&mut rig, 0, 40).bound, "nothing is known at first");
-    // A probe whose window is late is repeated.
-    let bound = (1..=20).map(|seed| serve(&mut rig, seed, 40));
-    let bound = bound.filter(|served| served.bound && served.late == 0);
-    let bound = bound.count();
+    let served = (1..=20).map(|seed| serve(&mut rig, seed, 40));
+    let bound = served.filter(|served| served.bound).count();
     assert!(
-        (1..=12).contains(&bound),
+        (1..10).contains(&bound),
         "{bound} of 20 were bound to probe"
     );
     rig.endpoint = MiniEndpoint::new(&language(), 1.0);
@@ -262,14 +255,14 @@ fn a_request_for_which_no_lookahead_pays_is_let_go_by_its_endpoint() {
 #[test]
 fn what_is_learned_of_sampled_requests_does_not_decide_for_greedy_ones() {
     let mut rig = unprofitable();
-    let bound = (0..20).map(|seed| serve(&mut rig, &request(seed, 1.0, 40)));
-    let bound = bound.filter(|served| served.bound && served.late == 0);
-    assert!(bound.count() < 15, "sampled requests are bound in vain");
+    let served = (0..20).map(|seed| serve(&mut rig, &request(seed, 1.0, 40)));
+    let bound = served.filter(|served| served.bound).count();
+    assert!(bound < 10, "sampled requests are bound in vain");
     rig.endpoint = MiniEndpoint::new(&language(), 1.0);
     let Served { bound, drafted, .. } = serve(&mut rig, &request(20, 0.0, 40));
     // A probe would be one window.
     assert!(
-        bound && drafted > 6,
+        bound && drafted > 20,
         "{drafted} drafted for the first greedy request"
     );
     rig.assert_idle();

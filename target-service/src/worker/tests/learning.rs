@@ -153,8 +153,7 @@ fn windows_end_before_tokens_that_are_not_worth_their_rows() {
         let mut outputs = [rig.ask(request(3, 1.0, 60))];
         rig.run(&mut outputs);
         let stats = outputs[0].stats();
-        // Steps are timed: on a busy machine some rows that are free seem not to be, so not all are whole.
-        let whole = stats.drafted > 2 * stats.rounds;
+        let whole = stats.drafted > 4 * stats.rounds;
         assert_eq!(whole, !ends, "{stats:?}");
     }
 }

@@ -39,7 +39,7 @@ fn rig() -> Rig {
         base: STEP,
         ..Latency::default()
     };
-    let mut rig = Rig::new(
+    let mut rig = Rig::in_real_time(
         config,
         SimOptions {
             latency,

@@ -1,15 +1,16 @@
 //! A worker, an endpoint, and the hand that carries messages between them.
 
+mod clock;
 mod fault;
 
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex},
-    time::Instant,
 };
 
 use foretoken_engine::{
     batch::Engine,
+    runner::ModelRunner,
     sim::{Latency, SimOptions, SimRunner},
 };
 use foretoken_protocol::{
@@ -27,6 +28,7 @@ use foretoken_speculation::{
     sampling::SamplingParams,
 };
 
+use self::clock::{TestClock, Timed};
 pub(super) use self::fault::Fault;
 use super::endpoint::MiniEndpoint;
 use crate::{
@@ -34,7 +36,7 @@ use crate::{
     config::TargetConfig,
     inbox::{Arrival, LinkKey, Message, Source},
     metrics::Metrics,
-    worker::{Dial, Gauges, Outlet, Turn, Worker},
+    worker::{Clock, Dial, Gauges, HostClock, Outlet, Turn, Worker},
 };
 
 type Wire = Arc<Mutex<VecDeque<ToDraft>>>;
@@ -58,6 +60,8 @@ pub(super) struct Rig {
     pub(super) worker: Worker,
     pub(super) endpoint: MiniEndpoint,
     pub(super) fault: Fault,
+    /// What its time is told by, unless that is the host's clock.
+    clock: Option<TestClock>,
     wire: Wire,
     late: Vec<(usize, ToTarget)>,
     turns: usize,
@@ -159,8 +163,29 @@ pub(super) fn plain(request: &GenerateRequest) -> Vec<TokenId> {
 }
 
 impl Rig {
+    /// A worker without endpoints, for which time passes only while it steps or waits.
     pub(super) fn new(config: TargetConfig, language: SimOptions, agreement: f64) -> Self {
-        let engine = Engine::new(Box::new(SimRunner::new(language)));
+        let clock = TestClock::new();
+        let runner = Box::new(Timed::new(language, clock.clone()));
+        let mut rig = Self::with(config, runner, language, agreement, Box::new(clock.clone()));
+        rig.clock = Some(clock);
+        rig
+    }
+
+    /// One that lives in the time of this host, for tests with threads.
+    pub(super) fn in_real_time(config: TargetConfig, language: SimOptions, agreement: f64) -> Self {
+        let runner = Box::new(SimRunner::new(language));
+        Self::with(config, runner, language, agreement, Box::new(HostClock))
+    }
+
+    fn with(
+        config: TargetConfig,
+        runner: Box<dyn ModelRunner>,
+        language: SimOptions,
+        agreement: f64,
+        clock: Box<dyn Clock>,
+    ) -> Self {
+        let engine = Engine::new(runner);
         let (metrics, _) = Metrics::new("test", engine.info());
         let wire = Wire::default();
         let dial = Box::new(TestDial(Arc::clone(&wire)));
@@ -178,11 +203,13 @@ impl Rig {
             metrics,
             Arc::new(Gauges::default()),
             steps,
+            clock,
         );
         Self {
             worker,
             endpoint: MiniEndpoint::new(&language, agreement),
             fault: Fault::None,
+            clock: None,
             wire,
             late: Vec::new(),
             turns: 0,
@@ -201,8 +228,8 @@ impl Rig {
     }
 
     pub(super) fn link(&mut self, event: LinkEvent) {
-        self.worker
-            .take(Message::Link(LinkKey(1), event, Instant::now()));
+        let at = self.worker.clock.now();
+        self.worker.take(Message::Link(LinkKey(1), event, at));
     }
 
     pub(super) fn ask(&mut self, request: GenerateRequest) -> Output {
@@ -222,7 +249,7 @@ impl Rig {
                     request,
                     policy,
                     events,
-                    at: Instant::now(),
+                    at: self.worker.clock.now(),
                     recording: None,
                 };
                 self.worker.take(Message::Generate(Box::new(arrival)));
@@ -237,8 +264,8 @@ impl Rig {
         assert!(self.turns < 50_000, "the worker does not get anywhere");
         let turn = self.worker.turn(None);
         let delivered = self.carry();
-        if let (Turn::Idle(Some(until)), false) = (turn, delivered) {
-            std::thread::sleep(until.saturating_duration_since(Instant::now()));
+        if let (Turn::Idle(Some(until)), false, Some(clock)) = (turn, delivered, &self.clock) {
+            clock.pass_until(until);
         }
     }
 
