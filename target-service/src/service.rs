@@ -45,7 +45,7 @@ use crate::{
     metrics::Metrics,
     recording::Recording,
     warmup,
-    worker::{Gauges, HostClock, Worker},
+    worker::{Gauges, Worker},
 };
 
 /// Why a target cannot start.
@@ -454,15 +454,7 @@ impl EngineThread {
                 } else {
                     StepCost::new(Vec::new())
                 };
-                let worker = Worker::new(
-                    config,
-                    engine,
-                    Box::new(dialer),
-                    metrics,
-                    gauges,
-                    steps,
-                    Box::new(HostClock),
-                );
+                let worker = Worker::new(config, engine, Box::new(dialer), metrics, gauges, steps);
                 // If nobody waits any more, the inbox will say so too.
                 let _ = started.send(());
                 worker.telling(feed).showing(board).run(&inbox);

@@ -52,7 +52,7 @@ use crate::{
     metrics::Metrics,
     request::Request,
 };
-pub(crate) use clock::{Clock, HostClock};
+use clock::{Clock, HostClock};
 pub(crate) use cohort::{Cohort, Regime};
 use endpoints::Endpoints;
 pub(crate) use endpoints::{Dial, Outlet};
@@ -144,7 +144,6 @@ impl Worker {
         metrics: Metrics,
         gauges: Arc<Gauges>,
         steps: StepCost,
-        clock: Box<dyn Clock>,
     ) -> Self {
         let info = engine.info();
         let rows = match config.max_step_rows {
@@ -163,6 +162,7 @@ impl Worker {
             pages: info.pages,
             positions: info.max_positions,
         };
+        let clock = HostClock;
         let now = clock.now();
         Self {
             eos: config.eos_tokens(),
@@ -179,7 +179,7 @@ impl Worker {
             scratch: foretoken_engine::sampling::scratch(),
             feeding: Feeding::default(),
             arrivals: 0,
-            clock,
+            clock: Box::new(clock),
             started: now,
             now,
             sweep_due: now,
@@ -200,6 +200,16 @@ impl Worker {
     #[must_use]
     pub(crate) fn showing(mut self, board: Board) -> Self {
         self.board = board;
+        self
+    }
+
+    /// The same in the time of another clock than the host's.
+    #[cfg(test)]
+    #[must_use]
+    pub(crate) fn timed_by(mut self, clock: impl Clock + 'static) -> Self {
+        let now = clock.now();
+        self.clock = Box::new(clock);
+        (self.started, self.now, self.sweep_due, self.show_due) = (now, now, now, now);
         self
     }
 

@@ -9,7 +9,7 @@ pub(crate) trait Clock: Send {
 }
 
 /// The clock of this host.
-pub(crate) struct HostClock;
+pub(super) struct HostClock;
 
 impl Clock for HostClock {
     fn now(&self) -> Instant {

@@ -36,7 +36,7 @@ use crate::{
     config::TargetConfig,
     inbox::{Arrival, LinkKey, Message, Source},
     metrics::Metrics,
-    worker::{Clock, Dial, Gauges, HostClock, Outlet, Turn, Worker},
+    worker::{Dial, Gauges, Outlet, Turn, Worker},
 };
 
 type Wire = Arc<Mutex<VecDeque<ToDraft>>>;
@@ -167,7 +167,8 @@ impl Rig {
     pub(super) fn new(config: TargetConfig, language: SimOptions, agreement: f64) -> Self {
         let clock = TestClock::new();
         let runner = Box::new(Timed::new(language, clock.clone()));
-        let mut rig = Self::with(config, runner, language, agreement, Box::new(clock.clone()));
+        let mut rig = Self::with(config, runner, language, agreement);
+        rig.worker = rig.worker.timed_by(clock.clone());
         rig.clock = Some(clock);
         rig
     }
@@ -175,7 +176,7 @@ impl Rig {
     /// One that lives in the time of this host, for tests with threads.
     pub(super) fn in_real_time(config: TargetConfig, language: SimOptions, agreement: f64) -> Self {
         let runner = Box::new(SimRunner::new(language));
-        Self::with(config, runner, language, agreement, Box::new(HostClock))
+        Self::with(config, runner, language, agreement)
     }
 
     fn with(
@@ -183,7 +184,6 @@ impl Rig {
         runner: Box<dyn ModelRunner>,
         language: SimOptions,
         agreement: f64,
-        clock: Box<dyn Clock>,
     ) -> Self {
         let engine = Engine::new(runner);
         let (metrics, _) = Metrics::new("test", engine.info());
@@ -203,7 +203,6 @@ impl Rig {
             metrics,
             Arc::new(Gauges::default()),
             steps,
-            clock,
         );
         Self {
             worker,

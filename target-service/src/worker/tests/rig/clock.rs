@@ -10,7 +10,7 @@ use foretoken_engine::{
     sim::{Latency, SimOptions, SimRunner},
 };
 
-use crate::worker::Clock;
+use crate::worker::clock::Clock;
 
 /// By how much a look takes time on, so that whoever waits for it to pass does not wait for ever.
 const TICK: Duration = Duration::from_micros(1);
