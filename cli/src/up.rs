@@ -68,10 +68,11 @@ pub(crate) struct Args {
     /// Threads of each draft [default: one for every four cores]
     #[arg(long, value_name = "N", value_parser = threads())]
     draft_threads: Option<usize>,
-    /// MiB for keys and values of each target, which bound how long requests may be together [default: 512]
+    /// MiB for keys and values of each target, which bound how long requests may be together [default:
+    /// what the file says, or 512]
     #[arg(long, value_name = "MIB", value_parser = mib())]
     target_kv_mib: Option<u64>,
-    /// The same of each draft [default: 512]
+    /// The same of each draft [default: what the file says, or 512]
     #[arg(long, value_name = "MIB", value_parser = mib())]
     draft_kv_mib: Option<u64>,
     /// Do not keep keys and values between requests, for comparisons

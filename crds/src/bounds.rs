@@ -41,12 +41,20 @@ pub(crate) const DOMAIN: &str = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$";
 /// Address of a collector.
 pub(crate) const COLLECTOR: &str = r"^http://[-a-zA-Z0-9_.]+(:[0-9]{1,5})?/?$";
 
+/// An amount of memory. [`Memory`](crate::memory::Memory) reads the same.
+pub(crate) const MEMORY: &str = "^[1-9][0-9]{0,5}(Mi|Gi|Ti)$";
+
 /// An origin of web pages as browsers send it, or all of them. The router reads the same.
 pub(crate) const ORIGIN: &str =
     r"^(\*|[a-z][-+.a-z0-9]*://([-_.a-z0-9]+|\[[0-9a-f:]+\])(:[1-9][0-9]{0,4})?)$";
 
 /// Each pattern of the schema, what it is called, and what it asks for.
-pub(crate) const WORDS: [(&str, &str, &str); 7] = [
+pub(crate) const WORDS: [(&str, &str, &str); 8] = [
+    (
+        MEMORY,
+        "amount of memory",
+        "a whole number and Mi, Gi or Ti, such as 4Gi",
+    ),
     (
         COLLECTOR,
         "address of a collector",

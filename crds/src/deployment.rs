@@ -14,6 +14,7 @@ use crate::{
         DOMAIN, LABEL, MAX_ITEMS, MAX_LABEL, MAX_PREFIXED, MAX_REPLICAS, MAX_TEXT, ORIGIN, rule,
     },
     endpoint::EndpointSpec,
+    memory::{Memory, memory},
     object::{self, Accelerator, DataType, ModelSource, PodPatch, Scaling, Selector},
     policy::PolicySpec,
     status::DeploymentStatus,
@@ -146,6 +147,12 @@ pub struct TargetSpec {
     /// How weights are kept.
     #[serde(default)]
     pub dtype: DataType,
+    /// What a replica has for keys and values, which bounds how long its requests may be, alone and
+    /// all together; absent: `512Mi`. A container's limit of memory has to have room for it
+    /// beside the weights.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "memory")]
+    pub kv_cache_memory: Option<Memory>,
     /// What is added to its pods in a cluster; the container is called `target`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<PodPatch>,

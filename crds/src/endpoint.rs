@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     bounds::{LABEL, MAX_ITEMS, MAX_LABEL, MAX_REPLICAS, rule},
     deployment::one,
+    memory::{Memory, memory},
     object::{self, Accelerator, DataType, ModelSource, PodPatch, Scaling, Selector},
     rollout::RolloutSpec,
     status::EndpointStatus,
@@ -129,6 +130,12 @@ pub struct EndpointSpec {
     /// guesses and never an output.
     #[serde(default = "int8")]
     pub dtype: DataType,
+    /// What a replica has for keys and values, which bounds how long its sessions may be, alone and
+    /// all together; absent: `512Mi`. A container's limit of memory has to have room for it
+    /// beside the weights.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "memory")]
+    pub kv_cache_memory: Option<Memory>,
     /// Sessions one replica serves at a time; absent: the service's own default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 4096))]

@@ -24,6 +24,7 @@ pub mod definition;
 pub mod deployment;
 pub mod endpoint;
 pub mod manifest;
+pub mod memory;
 pub mod object;
 pub mod page;
 pub mod policy;

@@ -5,6 +5,7 @@ use std::path::Path;
 use foretoken_crds::{
     AcceleratorProfile, Document, Manifest, Problem, SpecDecodeDeployment,
     deployment::OnLoss,
+    memory::Memory,
     object::{self, Accelerator, DataType, ModelSource},
     reference::{self, Pool},
 };
@@ -47,6 +48,8 @@ pub(super) struct Replicas {
     pub(super) uri: String,
     /// How weights are kept.
     pub(super) dtype: Dtype,
+    /// MiB of keys and values of each, if somebody says.
+    pub(super) kv_mib: Option<u64>,
     /// How many.
     pub(super) count: u32,
     /// Whether it is only said to compute: its profile has `device: sim`.
@@ -93,6 +96,7 @@ impl Plan {
             target: Replicas {
                 uri: uri(&spec.model, folder),
                 dtype: dtype(spec.target.dtype),
+                kv_mib: spec.target.kv_cache_memory.map(Memory::mebibytes),
                 count,
                 is_simulated: is_simulated(manifest, spec.target.accelerator.as_ref()),
             },
@@ -204,6 +208,7 @@ fn draft(
         replicas: Replicas {
             uri: uri(&spec.model, folder),
             dtype: dtype(spec.dtype),
+            kv_mib: spec.kv_cache_memory.map(Memory::mebibytes),
             count: spec.replicas.unwrap_or(1),
             is_simulated: is_simulated(manifest, spec.accelerator.as_ref()),
         },
@@ -249,7 +254,7 @@ kind: SpecDecodeDeployment
 metadata: {{name: story, namespace: chat}}
 spec:
   model: {{uri: ../models/target}}
-  target: {{replicas: 2, dtype: int8}}
+  target: {{replicas: 2, dtype: int8, kvCacheMemory: 2Gi}}
   speculation:
     policy: {{type: Speculative, speculative: {{lookahead: 4, adaptive: false}}}}
     trees: Auto
@@ -262,6 +267,7 @@ spec:
   model: {{uri: \"hf://a/b\", revision: v1}}
   replicas: 3
   slotsPerReplica: 8
+  kvCacheMemory: 100Mi
   quotas: [{{namespace: chat, maxSlots: 4, weight: 3}}]
   telemetry: {{otlp: {{endpoint: \"http://c:4317\"}}}}
 {rest}"
@@ -285,6 +291,7 @@ spec:
         let target = Replicas {
             uri: "/etc/ft/../models/target".into(),
             dtype: Dtype::Int8,
+            kv_mib: Some(2048),
             count: 2,
             is_simulated: false,
         };
@@ -293,6 +300,7 @@ spec:
             uri: "hf://a/b@v1".into(),
             // What a draft has if nobody says otherwise.
             dtype: Dtype::Int8,
+            kv_mib: Some(100),
             count: 3,
             is_simulated: false,
         };

@@ -144,11 +144,11 @@ fn target_file(
     tuning: Tuning,
 ) -> anyhow::Result<target::File> {
     Ok(target::File {
-        model: ModelConfig {
+        model: model(&plan.target, SIMULATED_TARGET)?.overridden_by(ModelConfig {
             threads: tuning.target_threads,
             kv_mib: tuning.target_kv_mib,
-            ..model(&plan.target, SIMULATED_TARGET)?
-        },
+            ..ModelConfig::default()
+        }),
         service: TargetConfig {
             instance: name.to_owned(),
             listen: vec![listen.clone()],
@@ -167,11 +167,11 @@ fn draft_file(
 ) -> anyhow::Result<draft::File> {
     let threads = tuning.draft_threads.unwrap_or_else(draft_threads);
     Ok(draft::File {
-        model: ModelConfig {
+        model: model(&pool.replicas, SIMULATED_DRAFT)?.overridden_by(ModelConfig {
             threads: Some(threads),
             kv_mib: tuning.draft_kv_mib,
-            ..model(&pool.replicas, SIMULATED_DRAFT)?
-        },
+            ..ModelConfig::default()
+        }),
         service: DraftConfig {
             instance: name.to_owned(),
             listen: vec![listen.clone()],
@@ -193,6 +193,7 @@ fn model(replicas: &Replicas, simulated: &str) -> anyhow::Result<ModelConfig> {
     let Replicas {
         uri,
         dtype,
+        kv_mib,
         count: _,
         is_simulated,
     } = replicas;
@@ -200,6 +201,7 @@ fn model(replicas: &Replicas, simulated: &str) -> anyhow::Result<ModelConfig> {
     Ok(ModelConfig {
         model: Some(uri.clone()),
         dtype: Some(*dtype),
+        kv_mib: *kv_mib,
         simulated: simulated.transpose()?,
         ..ModelConfig::default()
     })

@@ -62,6 +62,11 @@ fn bounds_of_numbers_texts_lists_and_maps_hold() {
             "a whole number from 1",
         ),
         ("  dtype: 8".to_owned(), "one of bfloat16"),
+        (
+            "  kvCacheMemory: 4GB".to_owned(),
+            "\"4GB\" is not allowed: must be a whole number and Mi, Gi or Ti",
+        ),
+        ("  kvCacheMemory: 4096".to_owned(), "4096 is not allowed"),
         ("  quotas: {}".to_owned(), "must be a list"),
         ("  quotas: [3]".to_owned(), "must be a mapping"),
         (

@@ -151,7 +151,8 @@ impl Build<'_> {
         };
         let source = &self.deployment.spec.model;
         let model = ModelVolume::new(source, !devices.are_simulated(), self.settings);
-        let mut args = devices.arguments(&model, spec.dtype, SIMULATED_TARGET);
+        let mut args =
+            devices.arguments(&model, spec.dtype, spec.kv_cache_memory, SIMULATED_TARGET);
         if shape.spans_pods() {
             args.extend(group::arguments(shape));
         }

@@ -7,6 +7,7 @@
 
 use foretoken_crds::{
     AcceleratorProfile,
+    memory::Memory,
     object::{Accelerator, DataType},
 };
 use serde_json::{Value, json};
@@ -36,12 +37,13 @@ impl Devices<'_> {
         self.profile.is_some_and(AcceleratorProfile::is_simulated)
     }
 
-    /// Arguments of a service that has `model` on these; `simulated`: how it computes where they are
+    /// Arguments of a service that has `model` on these, with `kv` for keys and values; `simulated`: how it computes where they are
     /// only said to.
     pub(super) fn arguments(
         &self,
         model: &ModelVolume,
         dtype: DataType,
+        kv: Option<Memory>,
         simulated: &str,
     ) -> Vec<String> {
         let mut arguments = vec![
@@ -50,6 +52,7 @@ impl Devices<'_> {
             format!("--dtype={}", foretoken_configuration::dtype(dtype)),
             "--instance=$(POD_NAME)".to_owned(),
         ];
+        arguments.extend(kv.map(|memory| format!("--kv-mib={}", memory.mebibytes())));
         if self.are_simulated() {
             arguments.push(format!("--simulated={simulated}"));
         }

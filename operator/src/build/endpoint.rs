@@ -168,7 +168,7 @@ impl Pods<'_> {
     ) -> Result<(Value, bool), PatchError> {
         let devices = devices(spec, profile);
         let model = ModelVolume::new(&spec.model, !devices.are_simulated(), self.settings);
-        let args = devices.arguments(&model, spec.dtype, SIMULATED_DRAFT);
+        let args = devices.arguments(&model, spec.dtype, spec.kv_cache_memory, SIMULATED_DRAFT);
         let pod = Pod {
             owner: self.draft.owner,
             component: DRAFT,

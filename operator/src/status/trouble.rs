@@ -237,8 +237,8 @@ fn of_end(pod: &str, container: &ContainerStatus, end: &ContainerStateTerminated
     let name = &container.name;
     if end.reason.as_deref() == Some("OOMKilled") {
         let message = format!(
-            "container {name} of pod {pod} ran out of memory: raise its limit in template, or keep \
-             weights in fewer bits (dtype)"
+            "container {name} of pod {pod} ran out of memory: raise its limit in template, keep \
+             weights in fewer bits (dtype), or less for keys and values (kvCacheMemory)"
         );
         return trouble("OutOfMemory", message);
     }

@@ -74,17 +74,21 @@ fn any_of_the_tokens_that_a_model_names_ends_its_output() {
 fn requests_are_as_long_as_there_is_memory_for_keys_and_values() {
     // Of the shipped target a token takes 2 KiB: 8 layers, keys and values of 64 numbers of 16 bits.
     const TOKENS: u64 = 512;
-    let flags = ["--target-kv-mib", "1", "--draft-kv-mib", "1"];
-    let up = Up::told(Some(&manifest(1)), &[], &flags);
-    let models = run(async {
-        let answer = reqwest::get(format!("{}/v1/models", up.url)).await.unwrap();
-        answer.json::<Value>().await.unwrap()
-    });
-    assert_eq!(models["data"][0]["max_model_len"], TOKENS, "{models}");
-    let request = json!({
-        "model": "story", "prompt": PROMPTS[0], "max_tokens": -1, "temperature": 0, "ignore_eos": true,
-    });
-    let told = run(up.complete(&request));
-    assert_eq!(told["choices"][0]["finish_reason"], "length", "{told}");
-    assert_eq!(told["usage"]["total_tokens"], TOKENS, "{told}");
+    for (said, flags) in [("1Mi", [].as_slice()), ("2Mi", &["--target-kv-mib", "1"])] {
+        let said = format!("replicas: 1, kvCacheMemory: {said}");
+        let manifest = manifest(1).replace("replicas: 1", &said);
+        let up = Up::told(Some(&manifest), &[], flags);
+        let models = run(async {
+            let answer = reqwest::get(format!("{}/v1/models", up.url)).await.unwrap();
+            answer.json::<Value>().await.unwrap()
+        });
+        assert_eq!(models["data"][0]["max_model_len"], TOKENS, "{models}");
+        let request = json!({
+            "model": "story", "prompt": PROMPTS[0], "max_tokens": -1, "temperature": 0,
+            "ignore_eos": true,
+        });
+        let told = run(up.complete(&request));
+        assert_eq!(told["choices"][0]["finish_reason"], "length", "{told}");
+        assert_eq!(told["usage"]["total_tokens"], TOKENS, "{told}");
+    }
 }
