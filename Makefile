@@ -21,8 +21,11 @@ up:
 	cargo build --release --locked -p foretoken
 	exec $(CARGO_TARGET_DIR)/release/foretoken up -f $(MODEL) --port $(PORT)
 
-# Ends with the closing lines of the Rust tests.
-test: format lint doc portable script-test telemetry-test client-test cluster-test rust-test
+# Ends with the closing lines of the Rust tests. What only compiles does so beside the tests of the cluster,
+# which mostly wait.
+test: format script-test telemetry-test client-test
+	python3 tests/beside.py '$(MAKE) lint doc portable' '$(MAKE) cluster-test'
+	$(MAKE) rust-test
 
 # They belong to the toolchain, but not to every installation of it.
 tools:
