@@ -6,7 +6,11 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    time::Duration,
 };
+
+/// How long tests wait for what has to come.
+pub const PATIENT: Duration = Duration::from_secs(60);
 
 /// The folder of the repository.
 pub fn repository() -> PathBuf {
@@ -39,4 +43,24 @@ pub fn rust_files(folder: &Path) -> Vec<PathBuf> {
     }
     files.sort();
     files
+}
+
+/// What a try comes to, the first time that it comes to something: tries are numbered from 0 on. What an
+/// endpoint does in time depends on what else this machine does, so a single try tells nothing.
+///
+/// # Panics
+/// If none does within [`PATIENT`].
+#[expect(clippy::panic, reason = "tests fail by it")]
+pub async fn eventually<T>(what: &str, mut try_once: impl AsyncFnMut(u64) -> Option<T>) -> T {
+    let tries = async {
+        let mut number = 0;
+        loop {
+            if let Some(result) = try_once(number).await {
+                return result;
+            }
+            number += 1;
+        }
+    };
+    let result = tokio::time::timeout(PATIENT, tries).await;
+    result.unwrap_or_else(|_| panic!("never {what}"))
 }

@@ -60,7 +60,7 @@ async fn begun(up: &Up, request: &Value) -> Stream {
 }
 
 /// What a metric of a service is, all labels together.
-async fn shown(up: &Up, service: &str, metric: &str) -> u64 {
+pub(crate) async fn shown(up: &Up, service: &str, metric: &str) -> u64 {
     let service = up.service(service).unwrap();
     let url = format!("{}/metrics", service["metrics"].as_str().unwrap());
     let text = reqwest::get(url).await.unwrap().text().await.unwrap();
@@ -76,16 +76,8 @@ async fn shown(up: &Up, service: &str, metric: &str) -> u64 {
 
 /// Asks until the draft is of use.
 async fn drafted_for(up: &Up, expected: &str) {
-    let mut accepted = None;
-    for _ in 0..30 {
-        let answer = up.complete(&request(1)).await;
-        assert_eq!(answer["choices"][0]["text"], expected);
-        accepted = answer["usage"]["foretoken"]["accepted"].as_u64();
-        if accepted > Some(0) {
-            return;
-        }
-    }
-    assert!(accepted > Some(0), "nothing is drafted: {}", up.log());
+    let answer = up.complete_with_draft(&request(1)).await;
+    assert_eq!(answer["choices"][0]["text"], expected);
 }
 
 /// Streams that have begun, of which `victim` serves some if it is a target, and what each will have said.

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use foretoken_tests::{repository, shipped_model};
+use foretoken_tests::{eventually, repository, shipped_model};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -312,6 +312,17 @@ impl Up {
     /// A completion, not streamed.
     pub(crate) async fn complete(&self, request: &Value) -> Value {
         complete(&self.url, request).await
+    }
+
+    /// Asks the same until the answer's draft was of use: what it does in time depends on what else this
+    /// machine does.
+    pub(crate) async fn complete_with_draft(&self, request: &Value) -> Value {
+        let answered = async |_| {
+            let answer = self.complete(request).await;
+            let accepted = answer["usage"]["foretoken"]["accepted"].as_u64();
+            (accepted > Some(0)).then_some(answer)
+        };
+        eventually("is the draft of use", answered).await
     }
 
     /// Starts a streamed completion.

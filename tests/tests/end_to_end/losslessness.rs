@@ -1,9 +1,11 @@
 //! Speculative output is autoregressive output, byte for byte.
 
+use foretoken_tests::eventually;
 use futures::future::{join, join_all};
 use serde_json::{Value, json};
 
 use crate::{
+    faults::shown,
     fixture::{SLOW, Up, manifest, run},
     options::{PROMPTS, requests, under},
 };
@@ -124,14 +126,17 @@ fn a_draft_killed_while_it_drafts_ahead_changes_no_byte() {
     run(async {
         for (restarts, temperature) in [(1, 0), (2, 1)] {
             let mut request = json!({
-                "model": "story", "prompt": PROMPTS[1], "max_tokens": 100,
+                "model": "story", "prompt": PROMPTS[1], "max_tokens": 200,
                 "temperature": temperature, "seed": 12, "ignore_eos": true,
                 "foretoken": {"policy": "Autoregressive"},
             });
             let plain = up.complete(&request).await;
             request["foretoken"] = json!({"policy": "SSD", "lookahead": 4});
+            let hits = || shown(&up, "target-0", "foretoken_hits_total");
+            let before = hits().await;
             let (ahead, ()) = join(up.complete(&request), async {
-                tokio::time::sleep(std::time::Duration::from_millis(150)).await;
+                let hit = async |_| (hits().await > before).then_some(());
+                eventually("a hit", hit).await;
                 up.kill("draft-tiny-0");
             })
             .await;

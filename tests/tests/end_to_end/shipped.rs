@@ -95,11 +95,7 @@ fn up_serves_the_shipped_pair_if_there_is_no_file() {
         "model": "story-10m", "prompt": PROMPTS[0], "max_tokens": 16, "temperature": 0,
         "foretoken": {"policy": "Speculative", "lookahead": 5},
     });
-    let told = run(up.complete(&request));
-    assert!(
-        told["usage"]["foretoken"]["accepted"].as_u64() > Some(0),
-        "{told}"
-    );
+    run(up.complete_with_draft(&request));
     assert!(
         folder(cache.path())
             .join("models/target/config.json")

@@ -41,13 +41,21 @@ async fn complete(up: &Up, traceparent: Option<&str>) -> Value {
     body
 }
 
-/// All spans of a trace, once those of the request's end are in.
+/// All spans of a trace, once those of the request's end are in, of all services.
 fn whole(receiver: &Receiver, trace: &str) -> Vec<Seen> {
+    const LAST: [(&str, &str); 3] = [
+        ("foretoken-router", "POST /v1/completions"),
+        ("foretoken-target", "generate"),
+        ("foretoken-draft", "draft"),
+    ];
     wait("a whole trace", || {
         let spans = receiver.of(trace);
-        let named = |name: &str| spans.iter().any(|span| span.name == name);
-        // The endpoint hears of the end last.
-        (named("POST /v1/completions") && named("draft")).then_some(spans)
+        let is_there = |(service, name): &(&str, &str)| {
+            let mut spans = spans.iter();
+            spans.any(|span| span.service == *service && span.name == *name)
+        };
+        // What ends sooner comes sooner.
+        LAST.iter().all(is_there).then_some(spans)
     })
 }
 

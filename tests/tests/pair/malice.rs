@@ -31,7 +31,7 @@ const OUTCOMES: u32 = 8;
 /// Rounds of an honest session.
 const ROUNDS: u32 = 12;
 /// How long its target verifies, at least.
-const VERIFICATION: Duration = Duration::from_millis(20);
+const VERIFICATION: Duration = Duration::from_millis(50);
 const SLOTS: usize = 8;
 /// The most that a message may ask for.
 const MOST: u32 = 4096;
@@ -385,7 +385,7 @@ async fn whoever_never_stops_sending_keeps_nobody_from_being_served() {
 async fn sessions_that_are_never_closed_end_with_their_lease_and_leave_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let address = socket(&folder, "draft");
-    let (endpoint, port) = endpoint(&address, Duration::from_millis(200));
+    let (endpoint, port) = endpoint(&address, Duration::from_secs(3));
     let ended = tokio::task::spawn_blocking(move || {
         let attacker = dial(&address, "attacker");
         for session in 0..20 {

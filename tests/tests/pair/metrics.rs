@@ -92,9 +92,12 @@ async fn what_drafting_ahead_comes_to_is_counted_on_both_sides() {
     warm(&client).await;
     let before = Scrape::of(port).await;
     let mut stats = Vec::new();
-    for seed in 0..4 {
+    let hits_often = async |seed| {
         stats.push(output(&client, ahead(request(seed, 60))).await.1);
-    }
+        let hits: u32 = stats.iter().map(|stats| stats.hits).sum();
+        (seed >= 3 && hits > 20).then_some(())
+    };
+    eventually("20 hits", hits_often).await;
     let total = |field: fn(&GenerationStats) -> u32| -> u64 {
         stats.iter().map(|stats| u64::from(field(stats))).sum()
     };
@@ -294,14 +297,11 @@ async fn tokens_drafted_for_what_comes_about_are_timely_if_they_are_verified_and
         let address = address.clone();
         let played = tokio::task::spawn_blocking(move || play(&address, session, in_time));
         let target = played.await.expect("it drafts ahead");
-        let counted = async {
-            while counts().await == [timely, late] {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
+        let counted = async |_| {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            (counts().await != [timely, late]).then_some(())
         };
-        tokio::time::timeout(PATIENT, counted)
-            .await
-            .expect("it is counted");
+        eventually("counted", counted).await;
         let [timely_now, late_now] = counts().await;
         let seen = format!("{timely} then {timely_now} timely, {late} then {late_now} late");
         if in_time {
@@ -323,25 +323,28 @@ async fn windows_that_are_waited_for_and_endpoints_that_fail_are_counted() {
     output(&client, request(1, 20)).await;
     let failed = async |kind: &str| {
         let name = format!("foretoken_link_failures_total{{kind=\"{kind}\"}}");
-        let waiting = async {
-            while Scrape::of(port).await.get(&name) == 0.0 {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
+        let counted = async |_| {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            (Scrape::of(port).await.get(&name) > 0.0).then_some(())
         };
-        tokio::time::timeout(PATIENT, waiting).await.expect(kind);
+        eventually(kind, counted).await;
     };
     failed("unreachable").await;
 
     let (endpoint, draft_port) = observed(&address, runner(sim(Role::Draft { agreement: 0.9 })));
     warm(&client).await;
-    let before = Scrape::of(port).await;
-    let (_, stats) = output(&client, request(2, 60)).await;
-    let after = Scrape::of(port).await;
-    let rounds = r#"foretoken_round_seconds_count{source="remote"}"#;
-    let counted = after.get(rounds) - before.get(rounds);
-    // Not those that were asked for nothing near the end.
-    assert!(counted > 0.0 && counted <= f64::from(stats.rounds));
-    assert_eq!(after.counts("foretoken_hits_total"), 0);
+    let waited = async |seed| {
+        let before = Scrape::of(port).await;
+        let (_, stats) = output(&client, request(seed, 60)).await;
+        let after = Scrape::of(port).await;
+        let rounds = r#"foretoken_round_seconds_count{source="remote"}"#;
+        let counted = after.get(rounds) - before.get(rounds);
+        // Not those that were asked for nothing near the end.
+        assert!(counted <= f64::from(stats.rounds));
+        assert_eq!(after.counts("foretoken_hits_total"), 0);
+        (counted > 0.0).then_some(())
+    };
+    eventually("a round that waits", waited).await;
     let of_draft = Scrape::of(draft_port).await;
     let awaited = r#"foretoken_draft_time_seconds_total{purpose="awaited"}"#;
     assert!(of_draft.get(awaited) > 0.0);

@@ -15,11 +15,10 @@ use foretoken_protocol::{
 use foretoken_speculation::{Seed, TokenId, sampling::SamplingParams};
 use foretoken_target::{EndpointConfig, LookaheadConfig, TargetConfig, TargetService};
 use foretoken_tests::shipped_model;
+pub(super) use foretoken_tests::{PATIENT, eventually};
 use futures::StreamExt;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-
-pub(super) const PATIENT: Duration = Duration::from_secs(60);
 
 pub(super) struct Running<E> {
     pub(super) stop: CancellationToken,
@@ -281,13 +280,12 @@ pub(super) async fn reads_ten(stream: &mut GenerateStream, tokens: &mut Vec<Toke
 
 /// Waits until an endpoint is used, by asking for short outputs.
 pub(super) async fn warm(client: &GenerateClient) {
-    for seed in 0..1000 {
-        if output(client, request(seed, 8)).await.1.accepted > 0 {
-            return;
-        }
+    let used = async |seed| {
+        let (_, stats) = output(client, request(seed, 8)).await;
         tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("the endpoint is never used");
+        (stats.accepted > 0).then_some(())
+    };
+    eventually("used", used).await;
 }
 
 /// Whether the target holds nothing.

@@ -263,7 +263,7 @@ fn a_silent_peer_is_suspected_then_dropped() {
     let impatient = LinkOptions {
         beat: Duration::from_millis(50),
         suspect_after: Duration::from_millis(200),
-        dead_after: Duration::from_millis(900),
+        dead_after: Duration::from_secs(3),
         ..eager()
     };
     over_sockets(|address| {

