@@ -14,18 +14,19 @@ PEERS ?= $(CARGO_TARGET_DIR)/peers
 THREADS ?= 1
 
 .NOTPARALLEL:
-.PHONY: up test tools format lint doc portable rust-build rust-test client-test script-test fuzz bench plots bench-peers \
+.PHONY: up test tools format lint doc portable rust-build rust-test beside-cluster client-test script-test fuzz bench plots bench-peers \
 	image cluster cluster-down cluster-test api-test telemetry-test api
 
 up:
 	cargo build --release --locked -p foretoken
 	exec $(CARGO_TARGET_DIR)/release/foretoken up -f $(MODEL) --port $(PORT)
 
-# Ends with the closing lines of the Rust tests. What only compiles does so beside the tests of the cluster,
-# which mostly wait.
-test: format script-test telemetry-test client-test
+# Ends with the closing lines of the Rust tests.
+test: format script-test telemetry-test client-test beside-cluster rust-test
+
+# The tests of the cluster mostly wait; meanwhile is compiled what is only compiled.
+beside-cluster:
 	python3 tests/beside.py '$(MAKE) lint doc portable' '$(MAKE) cluster-test'
-	$(MAKE) rust-test
 
 # They belong to the toolchain, but not to every installation of it.
 tools:

@@ -1,9 +1,10 @@
 """Runs two commands at once: `beside.py FIRST SECOND`.
 
-The first one has what the second leaves of the processors, and says what it has to say when it is
-done. Fails if either does.
+The first one has what the second leaves of the processors. It says what it has to say when it is
+done, and after all else if it failed. Fails if either does.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -11,31 +12,53 @@ import sys
 import threading
 
 
-def tell(command: subprocess.Popen) -> None:
-    said, _ = command.communicate()
+def tell(said: bytes) -> None:
     sys.stdout.buffer.write(said)
     sys.stdout.buffer.flush()
 
 
+class Quiet(threading.Thread):
+    """A command with a session of its own, so that all it has started can be ended."""
+
+    def __init__(self, command: str) -> None:
+        super().__init__()
+        self.process = subprocess.Popen(
+            ["nice", "-n", "19", "sh", "-c", command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self.unsaid = b""
+        self.start()
+
+    def run(self) -> None:
+        said, _ = self.process.communicate()
+        if self.process.returncode == 0:
+            tell(said)
+        else:
+            self.unsaid = said
+
+    def end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGTERM)
+        self.join()
+
+
 def main(first: str, second: str) -> int:
-    quiet = subprocess.Popen(
-        ["nice", "-n", "19", "sh", "-c", first],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        # So that all it has started can be ended.
-        start_new_session=True,
-    )
-    teller = threading.Thread(target=tell, args=(quiet,))
-    teller.start()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    quiet = Quiet(first)
+    loud = subprocess.Popen(["sh", "-c", f"exec {second}"])
     try:
-        code = subprocess.run(["sh", "-c", second], check=False).returncode
-        teller.join()
+        code = loud.wait()
+        quiet.join()
     except KeyboardInterrupt:
-        os.killpg(quiet.pid, signal.SIGTERM)
-        teller.join()
+        # It clears away what it has started, and passes the signal on.
+        loud.terminate()
+        loud.wait()
+        quiet.end()
         return 130
-    return code or quiet.returncode
+    tell(quiet.unsaid)
+    return code or quiet.process.returncode
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ pub(crate) struct Args {
     /// Work without a lease: there is no other operator
     #[arg(long)]
     alone: bool,
-    /// Where /metrics, /health and /ready are served, HOST:PORT [default: nowhere]
+    /// Where /health and /ready are served, HOST:PORT [default: nowhere]
     #[arg(long, value_name = "ADDRESS")]
     metrics_listen: Option<String>,
     /// Only see whether the cluster knows the kinds and an operator works there, and say so

@@ -11,8 +11,8 @@ const MAX_COUNT: u32 = i32::MAX as u32;
 /// Longest reason and message of what a rollout came to.
 const MAX_WHY: u32 = 2048;
 
-/// How a pool comes to another model, `dtype`, `parallelism`, `accelerator` or `template`: to
-/// another revision. All else that changes its pods replaces them one after the other.
+/// How a pool comes to another model, `dtype`, `kvCacheMemory`, `parallelism`, `accelerator` or
+/// `template`: to another revision. All else that changes its pods replaces them one after the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [rule(

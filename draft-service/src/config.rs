@@ -25,7 +25,8 @@ pub struct DraftConfig {
     /// `{"only": ["NAMESPACE"]}`, read again when it changes; one that is taken away loses its
     /// sessions. Default none: all.
     pub grants: Option<PathBuf>,
-    /// Where `/metrics`, `/health` and `/ready` are served, `host:port`; none: nowhere. Default none.
+    /// Where `/metrics`, `/health`, `/ready`, `/status` and `/rounds` are served, `host:port`; none:
+    /// nowhere. Default none.
     pub metrics_listen: Option<String>,
     /// Where the endpoint makes itself known, if it does: etcd. Default none.
     pub registry: Option<RegistryConfig>,

@@ -4,6 +4,7 @@
 use foretoken_crds::{
     SpecDecodeDeployment,
     endpoint::{DraftParallelism, EndpointSpec},
+    memory::Memory,
     object::{Accelerator, DataType, ModelSource, PodPatch},
 };
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,9 @@ pub struct Revision {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     accelerator: Option<Accelerator>,
     dtype: DataType,
+    /// With the template, which has the limit that it must fit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    kv_cache_memory: Option<Memory>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     template: Option<PodPatch>,
 }
@@ -36,6 +40,7 @@ impl Revision {
             parallelism: spec.parallelism,
             accelerator: spec.accelerator.clone(),
             dtype: spec.dtype,
+            kv_cache_memory: spec.kv_cache_memory,
             template: spec.template.clone(),
         }
     }
@@ -64,6 +69,7 @@ impl Revision {
             parallelism,
             accelerator,
             dtype,
+            kv_cache_memory,
             template,
         } = self.clone();
         EndpointSpec {
@@ -71,6 +77,7 @@ impl Revision {
             parallelism,
             accelerator,
             dtype,
+            kv_cache_memory,
             template,
             ..spec.clone()
         }
@@ -127,6 +134,7 @@ mod tests {
         for other in [
             r#"{"model": {"uri": "oci://b"}}"#,
             r#"{"model": {"uri": "oci://a"}, "dtype": "float32"}"#,
+            r#"{"model": {"uri": "oci://a"}, "kvCacheMemory": "1Gi"}"#,
             r#"{"model": {"uri": "oci://a"}, "template": {"spec": {"hostNetwork": false}}}"#,
         ] {
             assert_ne!(
@@ -139,7 +147,7 @@ mod tests {
     #[test]
     fn what_is_kept_as_text_makes_the_same_pods_again() {
         let old = spec(
-            r#"{"model": {"uri": "oci://a"}, "dtype": "bfloat16",
+            r#"{"model": {"uri": "oci://a"}, "dtype": "bfloat16", "kvCacheMemory": "64Mi",
                 "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"x": [1, {"y": null}]}}}"#,
         );
         let text = Revision::of(&old).text().expect("short");

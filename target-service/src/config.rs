@@ -37,8 +37,8 @@ pub struct TargetConfig {
     /// Its certificate, and whose it accepts, for everything that goes over TCP: routers have to be of
     /// its namespace, and endpoints be endpoints. Default none: clear text.
     pub tls: Option<TlsFiles>,
-    /// Where `/metrics`, `/health`, `/ready` and `/rounds` are served, `host:port`; none: nowhere.
-    /// Default none.
+    /// Where `/metrics`, `/health`, `/ready`, `/status` and `/rounds` are served, `host:port`; none:
+    /// nowhere. Default none.
     pub metrics_listen: Option<String>,
     /// Show token ids to listeners of `/rounds` that ask for them. They are what users said and
     /// were answered. Default false.

@@ -49,7 +49,7 @@ pub fn rust_files(folder: &Path) -> Vec<PathBuf> {
 /// endpoint does in time depends on what else this machine does, so a single try tells nothing.
 ///
 /// # Panics
-/// If none does within [`PATIENT`].
+/// If none does within twice [`PATIENT`], so that what hangs in a try may say so itself.
 #[expect(clippy::panic, reason = "tests fail by it")]
 pub async fn eventually<T>(what: &str, mut try_once: impl AsyncFnMut(u64) -> Option<T>) -> T {
     let tries = async {
@@ -61,6 +61,6 @@ pub async fn eventually<T>(what: &str, mut try_once: impl AsyncFnMut(u64) -> Opt
             number += 1;
         }
     };
-    let result = tokio::time::timeout(PATIENT, tries).await;
+    let result = tokio::time::timeout(2 * PATIENT, tries).await;
     result.unwrap_or_else(|_| panic!("never {what}"))
 }

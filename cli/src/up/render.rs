@@ -239,3 +239,56 @@ fn program(
         role,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use foretoken_crds::Manifest;
+
+    use super::*;
+
+    const BOTH: &str = "
+apiVersion: foretoken.io/v1alpha1
+kind: SpecDecodeDeployment
+metadata: {name: story}
+spec:
+  model: {uri: /target}
+  target: {kvCacheMemory: 2Gi}
+  speculation:
+    policy: {type: Speculative}
+    endpoints: [{name: tiny}]
+---
+apiVersion: foretoken.io/v1alpha1
+kind: SpeculationEndpoint
+metadata: {name: tiny}
+spec: {model: {uri: /draft}, kvCacheMemory: 100Mi}
+";
+
+    /// MiB that the target and the draft of these objects have for keys and values.
+    fn told(objects: &str, tuning: Tuning) -> [Option<u64>; 2] {
+        let manifest = Manifest::parse(objects).unwrap();
+        let plan = Plan::new(&manifest, Path::new("/"), None).unwrap();
+        let listen = Address::loopback(1);
+        let target = target_file(&plan, "target-0", &listen, tuning).unwrap();
+        let draft = draft_file(&plan.drafts[0], "draft-0", &listen, tuning).unwrap();
+        [target.model.kv_mib, draft.model.kv_mib]
+    }
+
+    #[test]
+    fn memory_for_keys_and_values_is_what_a_flag_says_or_the_file_or_nobody() {
+        let flags = |target_kv_mib, draft_kv_mib| Tuning {
+            target_threads: None,
+            draft_threads: None,
+            target_kv_mib,
+            draft_kv_mib,
+            prefix_cache: true,
+        };
+        assert_eq!(told(BOTH, flags(None, None)), [Some(2048), Some(100)]);
+        assert_eq!(told(BOTH, flags(Some(3), None)), [Some(3), Some(100)]);
+        assert_eq!(told(BOTH, flags(None, Some(4))), [Some(2048), Some(4)]);
+        let neither = BOTH.replace("{kvCacheMemory: 2Gi}", "{}");
+        let neither = neither.replace(", kvCacheMemory: 100Mi", "");
+        assert_eq!(told(&neither, flags(None, None)), [None, None]);
+    }
+}

@@ -37,8 +37,8 @@ impl Devices<'_> {
         self.profile.is_some_and(AcceleratorProfile::is_simulated)
     }
 
-    /// Arguments of a service that has `model` on these, with `kv` for keys and values; `simulated`: how it computes where they are
-    /// only said to.
+    /// Arguments of a service that has `model` on these, with `kv` for keys and values; `simulated`:
+    /// how it computes where they are only said to.
     pub(super) fn arguments(
         &self,
         model: &ModelVolume,

@@ -76,8 +76,8 @@ pub(crate) async fn shown(up: &Up, service: &str, metric: &str) -> u64 {
 
 /// Asks until the draft is of use.
 async fn drafted_for(up: &Up, expected: &str) {
-    let answer = up.complete_with_draft(&request(1)).await;
-    assert_eq!(answer["choices"][0]["text"], expected);
+    let is_expected = |answer: &Value| assert_eq!(answer["choices"][0]["text"], expected);
+    up.complete_with_draft(&request(1), is_expected).await;
 }
 
 /// Streams that have begun, of which `victim` serves some if it is a target, and what each will have said.

@@ -314,15 +314,16 @@ impl Up {
         complete(&self.url, request).await
     }
 
-    /// Asks the same until the answer's draft was of use: what it does in time depends on what else this
-    /// machine does.
-    pub(crate) async fn complete_with_draft(&self, request: &Value) -> Value {
+    /// Asks the same until the draft was of use, which depends on what else this machine does; `check` sees
+    /// every answer.
+    pub(crate) async fn complete_with_draft(&self, request: &Value, check: impl Fn(&Value)) {
         let answered = async |_| {
             let answer = self.complete(request).await;
+            check(&answer);
             let accepted = answer["usage"]["foretoken"]["accepted"].as_u64();
-            (accepted > Some(0)).then_some(answer)
+            (accepted > Some(0)).then_some(())
         };
-        eventually("is the draft of use", answered).await
+        eventually("is the draft of use", answered).await;
     }
 
     /// Starts a streamed completion.

@@ -95,7 +95,7 @@ fn up_serves_the_shipped_pair_if_there_is_no_file() {
         "model": "story-10m", "prompt": PROMPTS[0], "max_tokens": 16, "temperature": 0,
         "foretoken": {"policy": "Speculative", "lookahead": 5},
     });
-    run(up.complete_with_draft(&request));
+    run(up.complete_with_draft(&request, |_| ()));
     assert!(
         folder(cache.path())
             .join("models/target/config.json")

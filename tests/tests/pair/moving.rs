@@ -63,12 +63,14 @@ async fn requests_that_are_preempted_while_they_are_drafted_ahead_lose_nothing()
     let (client, target, port) = observed_target(with_endpoint(&address), runner(tight));
     warm(&client).await;
     let preempted_ahead = async |number| {
+        let preempted = async || Scrape::of(port).await.shown("vllm:num_preemptions_total");
+        let before = preempted().await;
         let seeds = 5 * number..5 * number + 5;
         let requests: Vec<_> = seeds.map(|seed| request(seed, 100)).collect();
         let outputs = requests.iter().cloned().map(ahead);
         let outputs = outputs.map(|request| output(&client, request));
         let outputs = futures::future::join_all(outputs).await;
-        let preempted = Scrape::of(port).await.shown("vllm:num_preemptions_total");
+        let preempted = preempted().await - before;
         let hits: u32 = outputs.iter().map(|(_, stats)| stats.hits).sum();
         for (request, (tokens, _)) in requests.into_iter().zip(outputs) {
             assert_eq!(tokens, plain(&client, request).await);
@@ -105,7 +107,7 @@ async fn targets_of_two_models_share_an_endpoint_and_each_gets_its_own_tokens() 
             futures::future::join_all(outputs.map(|request| output(client, request)))
         };
         let (likely, unlikely) = futures::future::join(asked(&own), asked(&other)).await;
-        let is_likely = accepted(&likely) > 4 * accepted(&unlikely);
+        let is_likely = accepted(&likely) > 60.max(4 * accepted(&unlikely));
         for (client, outputs) in [(&own, likely), (&other, unlikely)] {
             for (request, (tokens, _)) in requests.iter().zip(outputs) {
                 assert_eq!(tokens, plain(client, request.clone()).await);

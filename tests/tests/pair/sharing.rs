@@ -21,26 +21,24 @@ async fn a_target_that_comes_late_gets_its_share_of_a_full_endpoint() {
     let (late, second) = target(with_endpoint(&address), runner(slow()));
     warm(&early).await;
     warm(&late).await;
-    let asked = request(3, 400);
-    let mut held = Vec::new();
-    for seed in [3, 7, 11] {
-        let stream = early.generate(ahead(request(seed, 400))).await;
-        let mut stream = stream.expect("it is accepted");
-        let mut tokens = Vec::new();
-        reads_ten(&mut stream, &mut tokens).await;
-        held.push((stream, tokens));
-    }
-    // All slots are the first one's now, and more of its requests wait for them.
     let has_share = async |seed| {
+        let mut held = Vec::new();
+        for seed in [3, 7, 11] {
+            let stream = early.generate(ahead(request(seed, 400))).await;
+            let mut stream = stream.expect("it is accepted");
+            let mut tokens = Vec::new();
+            reads_ten(&mut stream, &mut tokens).await;
+            held.push((stream, tokens));
+        }
+        // All slots are the first one's now, and more of its requests wait for them.
         let (tokens, stats) = output(&late, ahead(request(seed, 60))).await;
         assert_eq!(tokens, plain(&late, request(seed, 60)).await);
+        let (stream, mut tokens) = held.swap_remove(0);
+        collect(stream, &mut tokens).await;
+        assert_eq!(tokens, plain(&early, request(3, 400)).await);
         (stats.drafted > 0).then_some(())
     };
     eventually("has it a share", has_share).await;
-    let (stream, mut tokens) = held.swap_remove(0);
-    collect(stream, &mut tokens).await;
-    drop(held);
-    assert_eq!(tokens, plain(&early, asked).await);
     first.end().await;
     second.end().await;
     endpoint.end().await;

@@ -152,7 +152,7 @@ async fn every_way_to_spend_fall_back_and_deliver_gives_the_same_tokens() {
     let (mut endpoint, _) = observed(&address, runner(quick(0.7)));
     let short = (0..3).map(|seed| request(seed, 60));
     let asked: Vec<_> = short.chain([request(3, 250)]).collect();
-    let (mut expected, mut back) = (Vec::new(), 0);
+    let mut expected = Vec::new();
     for fan_out in [
         FanOutName::Learned,
         FanOutName::Uniform,
@@ -186,19 +186,24 @@ async fn every_way_to_spend_fall_back_and_deliver_gives_the_same_tokens() {
                 (accepted && !in_hits.is_zero()).then_some(())
             };
             eventually(&format!("a hit: {way}"), some_hit).await;
-            let last = ahead(asked[3].clone());
-            let killed = (endpoint, &address);
-            let (tokens, again) = output_over_a_kill(&client, last, killed).await;
-            assert_eq!(tokens, expected[3], "{way}");
-            let port;
-            (endpoint, port) = again;
-            let builds = Scrape::of(port).await.shown("foretoken_builds_total");
-            back += u32::from(builds > 0.0);
+            let mut killed = Some(endpoint);
+            let comes_back = async |_| {
+                let last = ahead(asked[3].clone());
+                let endpoint = killed.take().expect("each try has one");
+                let (tokens, (again, port)) =
+                    output_over_a_kill(&client, last, (endpoint, &address)).await;
+                killed = Some(again);
+                assert_eq!(tokens, expected[3], "{way}");
+                let builds = Scrape::of(port).await.shown("foretoken_builds_total");
+                (builds > 0.0).then_some(port)
+            };
+            let what = format!("back before the output ends: {way}");
+            let port = eventually(&what, comes_back).await;
+            endpoint = killed.take().expect("the last try left one");
             idle(&client, port).await;
             target.end().await;
         }
     }
-    assert!(back > 2, "it came back in time only {back} times");
     endpoint.end().await;
 }
 
@@ -344,7 +349,8 @@ async fn an_adaptive_lookahead_drafts_ahead_where_that_pays_and_not_where_it_doe
                 assert_eq!(tokens, plain(&client, request(seed, 80)).await);
                 drafted += stats.drafted;
             }
-            ((drafted > 100) == pays).then_some(())
+            // What comes first is to find out.
+            (number > 0 && (drafted > 100) == pays).then_some(())
         };
         eventually(&format!("found out, pays: {pays}"), found_out).await;
         idle(&client, port).await;

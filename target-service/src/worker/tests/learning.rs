@@ -153,7 +153,11 @@ fn windows_end_before_tokens_that_are_not_worth_their_rows() {
         let mut outputs = [rig.ask(request(3, 1.0, 60))];
         rig.run(&mut outputs);
         let stats = outputs[0].stats();
-        let whole = stats.drafted > 4 * stats.rounds;
-        assert_eq!(whole, !ends, "{stats:?}");
+        let as_expected = if ends {
+            stats.drafted <= 2 * stats.rounds
+        } else {
+            stats.drafted > 4 * stats.rounds
+        };
+        assert!(as_expected, "{stats:?}");
     }
 }

@@ -70,6 +70,9 @@ fn a_row_that_misses_every_time_holds_up_none_of_those_that_hit_however_late_its
         // A window that does not come is waited for once, for less than half a step in all.
         assert!(longest < step * 3 / 2, "{case}");
         assert!(took < step * times * 11 / 10, "{case}");
+        // None of them falls out of step with the others for long.
+        let rounds = outputs[1].stats().rounds;
+        assert!(times <= rounds + rounds / 2, "{rounds} rounds, {case}");
         let waits = rig.worker.requests.values().next();
         let waits = waits.expect("it goes on").session.stats().ahead;
         assert!(waits.hits == 0 && waits.remote > 0, "{waits:?}");
