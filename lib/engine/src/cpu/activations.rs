@@ -19,6 +19,8 @@ pub struct Activations {
     /// group.
     pub(super) int8: Buffer<u8>,
     pub(super) int8_scales: Buffer<f32>,
+    /// The int8 form in 16 bits, for paths that multiply so.
+    pub(super) words: Buffer<i16>,
     pub(super) int8_ready: bool,
 }
 

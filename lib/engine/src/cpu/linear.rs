@@ -332,7 +332,7 @@ impl Cpu {
                 self.isa,
                 int8::Quantise {
                     x,
-                    unsigned: int8::unsigned(self.isa),
+                    form: int8::Form::of(self.isa),
                 },
             ),
         }

@@ -31,6 +31,8 @@ unsafe impl Plain for i8 {}
 // SAFETY: as above.
 unsafe impl Plain for u16 {}
 // SAFETY: as above.
+unsafe impl Plain for i16 {}
+// SAFETY: as above.
 unsafe impl Plain for i32 {}
 // SAFETY: as above.
 unsafe impl Plain for f32 {}

@@ -3,7 +3,8 @@
 //! ```text
 //! f32   [panel][input][output]
 //! bf16  [panel][input / 2][output][2]
-//! int8  [panel][group]{ f32 scale[output], i32 -128 * sum[output], i8 [input / 4][output][4] }
+//! int8  [panel][group]{ f32 scale[output], i32 -128 * sum[output], i8 [input / 4][output][4] };
+//!       where they are widened to 16 bits, i8 [input / 2][output][2] instead
 //! ```
 //!
 //! Missing outputs of the last panel and missing inputs of the last pair, quad or tile are zero.
@@ -11,7 +12,7 @@
 use half::bf16;
 
 use super::super::memory::Region;
-use super::int8::{GROUP, QUAD};
+use super::int8::{Form, GROUP, QUAD};
 use super::{Format, PackError, PackedLinear, WeightView};
 use crate::isa::Isa;
 
@@ -58,7 +59,7 @@ pub(super) fn pack(
         match format {
             Format::F32 => put_f32(to, &row, panel, output % panel),
             Format::Wide | Format::Dot | Format::Amx => put_bf16(to, &row, panel, output % panel),
-            Format::Int8 => put_int8(to, &row, panel, output % panel),
+            Format::Int8 => put_int8(to, &row, Form::of(isa), (panel, output % panel)),
         }
     }
     let mut padded_bias = region.zeroed(if bias.is_some() { panels * panel } else { 0 });
@@ -112,7 +113,7 @@ fn put_bf16(to: &mut [u8], row: &[f32], panel: usize, output: usize) {
     }
 }
 
-fn put_int8(to: &mut [u8], row: &[f32], panel: usize, output: usize) {
+fn put_int8(to: &mut [u8], row: &[f32], form: Form, (panel, output): (usize, usize)) {
     let whole = panel * (8 + GROUP);
     for (group, row) in to.chunks_mut(whole).zip(row.chunks(GROUP)) {
         let largest = row.iter().fold(0.0_f32, |a, w| a.max(w.abs()));
@@ -124,7 +125,8 @@ fn put_int8(to: &mut [u8], row: &[f32], panel: usize, output: usize) {
         for (i, w) in row.iter().enumerate() {
             let q = (w * inverse).round_ties_even().clamp(-127.0, 127.0) as i8;
             sum += i32::from(q);
-            quads[i / QUAD * panel * QUAD + output * QUAD + i % QUAD] = q as u8;
+            let together = if form == Form::Words { QUAD / 2 } else { QUAD };
+            quads[(i / together * panel + output) * together + i % together] = q as u8;
         }
         scales[output * 4..][..4].copy_from_slice(&scale.to_ne_bytes());
         sums[output * 4..][..4].copy_from_slice(&(-128 * sum).to_ne_bytes());

@@ -329,7 +329,13 @@ fn emulated_alike(
 fn emulate(w: &PackedLinear, x: &mut Activations, y: &mut [f32]) {
     let is_int8 = w.format == Format::Int8;
     if is_int8 {
-        dispatch(Isa::Portable, int8::Quantise { x, unsigned: true });
+        dispatch(
+            Isa::Portable,
+            int8::Quantise {
+                x,
+                form: int8::Form::Unsigned,
+            },
+        );
     } else {
         dispatch(Isa::Portable, dot::Round(x));
     }
