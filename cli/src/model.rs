@@ -78,6 +78,8 @@ pub(crate) enum KvDtype {
 pub(crate) struct Loaded {
     /// The model.
     pub(crate) runner: Box<dyn ModelRunner>,
+    /// Most tokens of a sequence, if there is memory for their keys and values.
+    pub(crate) longest: usize,
     /// Its folder; none if it is simulated.
     pub(crate) folder: Option<PathBuf>,
     /// Tokens that end an output.
@@ -138,6 +140,7 @@ impl ModelConfig {
             String::new()
         };
         Ok(Loaded {
+            longest: runner.spec().max_positions,
             runner: Box::new(runner),
             folder: Some(folder),
             eos: generation.eos.iter().map(|token| token.0).collect(),
@@ -153,8 +156,10 @@ impl ModelConfig {
         runtime: &tokio::runtime::Runtime,
     ) -> anyhow::Result<Loaded> {
         let Some(uri) = &self.model else {
+            let runner = simulated.runner(SIMULATED_VOCAB);
             return Ok(Loaded {
-                runner: Box::new(simulated.runner(SIMULATED_VOCAB)),
+                longest: runner.info().max_positions,
+                runner: Box::new(runner),
                 folder: None,
                 eos: Vec::new(),
                 tokenizer_digest: String::new(),
@@ -163,8 +168,10 @@ impl ModelConfig {
         let folder = runtime.block_on(resolve(uri, Part::Text))?;
         let tokenizer = Tokenizer::load(&folder)?;
         let generation = GenerationConfig::load(&folder)?;
+        let runner = simulated.runner(tokenizer.vocab_size());
         Ok(Loaded {
-            runner: Box::new(simulated.runner(tokenizer.vocab_size())),
+            longest: runner.info().max_positions,
+            runner: Box::new(runner),
             folder: Some(folder),
             eos: generation.eos.iter().map(|token| token.0).collect(),
             tokenizer_digest: tokenizer.digest().to_owned(),

@@ -120,10 +120,18 @@ pub(crate) fn run<S: Service>(
     }
     let Loaded {
         runner,
+        longest,
         folder: _,
         eos,
         tokenizer_digest,
     } = model.load(&runtime, reporter)?;
+    let served = runner.info().max_positions;
+    if served < longest {
+        tracing::warn!(
+            "sequences have {served} tokens at most, of the model's {longest}: there is no more \
+             memory for keys and values (kvCacheMemory of its object, or --kv-mib)"
+        );
+    }
     let fields = S::fields(&mut config);
     if fields.tokenizer_digest.is_empty() {
         *fields.tokenizer_digest = tokenizer_digest;

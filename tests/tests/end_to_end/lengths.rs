@@ -83,6 +83,8 @@ fn requests_are_as_long_as_there_is_memory_for_keys_and_values() {
             answer.json::<Value>().await.unwrap()
         });
         assert_eq!(models["data"][0]["max_model_len"], TOKENS, "{models}");
+        let warned = format!("sequences have {TOKENS} tokens at most, of the model's 1024");
+        assert!(up.log().contains(&warned), "{}", up.log());
         let request = json!({
             "model": "story", "prompt": PROMPTS[0], "max_tokens": -1, "temperature": 0,
             "ignore_eos": true,
