@@ -160,7 +160,7 @@ async fn more_requests_than_can_be_answered_may_come_again() {
         ..config()
     };
     let mut script = Script::says(" ok");
-    script.pause = std::time::Duration::from_millis(500);
+    script.pause = std::time::Duration::from_secs(2);
     let setup = start_with(config, vec![script]).await;
     let body = json!({"prompt": "x", "stream": true});
     let first = {
