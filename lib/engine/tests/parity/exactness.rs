@@ -6,6 +6,7 @@ use foretoken_engine::runner::{ModelRunner, PageCopy, PageIndex, SlotMove};
 
 use crate::fixture::{self, Expected, NAMES};
 use crate::sequence::{Rows, Sequence, assert_same_bits, causal, step};
+use crate::shipped;
 
 /// Runs a test on every path, model and number format.
 fn everywhere(test: impl Fn(&mut CpuRunner, &[Vec<u32>], &str)) {
@@ -42,33 +43,61 @@ fn texts(expected: &Expected) -> Vec<Vec<u32>> {
 
 /// Logits of every token, computed one token a step on fresh pages.
 fn one_by_one(runner: &mut CpuRunner, text: &[u32]) -> Vec<Vec<f32>> {
-    let mut sequence = Sequence::new(0, 64);
-    text.iter()
-        .flat_map(|token| step(runner, &mut [causal(&mut sequence, &[*token])], true))
+    in_chunks(runner, text, 1, Sequence::new(0, text.len()))
+}
+
+/// The same, computed so many tokens a step.
+fn in_chunks(
+    runner: &mut CpuRunner,
+    text: &[u32],
+    chunk: usize,
+    mut sequence: Sequence,
+) -> Vec<Vec<f32>> {
+    let chunks = text.chunks(chunk);
+    chunks
+        .flat_map(|tokens| step(runner, &mut [causal(&mut sequence, tokens)], true))
         .collect()
+}
+
+/// That any of these chunkings of a prefill gives the logits of single tokens.
+fn assert_chunks_alike(runner: &mut CpuRunner, text: &[u32], chunks: &[usize], what: &str) {
+    let alone = one_by_one(runner, text);
+    for &chunk in chunks {
+        let found = in_chunks(runner, text, chunk, Sequence::new(8, text.len()));
+        assert_eq!(found.len(), alone.len());
+        for (i, (row, wanted)) in found.iter().zip(&alone).enumerate() {
+            let what = format!("{what}, chunks of {chunk}, token {i}");
+            assert_same_bits(row, wanted, &what);
+        }
+    }
 }
 
 #[test]
 fn any_chunking_of_a_prefill_gives_the_logits_of_single_tokens() {
     everywhere(|runner, texts, what| {
-        let text = &texts[0];
-        let alone = one_by_one(runner, text);
-        for chunk in [2, 3, 5, 7, 8, 11, 16, 17, 24, 33, 56] {
-            let mut sequence = Sequence::new(8, 64);
-            let mut found = Vec::new();
-            for tokens in text.chunks(chunk) {
-                found.extend(step(runner, &mut [causal(&mut sequence, tokens)], true));
+        let chunks = [2, 3, 5, 7, 8, 11, 16, 17, 24, 33, 56];
+        assert_chunks_alike(runner, &texts[0], &chunks, what);
+    });
+}
+
+/// Attention takes 128 positions at a time; of these a text has several.
+#[test]
+fn a_long_text_has_the_same_bits_however_it_is_read() {
+    let text: Vec<u32> = (0..300).map(|i| (i * i * 7 + 5 * i) % 4096).collect();
+    for name in ["target", "draft"] {
+        for isa in Isa::available() {
+            // The larger one takes too long elsewhere.
+            if name == "target" && isa != Isa::best() {
+                continue;
             }
-            assert_eq!(found.len(), alone.len());
-            for (i, (row, wanted)) in found.iter().zip(&alone).enumerate() {
-                assert_same_bits(
-                    row,
-                    wanted,
-                    &format!("{what}, chunks of {chunk}, token {i}"),
-                );
+            for dtype in [WeightType::F32, WeightType::Bf16, WeightType::Int8] {
+                let folder = shipped::folder(name);
+                let mut runner = fixture::load(&folder, isa, dtype, KvType::Bf16);
+                let what = format!("{isa}, {name}, {dtype}");
+                assert_chunks_alike(&mut runner, &text, &[6, 50, 128], &what);
             }
         }
-    });
+    }
 }
 
 #[test]

@@ -11,7 +11,8 @@ use crate::sequence::{Sequence, argmax, assert_same_bits, causal, step};
 /// "<s>Question: A farmer has 5 boxes of apples." by the pair's tokenizer.
 const PROMPT: [u32; 12] = [0, 381, 28, 384, 3798, 399, 223, 23, 1255, 281, 1003, 16];
 
-fn folder(name: &str) -> PathBuf {
+/// Folder of one of them, `target` or `draft`.
+pub(crate) fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../models")
         .join(name)
