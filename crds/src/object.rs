@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 
 use crate::bounds::{self, LABEL, MAX_LABEL, MAX_LABELS, MAX_REPLICAS, MAX_TEXT, rule};
@@ -20,6 +20,17 @@ pub fn name(metadata: &ObjectMeta) -> &str {
 /// Namespace of an object.
 pub fn namespace(metadata: &ObjectMeta) -> &str {
     metadata.namespace.as_deref().unwrap_or(DEFAULT_NAMESPACE)
+}
+
+/// A share, without a fraction if it is whole, as the API server keeps it: what is applied is then what is
+/// found again.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+pub(crate) fn plainly<S: Serializer>(share: &f64, to: S) -> Result<S::Ok, S::Error> {
+    if share.fract() == 0.0 {
+        to.serialize_u64(*share as u64)
+    } else {
+        to.serialize_f64(*share)
+    }
 }
 
 /// Where a model comes from.

@@ -4,7 +4,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-use crate::bounds::{MAX_LABEL, rule};
+use crate::{
+    bounds::{MAX_LABEL, rule},
+    object::plainly,
+};
 
 /// Largest count of a status.
 const MAX_COUNT: u32 = i32::MAX as u32;
@@ -53,7 +56,7 @@ pub struct CanarySpec {
     #[schemars(range(min = 20, max = 1_000_000))]
     pub min_verdicts: u32,
     /// How much shorter the new revision's acceptance length may be, as a share of the old one's.
-    #[serde(default = "tolerance")]
+    #[serde(default = "tolerance", serialize_with = "plainly")]
     #[schemars(range(min = 0, max = 1))]
     pub tolerance: f64,
     /// How long the new revision may take to become ready, and then to have its verdicts.

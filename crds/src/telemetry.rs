@@ -1,9 +1,12 @@
 //! Where services send what they record of requests.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
-use crate::bounds::{COLLECTOR, MAX_TEXT};
+use crate::{
+    bounds::{COLLECTOR, MAX_TEXT},
+    object::plainly,
+};
 
 /// What services record of requests, and where it goes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -25,17 +28,6 @@ pub struct Otlp {
     /// Its address, `http://HOST:PORT`; the port is usually 4317.
     #[schemars(length(min = 1, max = MAX_TEXT), regex(pattern = COLLECTOR))]
     pub endpoint: String,
-}
-
-/// A whole number without a fraction, as the API server keeps it: what is applied is then what is
-/// found again.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
-fn plainly<S: Serializer>(ratio: &f64, to: S) -> Result<S::Ok, S::Error> {
-    if ratio.fract() == 0.0 {
-        to.serialize_u64(*ratio as u64)
-    } else {
-        to.serialize_f64(*ratio)
-    }
 }
 
 fn tenth() -> f64 {

@@ -112,7 +112,13 @@ async fn bring(
             Ok(Brought::Changed)
         }
         Compared::Edited(field) => {
-            write(client, object).await?;
+            let version = write(client, object).await?;
+            if version.is_some() && version == live.version {
+                // It was spelt differently, and means the same: `cpu: 2` is kept as "2".
+                live.is_as_applied();
+                return Ok(Brought::Current);
+            }
+            tracing::info!(object = object.name, field, "somebody else had changed it");
             let Object { kind, name, .. } = object;
             Ok(Brought::Undone(format!("{kind:?} {name} at {field}")))
         }
@@ -125,7 +131,7 @@ enum Compared {
     Same,
     /// It was made of something else.
     Older,
-    /// It was that, and somebody has changed this field since.
+    /// It was that, and this field is not what it was.
     Edited(String),
 }
 
@@ -148,16 +154,6 @@ fn compare(live: &Live, wanted: &Object) -> Compared {
     });
     if difference.is_none() {
         live.is_as_applied();
-    }
-    if let Some(field) = &difference {
-        let (kind, namespace, name) = (wanted.kind, &wanted.namespace, &wanted.name);
-        tracing::info!(
-            ?kind,
-            namespace,
-            name,
-            field,
-            "somebody else has changed it"
-        );
     }
     difference.map_or(Compared::Same, Compared::Edited)
 }
@@ -230,14 +226,14 @@ pub(crate) async fn create(client: &Client, object: &Object) -> Result<bool, Fai
     let mut body = object.body.clone();
     body["metadata"]["resourceVersion"] = NEVER.into();
     match send(client, object, &body).await {
-        Ok(()) => Ok(true),
+        Ok(_) => Ok(true),
         Err(kube::Error::Api(status)) if status.is_conflict() => Ok(false),
         Err(source) => Err(not_applied(object, source)),
     }
 }
 
-/// Writes `object`, whatever is there.
-pub(crate) async fn write(client: &Client, object: &Object) -> Result<(), Failure> {
+/// Writes `object`, whatever is there; the version that it has then.
+pub(crate) async fn write(client: &Client, object: &Object) -> Result<Option<String>, Failure> {
     let sent = send(client, object, &object.body).await;
     sent.map_err(|source| not_applied(object, source))
 }
@@ -255,7 +251,11 @@ fn not_applied(object: &Object, source: kube::Error) -> Failure {
     }
 }
 
-async fn send(client: &Client, object: &Object, body: &Value) -> Result<(), kube::Error> {
+async fn send(
+    client: &Client,
+    object: &Object,
+    body: &Value,
+) -> Result<Option<String>, kube::Error> {
     let Object {
         kind,
         namespace,
@@ -266,9 +266,9 @@ async fn send(client: &Client, object: &Object, body: &Value) -> Result<(), kube
     let mut params = PatchParams::apply(OPERATOR).force();
     params.field_validation = Some(ValidationDirective::Strict);
     let api = api(client, *kind, namespace);
-    api.patch(name, &params, &Patch::Apply(body)).await?;
+    let applied = api.patch(name, &params, &Patch::Apply(body)).await?;
     tracing::debug!(?kind, namespace, name, "applied");
-    Ok(())
+    Ok(applied.resource_version())
 }
 
 async fn delete(client: &Client, kind: Made, live: &Live) -> Result<(), Failure> {

@@ -139,7 +139,7 @@ pub fn fetching<'a>(pods: impl IntoIterator<Item = &'a History>) -> Option<Fetch
 
 /// Which endpoint a target means by a name of its own: `NAMESPACE/NAME`, and what tells replicas
 /// apart after `@`.
-fn endpoint_of(name: &str) -> Option<Named> {
+pub(crate) fn endpoint_of(name: &str) -> Option<Named> {
     let pool = name.split_once('@').map_or(name, |(pool, _)| pool);
     let (namespace, name) = pool.split_once('/')?;
     Some((namespace.to_owned(), name.to_owned()))

@@ -44,7 +44,7 @@ const LONGEST: Duration = Duration::from_secs(120);
 /// How often numbers that drift are told of an object.
 const QUIET: Duration = Duration::from_secs(30);
 /// Most bytes of an answer.
-const MOST: usize = 1 << 20;
+const MOST: usize = 256 << 10;
 
 /// What pods have said.
 pub(crate) struct Hearsay {
@@ -244,6 +244,7 @@ impl Hearsay {
         let answers = stream::iter(due)
             .map(|candidate| async move {
                 let report = ask(client, &candidate.url()).await;
+                let report = report.map(|report| of_its_own(world, &candidate.whose, report));
                 (candidate.uid, report)
             })
             .buffer_unordered(AT_ONCE);
@@ -413,6 +414,18 @@ fn pause(silent: u32) -> Duration {
 }
 
 /// What a pod says, if it does and is understood.
+/// What a pod says of what is its own. Anybody can make a pod that looks like a target's: endpoints that
+/// the deployment does not mean, or may not use, are none of its business.
+fn of_its_own(world: &World, whose: &Whose, mut report: Report) -> Report {
+    if let (Whose::Deployment(named), Some(target)) = (whose, &mut report.target) {
+        target.endpoints.retain(|endpoint| {
+            let meant = figures::endpoint_of(&endpoint.name);
+            meant.is_some_and(|meant| world.uses(named, &meant))
+        });
+    }
+    report
+}
+
 async fn ask(client: &Client, url: &str) -> Option<Report> {
     let answer = async {
         let mut response = client.get(url).send().await?.error_for_status()?;

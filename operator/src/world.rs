@@ -33,6 +33,7 @@ use kube::{
 use tokio::{sync::watch, task::JoinSet};
 
 use crate::{
+    figures::Named,
     object::{MANAGED_BY, Made, OF_DEPLOYMENT, OF_ENDPOINT, OPERATOR, Object, Owner},
     resolve,
 };
@@ -328,6 +329,19 @@ impl World {
     pub(crate) fn namespace_labels(&self, name: &str) -> Option<BTreeMap<String, String>> {
         let found = self.namespaces.get(&ObjectRef::new(name))?;
         Some(found.labels().clone())
+    }
+
+    /// Whether a deployment means an endpoint, and may use it, as namespaces are now.
+    pub(crate) fn uses(&self, deployment: &Named, endpoint: &Named) -> bool {
+        let (user, name) = deployment;
+        let deployment = self.deployments.get(&ObjectRef::new(name).within(user));
+        let (namespace, name) = endpoint;
+        let endpoint = self.endpoints.get(&ObjectRef::new(name).within(namespace));
+        let (Some(deployment), Some(endpoint)) = (deployment, endpoint) else {
+            return false;
+        };
+        let labels = self.namespace_labels(user).unwrap_or_default();
+        resolve::names(&deployment, &endpoint) && endpoint.grants(user, &labels)
     }
 
     /// Who may use `endpoint`, as namespaces are now.

@@ -4,9 +4,13 @@
 //! looks and however often. Who reads skips fields it does not know; [`VERSION`] rises when one it
 //! knows means something else.
 
+mod few;
+
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
+
+use few::few;
 
 /// Version of the page.
 pub const VERSION: u32 = 1;
@@ -63,6 +67,7 @@ pub struct ModelReport {
 #[serde(default, rename_all = "camelCase")]
 pub struct TargetReport {
     /// The endpoints that it dials.
+    #[serde(deserialize_with = "few")]
     pub endpoints: Vec<EndpointReport>,
     /// How busy it is.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -213,8 +218,10 @@ pub struct DraftReport {
     /// The same, too late.
     pub late_tokens: u64,
     /// Deployments with a link to it, by namespace and name.
+    #[serde(deserialize_with = "few")]
     pub consumers: Vec<ConsumerReport>,
     /// Targets that it turned away, as far as it remembers: who, and why.
+    #[serde(deserialize_with = "few")]
     pub refused: Vec<RefusedReport>,
 }
 

@@ -181,6 +181,8 @@ impl Context {
         count: Option<u32>,
     ) -> Result<Vec<Object>, Refused> {
         let serving = rolled.serving(object);
+        // What it serves with while another revision is tried may be gone meanwhile.
+        self.accepted(&serving)?;
         let profile = self.profile(serving.spec.accelerator.as_ref())?;
         let tried = self.profile(object.spec.accelerator.as_ref())?;
         let split = rolled.split();

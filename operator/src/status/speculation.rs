@@ -63,10 +63,11 @@ fn with_compatibility(
     };
     let before = before.iter().find(is_same);
     let (compatible, reason) = match links(heard, endpoint) {
+        // Of a pool that comes to another revision some replicas may fit.
+        Some(Links { up: 1.., .. }) => (Some(true), None),
         Some(Links {
             refused: Some(why), ..
         }) => (Some(false), Some(shortened(why))),
-        Some(Links { up: 1.., .. }) => (Some(true), None),
         Some(_) | None => (
             before.and_then(|known| known.compatible),
             before.and_then(|known| known.reason.clone()),

@@ -225,6 +225,39 @@ async fn only_what_changed_is_written(cluster: &Cluster) {
         written, expected,
         "pods start anew with what they read at their start"
     );
+    what_is_spelt_otherwise_is_not_written_again(cluster).await;
+}
+
+/// The API server keeps `cpu: 2` as "2", and what is false as nothing.
+async fn what_is_spelt_otherwise_is_not_written_again(cluster: &Cluster) {
+    let template = json!({"spec": {"hostNetwork": false, "containers": [
+        {"name": "target", "resources": {"limits": {"cpu": 2, "memory": "1024Mi"}}},
+    ]}});
+    let with = json!({"spec": {"target": {"template": template}}});
+    cluster.patch_deployment("chat", &with).await;
+    cluster
+        .becomes(Made::Deployment, "chat", "story-target", |deployment| {
+            deployment.data.to_string().contains(r#""memory":"1Gi""#)
+        })
+        .await;
+    cluster.settles(SILENCE).await;
+    let told = cluster.events("chat").await;
+    // A look at all of it.
+    let replicas = json!({"spec": {"target": {"replicas": 3}}});
+    cluster.patch_deployment("chat", &replicas).await;
+    cluster
+        .status_of("chat", |status| status.targets.as_deref() == Some("1/3"))
+        .await;
+    cluster.settles(SILENCE).await;
+    assert_eq!(
+        cluster.events("chat").await.get("EditUndone"),
+        told.get("EditUndone")
+    );
+    let replicas = json!({"spec": {"target": {"replicas": 2, "template": null}}});
+    cluster.patch_deployment("chat", &replicas).await;
+    cluster
+        .status_of("chat", |status| status.targets.as_deref() == Some("1/2"))
+        .await;
 }
 
 async fn edits_by_hand_are_undone(cluster: &Cluster) {

@@ -98,6 +98,14 @@ fn an_endpoint_with_other_tokens_is_named_with_what_to_do() {
         (state.as_str(), holds.as_str()),
         ("Off NoneCompatible", "False NoneCompatible")
     );
+    // Some replicas of a pool that comes to another revision fit, and draft.
+    let canary = heard(&[("tiny", 1, None), ("huge", 4, Some(why))]);
+    let status = told(None, &endpoints, Some(canary));
+    let (state, holds, _) = shown(&status, ENDPOINTS_COMPATIBLE);
+    assert_eq!(
+        (state.trim(), holds.as_str()),
+        ("Active", "True Compatible")
+    );
     let used = &alone.speculation.expect("told").endpoints[0];
     assert_eq!(
         (used.compatible, used.reason.as_deref()),
@@ -184,7 +192,8 @@ fn of_more_endpoints_than_a_status_has_room_for_the_wrong_ones_are_listed() {
     let endpoints: Vec<_> = names.iter().map(|name| used(name, true)).collect();
     let links: Vec<_> = names.iter().map(|name| (name.as_str(), 1, None)).collect();
     let figures = |mut links: Vec<(&str, usize, Option<&'static str>)>| {
-        links.last_mut().expect("some").2 = Some("other words");
+        let last = links.last_mut().expect("some");
+        (last.1, last.2) = (0, Some("other words"));
         Some(heard(&links))
     };
     let listed = |endpoints: &[UsedEndpoint], figures| {
