@@ -48,6 +48,8 @@ const MOST_REFUSED: usize = 256;
 
 /// Longest sleep: how often leases are looked at.
 const NAP: Duration = Duration::from_millis(500);
+/// Longest time that sessions may have to end.
+const LONGEST_GRACE: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// How long links may wait between the steps of a window: a look at them (4 us) after each step
 /// of a small model would be a tenth of its time.
@@ -322,7 +324,9 @@ impl<O: Outlet> Worker<O> {
 
     /// From now on new sessions are turned away.
     pub(crate) fn drain(&mut self) {
-        self.leaves_at = Some(Instant::now() + self.limits.grace);
+        let now = Instant::now();
+        let grace = self.limits.grace.min(LONGEST_GRACE);
+        self.leaves_at = Some(now + grace);
     }
 
     /// Whether it was told to drain, and nobody is left or the grace is over.

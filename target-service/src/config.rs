@@ -66,7 +66,8 @@ pub struct TargetConfig {
     pub patience: Duration,
     /// Most requests that decode at once. Default 64.
     pub max_running: usize,
-    /// Most requests that wait for a place; more are turned away as busy. Default 1024.
+    /// Most requests that wait for a place; more are turned away as busy. At least
+    /// 1, since all requests come by it. Default 1024.
     pub max_waiting: usize,
     /// Most token rows in one step; 0: what the runner can do. Default 0.
     pub max_step_rows: usize,
@@ -182,6 +183,7 @@ impl TargetConfig {
         at_least_one(&[
             ("listen", self.listen.len()),
             ("max_running", self.max_running),
+            ("max_waiting", self.max_waiting),
         ])?;
         check_lookahead(self.lookahead.most())?;
         check_lookahead(self.ssd.lookahead.most())?;

@@ -203,7 +203,9 @@ impl Tenants {
                 weights += self.weight(other, sessions);
             }
         }
-        held.of(tenant) as f64 * weights >= all as f64 * self.weight(tenant, sessions)
+        // Parts of a weight do not add up to it exactly, and of equals one has to have its share.
+        let share = all as f64 * self.weight(tenant, sessions);
+        held.of(tenant) as f64 * weights >= share * (1.0 - 1e-9)
     }
 
     fn quota(&self, tenant: TenantId) -> Option<&QuotaConfig> {

@@ -40,6 +40,7 @@ impl Worker {
             let linger = self.endpoints.linger(stake.cohort);
             let patience = linger.and_then(|linger| linger.patience(wait, stake.chance, pace));
             let Some(patience) = patience else { break };
+            let patience = patience.min(self.config.patience);
             if !std::mem::replace(&mut has_waited, true) {
                 for decision in &mut *decisions {
                     decision.had = Some(self.tokens_for(decision));

@@ -34,7 +34,7 @@ impl Worker {
                 for malformed in malformed {
                     tracing::warn!(?link, reason = %malformed.reason, "malformed message");
                     if let Some(session) = malformed.session {
-                        self.give_up(link, session.0);
+                        self.turn_away(link, session.0);
                     }
                 }
             }
@@ -106,7 +106,7 @@ impl Worker {
         self.unbind(link);
     }
 
-    fn count_links(&self) {
+    pub(super) fn count_links(&self) {
         let list = self.endpoints.list.iter();
         let up = list.filter(|endpoint| endpoint.up).count();
         self.metrics.links_up.set(up as i64);

@@ -16,14 +16,11 @@ pub(super) const MOST_UNREAD: usize = 256 << 10;
 const LITTLE_UNREAD: usize = MOST_UNREAD / 2;
 
 impl Worker {
-    /// Parks a request if its client is too far behind.
-    pub(super) fn park_if_unread(&mut self, id: RequestId) {
+    /// Parks a request, whose client is too far behind.
+    pub(super) fn park(&mut self, id: RequestId) {
         let Some(request) = self.requests.get_mut(&id) else {
             return;
         };
-        if request.events.unread() <= MOST_UNREAD {
-            return;
-        }
         tracing::debug!(request = id.0, "parked: its client does not read");
         request.meter.forget_round();
         self.let_go(id);

@@ -51,6 +51,9 @@ impl Worker {
         // Bound while its prompt is computed, so that the endpoint does the same meanwhile.
         let opened = self.endpoints.flush();
         if self.feeding.shares.is_empty() {
+            if self.scheduler.running().len() == 0 {
+                self.stopgap.rest();
+            }
             // What was preempted, or admitted with its prompt cached, can go on at once.
             let again = preempted || !plan.admit.is_empty();
             return if again {

@@ -73,6 +73,11 @@ impl Stopgap {
         self.concluded = goes_on.then_some(now);
     }
 
+    /// Notes that nobody is served: the time until somebody is says nothing of what time brings.
+    pub(super) fn rest(&mut self) {
+        self.concluded = None;
+    }
+
     /// Tokens a second that all requests emit, lately.
     pub(super) fn pace(&self) -> f64 {
         self.pace.per_second()

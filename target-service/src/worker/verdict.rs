@@ -22,6 +22,7 @@ use self::lesson::Lesson;
 use super::{
     Endpoints, Worker,
     feeding::{Feeding, Kind, Share},
+    parking::MOST_UNREAD,
     stopgap::Step,
 };
 use crate::{
@@ -223,6 +224,8 @@ impl Worker {
             self.metrics.first_token.observe(took.as_secs_f64());
         }
         let Some(reason) = verdict.decided.ended else {
+            // What comes now nobody can have read.
+            let unread = request.events.unread();
             request.flush(self.now);
             let kept = match &verdict.path {
                 Some(path) => self.engine.accept_path(verdict.seq, path),
@@ -234,7 +237,9 @@ impl Worker {
             if let Err(error) = kept {
                 tracing::error!(%error, "a request had no sequence");
             }
-            self.park_if_unread(verdict.request);
+            if unread > MOST_UNREAD {
+                self.park(verdict.request);
+            }
             return;
         };
         self.finish(verdict.request, reason);

@@ -58,7 +58,7 @@ impl Worker {
         let effects = request.session.handle(self.elapsed(), Input::LinkUp);
         if let Some(endpoint) = self.endpoints.find(link) {
             // Until the endpoint reports again, count what it was just given.
-            endpoint.load.used += 1;
+            endpoint.load.used = endpoint.load.used.saturating_add(1);
         }
         self.endpoints.post(Some(link), effects.messages);
         self.metrics.sessions.inc();
@@ -103,6 +103,7 @@ impl Worker {
             }
             self.unbind(gone.link);
         }
+        self.count_links();
         self.endpoints.flush();
     }
 
@@ -199,6 +200,10 @@ impl Worker {
             request.meter.note_account(account);
         }
         let is_bound = request.session.is_bound();
+        if is_bound && matches!(message, ToTarget::Opened { .. }) {
+            // What it refused before was for a time.
+            request.refused.retain(|refused| *refused != link);
+        }
         let is_usual = request.meter.is_in_a_row();
         let patience = effects.answer.map(|_| request.session.patience().clone());
         if let Some(lookup) = effects.lookup {
@@ -210,7 +215,12 @@ impl Worker {
         }
         self.endpoints.post(Some(link), effects.messages);
         match message {
-            ToTarget::Opened { .. } | ToTarget::Entries(_) | ToTarget::Account(_) => {}
+            ToTarget::Opened { .. } | ToTarget::Account(_) => {}
+            ToTarget::Entries(_) => {
+                if !is_bound {
+                    self.give_up(link, session.0);
+                }
+            }
             ToTarget::Resync(_) => {
                 self.metrics.resyncs.inc();
             }
@@ -240,6 +250,21 @@ impl Worker {
                     controller.observe_answer(answer.tokens, answer.took);
                 }
             }
+        }
+    }
+
+    /// Ends the session of a request with an endpoint that makes no sense, and passes the request to the
+    /// next one, if there is one.
+    pub(in crate::worker) fn turn_away(&mut self, link: LinkKey, session: u64) {
+        let Some(request) = bound(&mut self.requests, link, session) else {
+            return;
+        };
+        request.refused.push(link);
+        let id = request.id;
+        self.let_go(id);
+        if let Some(mut request) = self.requests.remove(&id) {
+            self.bind(&mut request);
+            self.requests.insert(id, request);
         }
     }
 

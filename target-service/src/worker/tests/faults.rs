@@ -7,12 +7,16 @@ use std::time::Duration;
 use foretoken_engine::sim::{Latency, SimOptions};
 use foretoken_protocol::{
     generate::GenerateRequest,
-    link::{Limits, LinkEvent, LoadReport, Welcome},
+    link::{Limits, LinkEvent, LoadReport, Malformed, Welcome},
 };
+use foretoken_speculation::SessionId;
 
 use super::endpoint::MiniEndpoint;
 use super::rig::{Fault, Rig, language, plain, request};
-use crate::config::{LookaheadConfig, TargetConfig};
+use crate::{
+    config::{LookaheadConfig, TargetConfig},
+    inbox::Message,
+};
 
 fn config(lookahead: LookaheadConfig) -> TargetConfig {
     TargetConfig {
@@ -286,6 +290,31 @@ fn an_endpoint_that_fails_again_and_again_is_counted_each_time_and_logged_once()
     assert_eq!(trouble(&rig), None, "it is news if it fails again");
     rig.link(LinkEvent::Down("killed".into()));
     assert_eq!(rig.worker.metrics.link_failures("lost"), 1);
+}
+
+#[test]
+fn what_cannot_be_read_ends_the_session_there_and_no_endpoint_counts_that_has_gone() {
+    let mut rig = Rig::new(config(LookaheadConfig::Fixed(4)), language(), 0.9);
+    rig.connect();
+    let asked = request(1, 1.0, 60);
+    let mut output = rig.ask(asked.clone());
+    while rig.endpoint.sessions() == 0 {
+        rig.turn();
+    }
+    let links_up = |rig: &Rig| rig.worker.metrics.links_up.get();
+    assert_eq!(links_up(&rig), 1);
+    let malformed = Malformed {
+        session: Some(SessionId(1)),
+        reason: "it is cut off".into(),
+    };
+    rig.link(LinkEvent::Malformed(vec![malformed].into()));
+    rig.turn();
+    assert_eq!(rig.endpoint.sessions(), 0, "it is told that it is over");
+    assert_eq!(rig.worker.metrics.sessions.get(), 0);
+    rig.run(std::slice::from_mut(&mut output));
+    assert_eq!(output.tokens, plain(&asked));
+    rig.worker.take(Message::Endpoints(Vec::new()));
+    assert_eq!(links_up(&rig), 0);
 }
 
 #[test]

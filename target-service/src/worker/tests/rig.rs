@@ -6,6 +6,7 @@ mod fault;
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use foretoken_engine::{
@@ -255,6 +256,11 @@ impl Rig {
             }
         }
         output
+    }
+
+    /// Nothing happens for some time.
+    pub(super) fn pass(&mut self, time: Duration) {
+        self.clock.as_ref().expect("it has its own").pass(time);
     }
 
     /// One turn of the worker, and of everything around it.

@@ -283,3 +283,23 @@ fn what_was_said_under_one_salt_is_not_proposed_under_another() {
         assert_eq!(rounds.clone().nth(1), Some(known), "{salt:?}");
     }
 }
+
+#[test]
+fn time_in_which_nobody_is_served_does_not_make_tokens_seem_slow() {
+    let mut rig = slow(Duration::from_millis(2), standing_in(PolicyName::Ssd), 0.8);
+    one(&mut rig, request(1, 0.0, 100));
+    let pace = rig.worker.stopgap.pace();
+    // Its client goes away, so that it does not end by itself.
+    let mut left = rig.ask(request(2, 0.0, 100));
+    while left.tokens.len() < 50 {
+        rig.turn();
+        left.collect();
+    }
+    drop(left);
+    rig.turn();
+    rig.assert_idle();
+    rig.pass(Duration::from_secs(3600));
+    one(&mut rig, request(3, 0.0, 20));
+    let after = rig.worker.stopgap.pace();
+    assert!(after > pace / 2.0, "{pace} tokens a second, then {after}");
+}
