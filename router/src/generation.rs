@@ -177,6 +177,13 @@ impl Generation {
 
     /// One event of the target, or one attempt to get a target. `None`: nothing to tell yet.
     async fn step(&mut self) -> Result<Option<Progress>, ApiError> {
+        let stepped = self.advance().await;
+        // What cannot go on is not what a client has left.
+        self.over |= stepped.is_err();
+        stepped
+    }
+
+    async fn advance(&mut self) -> Result<Option<Progress>, ApiError> {
         if let Some(reason) = self.already_over() {
             return Ok(Some(Progress::Finished(reason)));
         }

@@ -125,7 +125,7 @@ impl Job {
             prompt_len: tokens.len(),
             tokens,
             sampling: self.sampling.clone(),
-            seed: self.seed.derive(choice as u32),
+            seed: self.seed_of(prompt).derive(choice as u32),
             max_tokens: self.max_tokens[prompt],
             ignore_eos: self.ignore_eos,
             stop_token_ids: self.stop_token_ids.clone(),
@@ -138,6 +138,15 @@ impl Job {
             endpoints: Vec::new(),
             tell_stats: !self.output.stop_texts.is_empty(),
             trace: None,
+        }
+    }
+
+    /// The seed of a prompt's first choice. Prompts may be alike, and are no better than one then if
+    /// their noise is; the first one's is the request's, and there are fewer choices than such numbers.
+    fn seed_of(&self, prompt: usize) -> Seed {
+        match prompt as u32 {
+            0 => self.seed,
+            prompt => self.seed.derive(u32::MAX - prompt),
         }
     }
 

@@ -131,6 +131,8 @@ impl Fleet<'_> {
     ) -> anyhow::Result<()> {
         let client = reqwest::Client::builder()
             .timeout(Duration::from_secs(2))
+            // What is asked is on this machine.
+            .no_proxy()
             .build()
             .context("cannot set up the HTTP client")?;
         let ready_url = format!("{}/ready", self.state.url);

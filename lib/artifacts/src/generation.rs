@@ -12,10 +12,6 @@ use crate::file::{FileError, Object};
 pub struct GenerationConfig {
     /// Tokens that end an output; several for chat models.
     pub eos: Vec<TokenId>,
-    /// Token that begins a sequence.
-    pub bos: Option<TokenId>,
-    /// Padding token.
-    pub pad: Option<TokenId>,
     /// Sampling that the model's makers recommend.
     pub sampling: SamplingDefaults,
     /// Longest sequence by `config.json`.
@@ -102,7 +98,6 @@ impl GenerationConfig {
             let [own, whole, text] = own;
             Ok(own?.or(whole?).or(text?))
         };
-        let one = |name| first(name).map(|ids| ids.and_then(|ids| ids.first().copied()));
         let number = |name| {
             let read = |object: &Object| {
                 object.field(name, "a whole number", |value| {
@@ -113,8 +108,6 @@ impl GenerationConfig {
         };
         Ok(Self {
             eos: first("eos_token_id")?.unwrap_or_default(),
-            bos: one("bos_token_id")?,
-            pad: one("pad_token_id")?,
             sampling: SamplingDefaults::read(&generation)?,
             max_positions: number("max_position_embeddings")?,
             vocab_size: number("vocab_size")?,
@@ -150,7 +143,6 @@ mod tests {
         ]);
         let config = GenerationConfig::load(dir.path()).unwrap();
         assert_eq!(config.eos, [TokenId(5), TokenId(7)]);
-        assert_eq!(config.bos, Some(TokenId(0)));
         assert_eq!(config.sampling.temperature, Some(0.6));
         assert_eq!(config.sampling.top_k, Some(20));
         assert_eq!(config.max_positions, Some(64));

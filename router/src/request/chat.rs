@@ -158,6 +158,11 @@ pub(super) fn messages(fields: Fields<'_>) -> Result<Value, ApiError> {
             }
         };
         object.insert("content".to_owned(), Value::String(content));
+        // Clients send messages back with all the fields there are; templates ask which are there.
+        object.retain(|name, value| {
+            let calls_nothing = name == "tool_calls" && value.as_array().is_some_and(Vec::is_empty);
+            !(value.is_null() || calls_nothing)
+        });
         let calls = object.get_mut("tool_calls").and_then(Value::as_array_mut);
         calls.into_iter().flatten().for_each(read_arguments);
         Ok(Value::Object(object))
@@ -171,10 +176,11 @@ fn read_arguments(call: &mut Value) {
     let Some(arguments) = call.pointer_mut("/function/arguments") else {
         return;
     };
-    let read = match arguments.as_str() {
-        Some("") => Some(Value::Object(Map::new())),
-        Some(text) => serde_json::from_str(text).ok().filter(Value::is_object),
-        None => None,
+    let read = match &*arguments {
+        Value::Null => Some(Value::Object(Map::new())),
+        Value::String(text) if text.is_empty() => Some(Value::Object(Map::new())),
+        Value::String(text) => serde_json::from_str(text).ok().filter(Value::is_object),
+        _ => None,
     };
     if let Some(read) = read {
         *arguments = read;

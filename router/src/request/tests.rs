@@ -138,6 +138,7 @@ fn calls_of_a_history_come_to_the_template_as_objects_and_may_stand_alone() {
     for (given, expected) in [
         (json!("{\"a\": 1}"), json!({"a": 1})),
         (json!(""), json!({})),
+        (json!(null), json!({})),
         (json!({"a": 1}), json!({"a": 1})),
         (json!("no JSON"), json!("no JSON")),
         (json!("\"5\""), json!("\"5\"")),
@@ -152,6 +153,14 @@ fn calls_of_a_history_come_to_the_template_as_objects_and_may_stand_alone() {
         json!([{"type": "text", "text": "Sorry."}, {"type": "refusal", "refusal": "No."}]);
     let refused = json!({"role": "assistant", "content": refusal});
     assert_eq!(read(refused).expect("taken")["content"], "Sorry.\nNo.");
+    // As clients send back what they were answered.
+    let whole = json!({
+        "role": "assistant", "content": "a", "tool_calls": null, "function_call": null, "refusal": null,
+    });
+    let sent = json!({"role": "assistant", "content": "a"});
+    assert_eq!(read(whole).expect("taken"), sent);
+    let whole = json!({"role": "assistant", "content": "a", "tool_calls": []});
+    assert_eq!(read(whole).expect("taken"), sent);
     let nothing = json!({"role": "tool", "tool_call_id": "1", "content": null});
     assert_eq!(read(nothing).expect("taken")["content"], "");
     let converted = json!([{"type": "output_text", "text": "a"}, "b"]);

@@ -208,6 +208,23 @@ async fn prompts_come_as_text_or_ids_one_or_many() {
 }
 
 #[tokio::test]
+async fn choices_of_prompts_that_are_alike_have_seeds_of_their_own() {
+    let setup = start(Script::says(" ok")).await;
+    let body = json!({"prompt": ["x", "x"], "n": 2, "seed": 11});
+    let answer = setup.client().post("/v1/completions", &body).await;
+    assert_eq!(answer.status, 200);
+    let requests = setup.targets[0].requests();
+    let mut seeds: Vec<u64> = requests.iter().map(|request| request.seed.0).collect();
+    seeds.sort_unstable();
+    seeds.dedup();
+    assert_eq!(seeds.len(), 4, "{seeds:?}");
+    // The first prompt's are those that it has alone.
+    for seed in [Seed(11), Seed(11).derive(1)] {
+        assert!(seeds.contains(&seed.0), "{seeds:?}");
+    }
+}
+
+#[tokio::test]
 async fn several_choices_have_seeds_of_their_own_and_the_first_keeps_the_requests() {
     let setup = start(Script::says(" ok")).await;
     let body = chat(json!({"n": 3, "seed": 11}));

@@ -84,7 +84,11 @@ fn a_cache_that_cannot_be_written_is_named_with_what_to_do() {
 #[test]
 fn up_serves_the_shipped_pair_if_there_is_no_file() {
     let cache = tempfile::tempdir().unwrap();
-    let variables = [("XDG_CACHE_HOME", cache.path().to_str().unwrap())];
+    let variables = [
+        ("XDG_CACHE_HOME", cache.path().to_str().unwrap()),
+        // It is not asked for what is on this machine.
+        ("HTTP_PROXY", "http://127.0.0.1:9"),
+    ];
     let up = Up::told(None, &variables, &[]);
     assert!(
         up.greeting().contains("story-10m (Speculative)"),

@@ -98,6 +98,10 @@ impl RepositoryCache {
             path: path.clone(),
             source,
         };
+        // Of a cache that somebody else filled, perhaps nothing can be written.
+        if fs::read_to_string(&path).is_ok_and(|known| known.trim() == commit) {
+            return Ok(());
+        }
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).map_err(failed)?;
         }
