@@ -119,6 +119,11 @@ fn ask_twice(url: &str, model: &str) -> u64 {
         let drafted = answer["usage"]["foretoken"]["drafted"].as_u64();
         (drafted > Some(0)).then_some(())
     };
+    let ready = async |_| {
+        let answer = reqwest::get(format!("{url}/ready")).await.unwrap();
+        answer.status().is_success().then_some(())
+    };
+    run(eventually("ready", ready));
     run(eventually("does the draft draft", drafts));
     run(complete(url, &request));
     let again = run(complete(url, &request));
