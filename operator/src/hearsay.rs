@@ -5,6 +5,8 @@
 //! new to tell are looked at: at once when something turned, else not more often than every
 //! [`QUIET`].
 
+mod candidate;
+
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     net::IpAddr,
@@ -14,22 +16,18 @@ use std::{
 
 use foretoken_service::report::{Report, Rounds};
 use futures::{StreamExt as _, stream};
-use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt as _;
 use reqwest::{Client, redirect};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use crate::{
-    build::{DRAFT, METRICS, TARGET},
     figures::{
         self, Counted, DeploymentFigures, EndpointFigures, Fetching, History, Named, News,
         Revisions, Tally, Trial,
     },
-    object::{COMPONENT, OF_DEPLOYMENT, OF_ENDPOINT, REVISION},
     rollout::Heard,
-    status::MODEL,
     world::{Bells, World},
 };
+pub(crate) use candidate::{Candidate, Whose, is_ready};
 
 /// How often pods are asked.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -76,78 +74,6 @@ struct Spoken {
 struct Noted<F> {
     now: F,
     rung: Option<(Instant, F)>,
-}
-
-/// Whose pod it is.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Whose {
-    /// A target of this deployment.
-    Deployment(Named),
-    /// A draft of this endpoint.
-    Endpoint(Named),
-}
-
-/// A pod to be asked.
-#[derive(Clone, Debug)]
-pub(crate) struct Candidate {
-    uid: String,
-    whose: Whose,
-    address: IpAddr,
-    /// Of a draft.
-    revision: Option<String>,
-}
-
-impl Candidate {
-    /// A pod that serves as a target or a draft, or downloads a model to do so.
-    pub(crate) fn of(pod: &Pod) -> Option<Self> {
-        let labels = pod.labels();
-        let namespace = pod.namespace()?;
-        let named = |label: &str| Some((namespace.clone(), labels.get(label)?.clone()));
-        let whose = match labels.get(COMPONENT)?.as_str() {
-            TARGET => Whose::Deployment(named(OF_DEPLOYMENT)?),
-            DRAFT => Whose::Endpoint(named(OF_ENDPOINT)?),
-            _ => return None,
-        };
-        if !(is_ready(pod) || is_fetching(pod)) || pod.metadata.deletion_timestamp.is_some() {
-            return None;
-        }
-        let address = pod.status.as_ref()?.pod_ip.as_ref()?.parse().ok()?;
-        Some(Self {
-            uid: pod.uid()?,
-            whose,
-            address,
-            revision: labels.get(REVISION).cloned(),
-        })
-    }
-
-    fn url(&self) -> String {
-        match self.address {
-            IpAddr::V4(address) => format!("http://{address}:{METRICS}/status"),
-            IpAddr::V6(address) => format!("http://[{address}]:{METRICS}/status"),
-        }
-    }
-}
-
-/// Whether `pod` says that it can serve.
-pub(crate) fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.conditions.as_ref());
-    let mut conditions = conditions.into_iter().flatten();
-    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
-}
-
-/// Whether the container that brings the model runs.
-fn is_fetching(pod: &Pod) -> bool {
-    let init = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.init_container_statuses.as_ref());
-    init.into_iter().flatten().any(|container| {
-        let state = container.state.as_ref();
-        container.name == MODEL && state.is_some_and(|state| state.running.is_some())
-    })
 }
 
 impl Hearsay {
@@ -413,7 +339,6 @@ fn pause(silent: u32) -> Duration {
     doubled.min(LONGEST)
 }
 
-/// What a pod says, if it does and is understood.
 /// What a pod says of what is its own. Anybody can make a pod that looks like a target's: endpoints that
 /// the deployment does not mean, or may not use, are none of its business.
 fn of_its_own(world: &World, whose: &Whose, mut report: Report) -> Report {
@@ -426,6 +351,7 @@ fn of_its_own(world: &World, whose: &Whose, mut report: Report) -> Report {
     report
 }
 
+/// What a pod says, if it does and is understood.
 async fn ask(client: &Client, url: &str) -> Option<Report> {
     let answer = async {
         let mut response = client.get(url).send().await?.error_for_status()?;
@@ -453,32 +379,7 @@ async fn ask(client: &Client, url: &str) -> Option<Report> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
-
-    fn pod(ready: &str, component: &str) -> Pod {
-        serde_json::from_value(json!({
-            "metadata": {"name": "p", "namespace": "chat", "uid": "u", "labels": {
-                COMPONENT: component, OF_DEPLOYMENT: "story", OF_ENDPOINT: "tiny",
-            }},
-            "status": {"podIP": "fd00::7", "conditions": [{"type": "Ready", "status": ready}]},
-        }))
-        .expect("a pod")
-    }
-
-    #[test]
-    fn targets_and_drafts_that_serve_are_asked_and_nobody_else() {
-        let candidate = Candidate::of(&pod("True", TARGET)).expect("it serves");
-        assert_eq!(
-            candidate.whose,
-            Whose::Deployment(("chat".into(), "story".into()))
-        );
-        assert_eq!(candidate.url(), "http://[fd00::7]:9100/status");
-        assert!(Candidate::of(&pod("True", DRAFT)).is_some());
-        assert!(Candidate::of(&pod("False", DRAFT)).is_none());
-        assert!(Candidate::of(&pod("True", "router")).is_none());
-    }
 
     #[test]
     fn who_does_not_answer_is_asked_less_and_less_often_up_to_a_bound() {

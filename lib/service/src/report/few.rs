@@ -9,7 +9,7 @@ use serde::{
 };
 
 /// Most entries that are kept: a target dials fewer replicas, and a draft has fewer consumers.
-pub(super) const MOST: usize = 1024;
+const MOST: usize = 1024;
 
 /// Reads a list and keeps its first [`MOST`] entries.
 pub(super) fn few<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
