@@ -9,7 +9,7 @@ use kube::{
         ValidationDirective,
     },
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     build,
@@ -112,9 +112,9 @@ async fn bring(
             Ok(Brought::Changed)
         }
         Compared::Edited(field) => {
-            let version = write(client, object).await?;
-            if version.is_some() && version == live.version {
-                // It was spelt differently, and means the same: `cpu: 2` is kept as "2".
+            let applied = write(client, object).await?;
+            if differs(&json!(applied), object).as_ref() == Some(&field) {
+                // It is only spelt differently, and still is: `cpu: 2` is kept as "2".
                 live.is_as_applied();
                 return Ok(Brought::Current);
             }
@@ -146,16 +146,21 @@ fn compare(live: &Live, wanted: &Object) -> Compared {
     let Some(said) = live.unread() else {
         return Compared::Same;
     };
-    let mut fields = wanted.body.as_object().into_iter().flatten();
-    let difference = fields.find_map(|(name, wanted)| match name.as_str() {
-        // Lists leave out what all of their items are.
-        "apiVersion" | "kind" => None,
-        _ => difference(said.get(name).unwrap_or(&Value::Null), wanted, name),
-    });
+    let difference = differs(&said, wanted);
     if difference.is_none() {
         live.is_as_applied();
     }
     difference.map_or(Compared::Same, Compared::Edited)
+}
+
+/// The first field in which an object that is there, as `said`, does not have what is `wanted`.
+fn differs(said: &Value, wanted: &Object) -> Option<String> {
+    let mut fields = wanted.body.as_object().into_iter().flatten();
+    fields.find_map(|(name, wanted)| match name.as_str() {
+        // Lists leave out what all of their items are.
+        "apiVersion" | "kind" => None,
+        _ => difference(said.get(name).unwrap_or(&Value::Null), wanted, name),
+    })
 }
 
 /// The first field below `path` in which `live` does not have what is `wanted`; it may have more.
@@ -232,8 +237,8 @@ pub(crate) async fn create(client: &Client, object: &Object) -> Result<bool, Fai
     }
 }
 
-/// Writes `object`, whatever is there; the version that it has then.
-pub(crate) async fn write(client: &Client, object: &Object) -> Result<Option<String>, Failure> {
+/// Writes `object`, whatever is there; what it is then.
+pub(crate) async fn write(client: &Client, object: &Object) -> Result<DynamicObject, Failure> {
     let sent = send(client, object, &object.body).await;
     sent.map_err(|source| not_applied(object, source))
 }
@@ -255,7 +260,7 @@ async fn send(
     client: &Client,
     object: &Object,
     body: &Value,
-) -> Result<Option<String>, kube::Error> {
+) -> Result<DynamicObject, kube::Error> {
     let Object {
         kind,
         namespace,
@@ -268,7 +273,7 @@ async fn send(
     let api = api(client, *kind, namespace);
     let applied = api.patch(name, &params, &Patch::Apply(body)).await?;
     tracing::debug!(?kind, namespace, name, "applied");
-    Ok(applied.resource_version())
+    Ok(applied)
 }
 
 async fn delete(client: &Client, kind: Made, live: &Live) -> Result<(), Failure> {
@@ -296,8 +301,6 @@ async fn delete(client: &Client, kind: Made, live: &Live) -> Result<(), Failure>
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

@@ -27,8 +27,6 @@ pub(crate) struct Live {
     pub(crate) namespace: String,
     /// What tells it from an earlier one of the same name.
     pub(crate) uid: Option<String>,
-    /// Which of its versions this is.
-    pub(crate) version: Option<String>,
     /// Whether it is being deleted.
     pub(crate) is_leaving: bool,
     /// What its pods are like, if it has pods.
@@ -100,7 +98,6 @@ impl Live {
             name,
             namespace,
             uid,
-            resource_version,
             deletion_timestamp,
             ..
         } = metadata;
@@ -108,7 +105,6 @@ impl Live {
             name: name.unwrap_or_default(),
             namespace: namespace.unwrap_or_default(),
             uid,
-            version: resource_version,
             is_leaving: deletion_timestamp.is_some(),
             workload: workload.map(Box::new),
             made_of,
