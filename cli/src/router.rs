@@ -97,6 +97,7 @@ impl Args {
                 name: format!("target-{i}"),
                 model: name.clone(),
                 address,
+                serves: None,
             })
             .collect();
         config.models = vec![ModelConfig {

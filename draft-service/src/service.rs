@@ -248,6 +248,7 @@ fn announcing(
             name,
             address,
             weight: announce.weight,
+            serves: None,
         };
         let announced = registry.announce(Announced::Endpoint(entry), announce.lease);
         announced.map(Some)

@@ -266,6 +266,7 @@ mod tests {
                 name: "t".into(),
                 model: "other".into(),
                 address: foretoken_protocol::Address::loopback(1),
+                serves: None,
             }],
             max_choices: 0,
             head: Duration::ZERO,

@@ -19,6 +19,7 @@ use std::{
 };
 
 use foretoken_protocol::{
+    Callee,
     generate::{GenerateClient, TargetInfo},
     tls::Tls,
 };
@@ -77,7 +78,11 @@ impl State {
 
 impl Target {
     fn new(entry: TargetEntry, tls: Option<Tls>) -> Self {
-        let client = GenerateClient::new(entry.name.clone(), entry.address.clone()).with_tls(tls);
+        let callee = Callee {
+            address: entry.address.clone(),
+            serves: entry.serves.clone(),
+        };
+        let client = GenerateClient::new(entry.name.clone(), callee).with_tls(tls);
         Self {
             entry,
             client,

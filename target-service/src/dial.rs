@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use foretoken_engine::runner::RunnerInfo;
 use foretoken_protocol::{
-    Address,
+    Callee,
     link::{Consumer, Hello, Link, LinkOptions, Postbox, Transport},
 };
 use foretoken_speculation::message::ToDraft;
@@ -58,9 +58,9 @@ impl Dialer {
 }
 
 impl Dial for Dialer {
-    fn dial(&self, key: LinkKey, address: &Address) -> Box<dyn Outlet> {
+    fn dial(&self, key: LinkKey, callee: &Callee) -> Box<dyn Outlet> {
         let (inbox, board) = (self.inbox.clone(), self.board.clone());
-        board.add(key, address.clone());
+        board.add(key, callee.address.clone());
         let options = LinkOptions::default();
         let on_event = move |event| {
             board.note(key, &event);
@@ -70,7 +70,7 @@ impl Dial for Dialer {
         let hello = self.hello.clone();
         let link = self
             .transport
-            .dial(address.clone(), hello, options, &self.stop, on_event);
+            .dial(callee.clone(), hello, options, &self.stop, on_event);
         let board = self.board.clone();
         Box::new(Dialled { key, link, board })
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use foretoken_protocol::link::Postbox;
+use foretoken_protocol::{Callee, link::Postbox};
 use foretoken_registry::{Directory, EndpointEntry, Interest, OpenError, Registry};
 use tokio_util::sync::CancellationToken;
 
@@ -25,7 +25,7 @@ impl EndpointList {
             .iter()
             .map(|e| Source {
                 name: e.name.clone(),
-                address: e.address.clone(),
+                callee: e.address.clone().into(),
                 share: None,
             })
             .collect();
@@ -75,7 +75,10 @@ fn merge(fixed: &[Source], directory: &Directory) -> Vec<Source> {
     }
     let found = found.into_iter().map(|entry| Source {
         name: entry.name.clone(),
-        address: entry.address.clone(),
+        callee: Callee {
+            address: entry.address.clone(),
+            serves: entry.serves.clone(),
+        },
         share: Some(f64::from(entry.weight) / f64::from(replicas[pool(entry)])),
     });
     fixed.iter().cloned().chain(found).collect()
@@ -99,6 +102,7 @@ mod tests {
             name: name.into(),
             address: Address::loopback(port),
             weight,
+            serves: None,
         };
         let endpoints = vec![
             entry("light", 2, 1),
@@ -112,7 +116,7 @@ mod tests {
         };
         let fixed = Source {
             name: "fixed".into(),
-            address: Address::loopback(1),
+            callee: Address::loopback(1).into(),
             share: None,
         };
         let merged = merge(std::slice::from_ref(&fixed), &directory);
@@ -127,6 +131,7 @@ mod tests {
             name: name.into(),
             address: Address::loopback(1),
             weight,
+            serves: None,
         };
         let directory = Directory {
             endpoints: vec![entry("a/b@1", 3), entry("a/b@2", 3), entry("a/c@1", 3)],

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use foretoken_protocol::{
-    Address,
+    Callee,
     generate::{EventSender, GenerateRequest},
     link::LinkEvent,
 };
@@ -40,8 +40,8 @@ pub(crate) enum Message {
 pub(crate) struct Source {
     /// Unique among them.
     pub(crate) name: String,
-    /// Where it is dialled.
-    pub(crate) address: Address,
+    /// Who is dialled.
+    pub(crate) callee: Callee,
     /// Its share of the requests, relative to others with one; none: it comes before those, in the
     /// order of the list.
     pub(crate) share: Option<f64>,

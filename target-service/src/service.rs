@@ -181,6 +181,7 @@ fn announced(config: &TargetConfig, first: Option<&Address>) -> Option<(Announce
         name: config.instance.clone(),
         model: announce.model,
         address: announce.address.or_else(|| first.cloned())?,
+        serves: None,
     };
     Some((Announced::Target(entry), announce.lease))
 }

@@ -102,6 +102,7 @@ pub(super) fn render(
                 name,
                 address: listen,
                 weight,
+                serves: None,
             });
         }
     }
@@ -117,6 +118,7 @@ pub(super) fn render(
             name,
             model,
             address: listen,
+            serves: None,
         });
     }
     write_directory(&registry, &directory)?;

@@ -8,6 +8,8 @@ mod socket;
 pub use listen::{BindError, Listener};
 pub(crate) use socket::{Incoming, Socket};
 
+use crate::tls::Served;
+
 /// Where a service listens or is found. Written `http://host:port` or `unix:/path`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Address {
@@ -20,6 +22,26 @@ pub enum Address {
     },
     /// A Unix socket.
     Unix(PathBuf),
+}
+
+/// Whom somebody dials.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Callee {
+    /// Where it is found.
+    pub address: Address,
+    /// What its certificate has to say over TLS that it serves; none: anything. An address can have
+    /// become another service's by the time it is dialled.
+    pub serves: Option<Served>,
+}
+
+impl From<Address> for Callee {
+    /// Whoever is found there.
+    fn from(address: Address) -> Self {
+        Self {
+            address,
+            serves: None,
+        }
+    }
 }
 
 /// Why a text is not an address.

@@ -16,4 +16,4 @@ pub mod link;
 pub mod tls;
 mod wire;
 
-pub use address::{Address, BindError, Listener};
+pub use address::{Address, BindError, Callee, Listener};

@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use explain::cleartext;
 pub use files::TlsError;
 use files::{Ready, Stamp};
-pub use name::{NameError, Role, ServiceName};
+pub use name::{NameError, Role, Served, ServedError, ServiceName};
 pub(crate) use stream::{Secured, accept, connect};
 
 /// How often files are looked at, at most. A look is three `stat`s.

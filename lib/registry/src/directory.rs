@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use foretoken_protocol::Address;
+use foretoken_protocol::{Address, tls::Served};
 use serde::{Deserialize, Serialize};
 
 /// Who exists. The order of entries means nothing.
@@ -50,6 +50,9 @@ pub struct TargetEntry {
     pub model: String,
     /// Where it answers.
     pub address: Address,
+    /// What its certificate says that it serves, over TLS: `NAMESPACE/NAME`; none: anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serves: Option<Served>,
 }
 
 /// An endpoint that targets may draft with.
@@ -63,6 +66,9 @@ pub struct EndpointEntry {
     /// Share of sessions it should get relative to the others; 0: none.
     #[serde(default = "one")]
     pub weight: u32,
+    /// What its certificate says that it serves, over TLS: `NAMESPACE/NAME`; none: anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serves: Option<Served>,
 }
 
 fn one() -> u32 {

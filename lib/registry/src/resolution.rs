@@ -123,6 +123,8 @@ pub(crate) fn hosts(pools: &Pools) -> impl Iterator<Item = String> {
 
 #[cfg(test)]
 mod tests {
+    use foretoken_protocol::tls::Served;
+
     use super::*;
 
     fn directory() -> Directory {
@@ -131,6 +133,7 @@ mod tests {
             name: "drafts/story".into(),
             address,
             weight: 3,
+            serves: Some(Served::new("drafts", "story").expect("names")),
         };
         Directory {
             pools: Pools {

@@ -4,6 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use foretoken_configuration::SIMULATED_TARGET;
 use foretoken_crds::{AcceleratorProfile, Kind, SpecDecodeDeployment, deployment::ExposureType};
+use foretoken_protocol::tls::Served;
 use foretoken_registry::{Directory, EndpointEntry, Pools, RegistryConfig, TargetEntry};
 use foretoken_router::{ModelConfig, RouterConfig};
 use foretoken_target::TargetConfig;
@@ -106,6 +107,7 @@ impl Build<'_> {
             address: service_address(&name, namespace, GENERATE),
             name,
             model: self.deployment.served_name().to_owned(),
+            serves: Served::new(namespace, &self.owner.name).ok(),
         };
         let endpoint = |found: &Found| {
             let Found {
@@ -117,6 +119,7 @@ impl Build<'_> {
                 name: format!("{namespace}/{name}"),
                 address: service_address(&format!("{name}-{}", super::DRAFT), namespace, LINK),
                 weight: *weight,
+                serves: Served::new(namespace, name).ok(),
             }
         };
         let directory = Directory {

@@ -57,6 +57,7 @@ fn entry(name: &str, address: Address) -> TargetEntry {
         name: name.into(),
         model: "tiny".into(),
         address,
+        serves: None,
     }
 }
 

@@ -16,7 +16,7 @@ mod telling;
 
 use std::time::Duration;
 
-use foretoken_protocol::{Address, link::LoadReport};
+use foretoken_protocol::{Callee, link::LoadReport};
 use foretoken_service::{metrics::Fraction, report::Rounds};
 use foretoken_speculation::{
     control::{Choice, Controller, Load, StepCost},
@@ -55,8 +55,8 @@ pub(super) struct Trees {
 
 /// Reaches endpoints.
 pub(crate) trait Dial: Send {
-    /// Keeps a link to `address` until the outlet is dropped; its events carry `link`.
-    fn dial(&self, link: LinkKey, address: &Address) -> Box<dyn Outlet>;
+    /// Keeps a link to `callee` until the outlet is dropped; its events carry `link`.
+    fn dial(&self, link: LinkKey, callee: &Callee) -> Box<dyn Outlet>;
 }
 
 /// The sending end of a link.
@@ -68,7 +68,7 @@ pub(crate) trait Outlet: Send {
 /// One endpoint.
 pub(super) struct Endpoint {
     pub(super) name: String,
-    address: Address,
+    callee: Callee,
     link: LinkKey,
     /// Its share of the requests; none: it comes before those that have one.
     share: Option<f64>,

@@ -16,7 +16,7 @@ use tokio::{
 };
 use tonic::transport::server::Connected;
 
-use super::{Address, listen::SocketFile};
+use super::{Address, Callee, listen::SocketFile};
 use crate::tls::{self, Peer, Role, Secured, Tls};
 
 /// Most peers that are greeted at once; more wait.
@@ -189,13 +189,13 @@ impl Clear {
 }
 
 impl Socket {
-    /// Connects to `address`; over TCP with `tls`, if there is any, to a service with this `role`.
+    /// Connects to `callee`; over TCP with `tls`, if there is any, to a service with this `role`.
     pub(crate) async fn connect(
-        address: &Address,
+        callee: &Callee,
         tls: Option<&Tls>,
         role: Role,
     ) -> io::Result<Self> {
-        let stream = match address {
+        let stream = match &callee.address {
             Address::Tcp { host, port } => TcpStream::connect((host.as_str(), *port)).await?,
             Address::Unix(path) => return Ok(Self::Unix(UnixStream::connect(path).await?)),
         };
@@ -216,6 +216,13 @@ impl Socket {
             return refuse(format!(
                 "{peer} answers where a target of namespace {} is expected: correct the address",
                 us.namespace
+            ));
+        }
+        if let Some(served) = &callee.serves
+            && !served.is_by(peer)
+        {
+            return refuse(format!(
+                "{peer} answers where the {role} of {served} is expected: it has this address now"
             ));
         }
         Ok(Self::Tls(secured))

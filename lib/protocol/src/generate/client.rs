@@ -18,7 +18,7 @@ use tower::service_fn;
 
 use super::{GenerateError, GenerateEvent, GenerateRequest, TRACEPARENT, TargetInfo};
 use crate::{
-    Address,
+    Address, Callee,
     address::Socket,
     tls::{Role, Tls},
     wire::{
@@ -48,7 +48,7 @@ const MAX_MESSAGE: usize = 256 << 20;
 #[derive(Clone)]
 pub struct GenerateClient {
     instance: String,
-    address: Address,
+    callee: Callee,
     tls: Option<Tls>,
     client: Arc<OnceLock<GenerationClient<Channel>>>,
 }
@@ -57,18 +57,18 @@ impl fmt::Debug for GenerateClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("GenerateClient")
             .field("instance", &self.instance)
-            .field("address", &self.address)
+            .field("address", &self.callee.address)
             .finish_non_exhaustive()
     }
 }
 
 impl GenerateClient {
-    /// A client of the target called `instance` (the name errors carry) at `address`. Connects
-    /// lazily, on the runtime that makes the first call.
-    pub fn new(instance: impl Into<String>, address: Address) -> Self {
+    /// A client of the target called `instance` (the name errors carry). Connects lazily, on the
+    /// runtime that makes the first call.
+    pub fn new(instance: impl Into<String>, callee: impl Into<Callee>) -> Self {
         Self {
             instance: instance.into(),
-            address,
+            callee: callee.into(),
             tls: None,
             client: Arc::default(),
         }
@@ -118,12 +118,12 @@ impl GenerateClient {
 
     /// Where it is.
     pub fn address(&self) -> &Address {
-        &self.address
+        &self.callee.address
     }
 
     fn client(&self) -> GenerationClient<Channel> {
         self.client
-            .get_or_init(|| connect_lazily(self.address.clone(), self.tls.clone()))
+            .get_or_init(|| connect_lazily(self.callee.clone(), self.tls.clone()))
             .clone()
     }
 
@@ -139,11 +139,11 @@ impl GenerateClient {
     }
 }
 
-fn connect_lazily(address: Address, tls: Option<Tls>) -> GenerationClient<Channel> {
+fn connect_lazily(callee: Callee, tls: Option<Tls>) -> GenerationClient<Channel> {
     let connector = service_fn(move |_| {
-        let (address, tls) = (address.clone(), tls.clone());
+        let (callee, tls) = (callee.clone(), tls.clone());
         async move {
-            let connect = Socket::connect(&address, tls.as_ref(), Role::Target);
+            let connect = Socket::connect(&callee, tls.as_ref(), Role::Target);
             let connect = tokio::time::timeout(PATIENCE, connect);
             let late = |_| io::Error::from(io::ErrorKind::TimedOut);
             Ok::<_, io::Error>(TokioIo::new(connect.await.map_err(late)??))

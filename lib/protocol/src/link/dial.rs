@@ -21,7 +21,7 @@ use super::{
     transport::{Driver, WINDOW},
 };
 use crate::{
-    Address,
+    Address, Callee,
     address::Socket,
     tls::{Role, Tls},
     wire::{chain, proto::speculation::v1::speculation_client::SpeculationClient},
@@ -47,7 +47,7 @@ pub(super) type OnEvent = Box<dyn FnMut(LinkEvent) + Send>;
 impl Link {
     pub(super) fn spawn(
         driver: &Driver,
-        address: Address,
+        callee: Callee,
         hello: Hello,
         options: LinkOptions,
         stop: CancellationToken,
@@ -56,12 +56,12 @@ impl Link {
         let tls = driver.tls();
         let queue = Arc::new(Queue::new(options.queue, driver.departures()));
         let link = Self {
-            address: address.clone(),
+            address: callee.address.clone(),
             queue: Arc::clone(&queue),
             stop: stop.clone(),
         };
         let mut dialer = Dialer {
-            address,
+            callee,
             visit: Visit::default(),
             tls,
             hello,
@@ -111,7 +111,7 @@ impl Drop for Link {
 
 /// Keeps the link up.
 struct Dialer {
-    address: Address,
+    callee: Callee,
     visit: Visit,
     tls: Option<Tls>,
     hello: Hello,
@@ -169,7 +169,7 @@ impl Dialer {
 
     /// Connects, and keeps the link until it ends; `up` once both ends know each other.
     async fn attempt(&mut self, up: &mut bool) -> Result<Ended, Failure> {
-        match &self.address {
+        match &self.callee.address {
             Address::Tcp { .. } => {
                 let frames = self.call().await?;
                 self.keep(frames, up).await
@@ -226,11 +226,11 @@ impl Dialer {
 
     /// The stream of frames that gRPC brings.
     async fn call(&mut self) -> Result<Streaming<DraftFrame>, Failure> {
-        let (address, tls) = (self.address.clone(), self.tls.clone());
+        let (callee, tls) = (self.callee.clone(), self.tls.clone());
         let connector = service_fn(move |_| {
-            let (address, tls) = (address.clone(), tls.clone());
+            let (callee, tls) = (callee.clone(), tls.clone());
             async move {
-                let socket = Socket::connect(&address, tls.as_ref(), Role::Draft).await?;
+                let socket = Socket::connect(&callee, tls.as_ref(), Role::Draft).await?;
                 Ok::<_, io::Error>(TokioIo::new(socket))
             }
         });
@@ -253,11 +253,12 @@ impl Dialer {
     /// What comes of `step`, unless the endpoint takes too long.
     async fn in_time<T>(&mut self, step: impl Future<Output = T>) -> Result<T, Failure> {
         let done = timeout(self.options.dead_after, step).await;
-        done.map_err(|_| Failure::Lost(format!("{} did not answer in time", self.address)))
+        done.map_err(|_| Failure::Lost(format!("{} did not answer in time", self.callee.address)))
     }
 
     fn unreachable(&self, error: &dyn std::error::Error) -> Failure {
-        Failure::Lost(format!("cannot reach {}: {}", self.address, chain(error)))
+        let address = &self.callee.address;
+        Failure::Lost(format!("cannot reach {address}: {}", chain(error)))
     }
 }
 

@@ -27,7 +27,7 @@ use super::{
     Hello, Link, LinkEvent, LinkOptions, LinkServer, Mailbox, Postbox, ServerEvent, Terms,
     departures::Departures, polled::Polled,
 };
-use crate::{Address, Listener, tls::Tls};
+use crate::{Callee, Listener, tls::Tls};
 
 /// HTTP/2 flow-control window, of streams and connections. Credits bound what is under way; the
 /// window only has to be out of their way.
@@ -121,12 +121,12 @@ impl Transport {
         Mailbox::new(Arc::clone(&self.driver), self.spin)
     }
 
-    /// Keeps a link to the endpoint at `address` until the returned [`Link`] is dropped or `stop`
+    /// Keeps a link to the endpoint `callee` until the returned [`Link`] is dropped or `stop`
     /// is cancelled; no event follows then. Connecting, and connecting again, happens by itself.
     /// `on_event` is called by whoever moves the bytes, one event at a time, and must not block.
     pub fn dial(
         &self,
-        address: Address,
+        callee: impl Into<Callee>,
         hello: Hello,
         options: LinkOptions,
         stop: &CancellationToken,
@@ -134,7 +134,7 @@ impl Transport {
     ) -> Link {
         Link::spawn(
             &self.driver,
-            address,
+            callee.into(),
             hello,
             options,
             stop.child_token(),

@@ -2,11 +2,16 @@
 
 use std::{fmt, str::FromStr};
 
+use serde::{Deserialize, Serialize};
+
 /// What all names begin with: the trust domain of SPIFFE ids, and the namespace.
 const PREFIX: &str = "spiffe://foretoken/ns/";
 
 /// Most characters of a namespace or a name, as in a cluster.
 const LONGEST: usize = 63;
+
+/// Most characters that errors show of a text.
+const MOST_SHOWN: usize = 200;
 
 /// What a service is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,6 +34,19 @@ pub struct ServiceName {
     /// Name of that object: a deployment, or an endpoint.
     pub name: String,
 }
+
+/// Which object a service serves, `NAMESPACE/NAME`: a deployment, or an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Served {
+    namespace: String,
+    name: String,
+}
+
+/// A text that is no object's name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not NAMESPACE/NAME, as certificates have them")]
+pub struct ServedError(String);
 
 /// A text that is nobody's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -75,7 +93,7 @@ impl FromStr for ServiceName {
     type Err = NameError;
 
     fn from_str(text: &str) -> Result<Self, NameError> {
-        let fail = || NameError(text.chars().take(200).collect());
+        let fail = || NameError(text.chars().take(MOST_SHOWN).collect());
         let rest = text.strip_prefix(PREFIX).ok_or_else(fail)?;
         let mut parts = rest.split('/');
         let (Some(namespace), Some(role), Some(name), None) =
@@ -91,6 +109,46 @@ impl FromStr for ServiceName {
             role: Role::parse(role).ok_or_else(fail)?,
             name: name.to_owned(),
         })
+    }
+}
+
+impl Served {
+    /// The object called `name` in `namespace`.
+    pub fn new(namespace: &str, name: &str) -> Result<Self, ServedError> {
+        if !is_label(namespace) || !is_label(name) {
+            let text = format!("{namespace}/{name}");
+            return Err(ServedError(text.chars().take(MOST_SHOWN).collect()));
+        }
+        Ok(Self {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        })
+    }
+
+    /// Whether `service` is there for it.
+    pub fn is_by(&self, service: &ServiceName) -> bool {
+        (&self.namespace, &self.name) == (&service.namespace, &service.name)
+    }
+}
+
+impl fmt::Display for Served {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl TryFrom<String> for Served {
+    type Error = ServedError;
+
+    fn try_from(text: String) -> Result<Self, ServedError> {
+        let (namespace, name) = text.split_once('/').unwrap_or((&text, ""));
+        Self::new(namespace, name)
+    }
+}
+
+impl From<Served> for String {
+    fn from(served: Served) -> Self {
+        served.to_string()
     }
 }
 
@@ -110,6 +168,29 @@ mod tests {
         let name: ServiceName = text.parse().expect("a name");
         assert_eq!((name.namespace.as_str(), name.role), ("chat", Role::Target));
         assert_eq!(name.to_string(), text);
+    }
+
+    #[test]
+    fn what_is_served_is_said_by_namespace_and_name() {
+        let served = Served::try_from("chat/story".to_owned()).expect("both");
+        assert_eq!(String::from(served.clone()), "chat/story");
+        let service = |text: &str| text.parse::<ServiceName>().expect("a name");
+        for role in ["target", "draft", "router"] {
+            let name = format!("spiffe://foretoken/ns/chat/{role}/story");
+            assert!(served.is_by(&service(&name)));
+        }
+        assert!(!served.is_by(&service("spiffe://foretoken/ns/chat/target/other")));
+        assert!(!served.is_by(&service("spiffe://foretoken/ns/other/target/story")));
+        for text in [
+            "",
+            "chat",
+            "chat/",
+            "/story",
+            "chat/story/more",
+            "Chat/story",
+        ] {
+            assert!(Served::try_from(text.to_owned()).is_err(), "{text}");
+        }
     }
 
     #[test]

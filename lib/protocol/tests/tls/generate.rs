@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use foretoken_protocol::{
-    Address, Listener,
+    Address, Callee, Listener,
     generate::{
         EventSender, GenerateClient, GenerateError, GenerateRequest, GenerateService, TargetInfo,
         TargetLoad, serve_generate,
     },
-    tls::{Role, Tls},
+    tls::{Role, Served, Tls},
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -46,8 +46,8 @@ fn serve(tls: Option<Tls>) -> (Address, DropGuard) {
 }
 
 /// What becomes of a router's question.
-async fn ask(address: &Address, tls: Option<Tls>) -> String {
-    let client = GenerateClient::new("target", address.clone()).with_tls(tls);
+async fn ask(callee: impl Into<Callee>, tls: Option<Tls>) -> String {
+    let client = GenerateClient::new("target", callee).with_tls(tls);
     match client.info().await {
         Ok(info) => info.instance,
         Err(error) => error.to_string(),
@@ -62,7 +62,7 @@ fn says(said: &str, expected: &str) {
 async fn a_target_answers_routers_of_its_namespace_and_nobody_else() {
     let place = Place::new();
     let (address, _serving) = serve(Some(place.tls(Role::Target, "chat")));
-    let asks = async |role, namespace| ask(&address, Some(place.tls(role, namespace))).await;
+    let asks = async |role, namespace| ask(address.clone(), Some(place.tls(role, namespace))).await;
     says(&asks(Role::Router, "chat").await, "target-0");
     says(
         &asks(Role::Draft, "chat").await,
@@ -81,7 +81,7 @@ async fn a_target_answers_routers_of_its_namespace_and_nobody_else() {
 async fn a_router_asks_nobody_but_targets() {
     let place = Place::new();
     let (address, _serving) = serve(Some(place.tls(Role::Draft, "chat")));
-    let said = ask(&address, Some(place.tls(Role::Router, "chat"))).await;
+    let said = ask(address.clone(), Some(place.tls(Role::Router, "chat"))).await;
     says(
         &said,
         "ns/chat/draft/story answers where a target is expected",
@@ -89,12 +89,29 @@ async fn a_router_asks_nobody_but_targets() {
 }
 
 #[tokio::test]
+async fn a_router_asks_no_other_deployments_target() {
+    let place = Place::new();
+    let (address, _serving) = serve(Some(place.tls(Role::Target, "chat")));
+    for (name, said) in [
+        ("story", "target-0"),
+        ("code", "answers where the target of chat/code is expected"),
+    ] {
+        let callee = Callee {
+            address: address.clone(),
+            serves: Some(Served::new("chat", name).expect("names")),
+        };
+        let router = Some(place.tls(Role::Router, "chat"));
+        says(&ask(callee, router).await, said);
+    }
+}
+
+#[tokio::test]
 async fn one_end_without_tls_is_told_what_is_missing() {
     let place = Place::new();
     let (address, _serving) = serve(Some(place.tls(Role::Target, "chat")));
-    says(&ask(&address, None).await, "the port asks for TLS");
+    says(&ask(address.clone(), None).await, "the port asks for TLS");
     let (address, _serving) = serve(None);
-    let said = ask(&address, Some(place.tls(Role::Router, "chat"))).await;
+    let said = ask(address.clone(), Some(place.tls(Role::Router, "chat"))).await;
     says(&said, "the peer speaks plain text and this side TLS");
 }
 
@@ -106,7 +123,7 @@ async fn a_client_that_keeps_silent_holds_nobody_up() {
         unreachable!("it was bound to a port");
     };
     let silent = tokio::net::TcpStream::connect((host.as_str(), *port)).await;
-    let said = ask(&address, Some(place.tls(Role::Router, "chat"))).await;
+    let said = ask(address.clone(), Some(place.tls(Role::Router, "chat"))).await;
     says(&said, "target-0");
     drop(silent);
 }

@@ -7,12 +7,12 @@ use std::{
 };
 
 use foretoken_protocol::{
-    Address, Listener,
+    Address, Callee, Listener,
     link::{
         Consumer, Grants, Hello, Link, LinkEvent, LinkOptions, LinkServer, ServerEvent, Terms,
         Transport, TransportOptions, Welcome,
     },
-    tls::{Role, Tls},
+    tls::{Role, Served, Tls},
 };
 use foretoken_speculation::{SessionId, message::ToDraft};
 use tokio::sync::watch;
@@ -68,7 +68,7 @@ struct Target {
 }
 
 /// A target with this certificate.
-fn dial(address: &Address, tls: Option<Tls>) -> Target {
+fn dial(callee: impl Into<Callee>, tls: Option<Tls>) -> Target {
     let options_of_transport = TransportOptions {
         tls,
         ..TransportOptions::default()
@@ -84,7 +84,7 @@ fn dial(address: &Address, tls: Option<Tls>) -> Target {
         ..Hello::default()
     };
     let stop = CancellationToken::new();
-    let link = transport.dial(address.clone(), hello, options(), &stop, on_event);
+    let link = transport.dial(callee, hello, options(), &stop, on_event);
     Target {
         link,
         events,
@@ -123,6 +123,11 @@ fn told(event: LinkEvent) -> String {
 }
 
 impl Draft {
+    /// Where it is.
+    fn at(&self) -> Address {
+        self.server.address().clone()
+    }
+
     /// Waits until a target is there, and tells whose it is.
     fn waits_for_target(&self) -> Consumer {
         loop {
@@ -138,10 +143,7 @@ impl Draft {
 fn a_target_is_of_the_namespace_of_its_certificate_whatever_it_claims() {
     let place = Place::new();
     let draft = serve(Some(place.tls(Role::Draft, "drafts")), Grants::All);
-    let _target = dial(
-        draft.server.address(),
-        Some(place.tls(Role::Target, "chat")),
-    );
+    let _target = dial(draft.at(), Some(place.tls(Role::Target, "chat")));
     let consumer = Consumer {
         namespace: "chat".into(),
         deployment: "story".into(),
@@ -154,7 +156,7 @@ fn an_endpoint_serves_nobody_but_targets() {
     let place = Place::new();
     let draft = serve(Some(place.tls(Role::Draft, "drafts")), Grants::All);
     for role in [Role::Router, Role::Draft] {
-        let other = dial(draft.server.address(), Some(place.tls(role, "chat")));
+        let other = dial(draft.at(), Some(place.tls(role, "chat")));
         other.waits_for(&format!(
             "refused: spiffe://foretoken/ns/drafts/draft/story serves targets only, and this is \
              spiffe://foretoken/ns/chat/{role}/story"
@@ -166,24 +168,37 @@ fn an_endpoint_serves_nobody_but_targets() {
 fn a_target_drafts_with_nobody_but_endpoints() {
     let place = Place::new();
     let other = serve(Some(place.tls(Role::Router, "drafts")), Grants::All);
-    let target = dial(
-        other.server.address(),
-        Some(place.tls(Role::Target, "chat")),
-    );
+    let target = dial(other.at(), Some(place.tls(Role::Target, "chat")));
     target.waits_for("ns/drafts/router/story answers where a draft is expected");
+}
+
+#[test]
+fn a_target_drafts_with_no_other_endpoint_than_the_one_it_asked_for() {
+    let place = Place::new();
+    let draft = serve(Some(place.tls(Role::Draft, "drafts")), Grants::All);
+    let asks = |namespace, name| {
+        let callee = Callee {
+            address: draft.at(),
+            serves: Some(Served::new(namespace, name).expect("names")),
+        };
+        dial(callee, Some(place.tls(Role::Target, "chat")))
+    };
+    asks("drafts", "story").waits_for("up");
+    for (namespace, name) in [("drafts", "other"), ("other", "story")] {
+        asks(namespace, name).waits_for(&format!(
+            "ns/drafts/draft/story answers where the draft of {namespace}/{name} is expected"
+        ));
+    }
 }
 
 #[test]
 fn one_end_without_tls_is_told_what_is_missing() {
     let place = Place::new();
     let draft = serve(Some(place.tls(Role::Draft, "drafts")), Grants::All);
-    let plain = dial(draft.server.address(), None);
+    let plain = dial(draft.at(), None);
     plain.waits_for("the port asks for TLS");
     let draft = serve(None, Grants::All);
-    let target = dial(
-        draft.server.address(),
-        Some(place.tls(Role::Target, "chat")),
-    );
+    let target = dial(draft.at(), Some(place.tls(Role::Target, "chat")));
     target.waits_for("the peer speaks plain text and this side TLS");
 }
 
@@ -195,7 +210,7 @@ fn a_stranger_is_told_that_its_authority_is_not_accepted() {
     let both = format!("{}{}", place.authority.pem, elsewhere.authority.pem);
     fs::write(elsewhere.folder(Role::Target, "chat").join("ca.crt"), both).expect("a file");
     std::thread::sleep(Duration::from_millis(500));
-    let stranger = dial(draft.server.address(), Some(tls));
+    let stranger = dial(draft.at(), Some(tls));
     stranger.waits_for("the peer does not accept the authority of this side's certificate");
 }
 
@@ -207,9 +222,9 @@ fn a_namespace_without_a_grant_is_refused_and_one_that_loses_it_is_sent_away() {
         Some(place.tls(Role::Draft, "drafts")),
         only(&["chat", "code"]),
     );
-    let address = draft.server.address();
+    let address = draft.at();
     let [chat, code, other] = ["chat", "code", "other"]
-        .map(|namespace| dial(address, Some(place.tls(Role::Target, namespace))));
+        .map(|namespace| dial(address.clone(), Some(place.tls(Role::Target, namespace))));
     let refusal = |namespace: &str| {
         format!("refused: this endpoint does not allow namespace \"{namespace}\"")
     };
@@ -236,7 +251,7 @@ fn certificates_and_their_authority_are_replaced_while_links_stay_up() {
         place.tls(Role::Target, "chat"),
     );
     let draft = serve(Some(draft_tls.clone()), Grants::All);
-    let target = dial(draft.server.address(), Some(target_tls.clone()));
+    let target = dial(draft.at(), Some(target_tls.clone()));
     target.waits_for("up");
     let (old, new) = (&place.authority, Authority::new("new"));
     let both = format!("{}{}", old.pem, new.pem);
@@ -257,7 +272,7 @@ fn certificates_and_their_authority_are_replaced_while_links_stay_up() {
         for (role, namespace) in [(Role::Draft, "drafts"), (Role::Target, "chat")] {
             replace(role, namespace, authority, ca);
             std::thread::sleep(Duration::from_millis(300));
-            let later = dial(draft.server.address(), Some(target_tls.clone()));
+            let later = dial(draft.at(), Some(target_tls.clone()));
             assert_eq!(later.hears(), "up", "{role} of {namespace}");
         }
     }

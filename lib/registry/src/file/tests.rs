@@ -1,3 +1,5 @@
+use foretoken_protocol::tls::Served;
+
 use super::*;
 use crate::{EndpointEntry, TargetEntry};
 
@@ -7,11 +9,13 @@ fn directory(target: &str) -> Directory {
             name: target.into(),
             model: "tiny".into(),
             address: "http://127.0.0.1:9000".parse().expect("address"),
+            serves: Some(Served::new("chat", "story").expect("names")),
         }],
         endpoints: vec![EndpointEntry {
             name: "draft-0".into(),
             address: "unix:/run/draft-0.sock".parse().expect("address"),
             weight: 3,
+            serves: None,
         }],
         ..Directory::default()
     }

@@ -142,6 +142,7 @@ fn target() -> TargetEntry {
         name: "t".into(),
         model: "m".into(),
         address: "http://10.0.0.1:7000".parse().unwrap(),
+        serves: None,
     }
 }
 

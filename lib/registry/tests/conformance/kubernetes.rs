@@ -192,6 +192,7 @@ impl Source {
                     address: self.address(&service, 7000),
                     name: service.clone(),
                     model: target.model.clone(),
+                    serves: target.serves.clone(),
                 });
                 Vec::new()
             });
@@ -205,6 +206,7 @@ impl Source {
                     address: self.address(&service, 7100),
                     name: service.clone(),
                     weight: endpoint.weight,
+                    serves: endpoint.serves.clone(),
                 });
                 Vec::new()
             });

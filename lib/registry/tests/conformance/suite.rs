@@ -2,7 +2,7 @@
 
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
-use foretoken_protocol::Address;
+use foretoken_protocol::{Address, tls::Served};
 use foretoken_registry::{Directory, EndpointEntry, Health, Registry, TargetEntry};
 use tokio::{sync::watch, time::timeout};
 
@@ -56,6 +56,7 @@ fn target(name: &str, model: &str) -> TargetEntry {
         name: name.into(),
         model: model.into(),
         address: address(name, 7000),
+        serves: None,
     }
 }
 
@@ -65,6 +66,7 @@ fn endpoint(name: &str, weight: u32) -> EndpointEntry {
         name: name.into(),
         address: address(name, 7100),
         weight,
+        serves: Some(Served::new("drafts", name).expect("a name")),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use foretoken_engine::schedule::RequestId;
-use foretoken_protocol::{Address, link::LoadReport};
+use foretoken_protocol::{Callee, link::LoadReport};
 use foretoken_service::report::Rounds;
 use foretoken_speculation::{
     control::{AnswerTime, ControlConfig, Drafting},
@@ -84,15 +84,15 @@ impl Worker {
         for source in list {
             let inbox::Source {
                 name,
-                address,
+                callee,
                 share,
             } = source;
             let known = old
                 .iter()
-                .position(|e| e.name == name && e.address == address);
+                .position(|e| e.name == name && e.callee == callee);
             let mut endpoint = match known {
                 Some(index) => old.swap_remove(index),
-                None => self.dial(name, address),
+                None => self.dial(name, callee),
             };
             endpoint.share = share;
             self.endpoints.list.push(endpoint);
@@ -107,11 +107,11 @@ impl Worker {
         self.endpoints.flush();
     }
 
-    fn dial(&mut self, name: String, address: Address) -> Endpoint {
+    fn dial(&mut self, name: String, callee: Callee) -> Endpoint {
         let endpoints = &mut self.endpoints;
         endpoints.links += 1;
         let link = LinkKey(endpoints.links);
-        let outlet = endpoints.dial.dial(link, &address);
+        let outlet = endpoints.dial.dial(link, &callee);
         let config = |drafting| {
             let most = match drafting {
                 Drafting::InTurn => endpoints.most_in_turn,
@@ -128,7 +128,7 @@ impl Worker {
         let load = LoadReport::default();
         Endpoint {
             name,
-            address,
+            callee,
             link,
             share: None,
             outlet,

@@ -15,7 +15,7 @@ use foretoken_engine::{
     sim::{Latency, SimOptions, SimRunner},
 };
 use foretoken_protocol::{
-    Address,
+    Address, Callee,
     generate::{
         EventReceiver, EventSender, FinishReason, GenerateError, GenerateEvent, GenerateRequest,
         GenerationStats,
@@ -46,7 +46,7 @@ struct TestDial(Wire);
 struct TestOutlet(Wire);
 
 impl Dial for TestDial {
-    fn dial(&self, _link: LinkKey, _address: &Address) -> Box<dyn Outlet> {
+    fn dial(&self, _link: LinkKey, _callee: &Callee) -> Box<dyn Outlet> {
         Box::new(TestOutlet(Arc::clone(&self.0)))
     }
 }
@@ -221,7 +221,7 @@ impl Rig {
     pub(super) fn connect(&mut self) {
         self.worker.take(Message::Endpoints(vec![Source {
             name: "draft".into(),
-            address: Address::loopback(1),
+            callee: Address::loopback(1).into(),
             share: None,
         }]));
         self.link(LinkEvent::Up(Welcome::default()));
