@@ -6,7 +6,8 @@
 //!
 //! Invariants: a snapshot holds only files that are complete (size, and SHA-256 where the hub
 //! states one, checked); `refs/REVISION` is written when all that was
-//! asked for is there, and whoever wants weights looks whether they are. What an
+//! asked for is there, and whoever wants weights looks whether they are. A commit that only other
+//! tools fetched is compared with the hub's list, for they may have fetched a part. What an
 //! interrupted download left is `blobs/ID.incomplete`, and the next one goes on from it.
 
 mod cache;
@@ -228,7 +229,7 @@ impl Hub {
         repository: &HubRepository,
         progress: &dyn Progress,
     ) -> Result<PathBuf, HubError> {
-        let cache = RepositoryCache::new(self.client.cache_dir(), repository);
+        let cache = RepositoryCache::new(self.client.cache_dir(), repository, self.without_weights);
         if let Some(snapshot) = cache.complete_commit(&repository.revision) {
             return Ok(snapshot);
         }
@@ -236,7 +237,7 @@ impl Hub {
         let (commit, files) = match self.list(&remote, repository).await {
             Ok(listing) => listing,
             Err(error @ HubError::Unreachable { .. }) => {
-                let Some(snapshot) = cache.complete_ref(&repository.revision) else {
+                let Some(snapshot) = cache.last_known(&repository.revision) else {
                     return Err(error);
                 };
                 tracing::warn!(%error, folder = %snapshot.display(), "using the cached model");

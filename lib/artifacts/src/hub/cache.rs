@@ -4,13 +4,18 @@
 //! models--OWNER--NAME/blobs/ID             complete files, by content
 //! models--OWNER--NAME/blobs/ID.incomplete  what arrived so far
 //! models--OWNER--NAME/snapshots/COMMIT/F   links to blobs
-//! models--OWNER--NAME/refs/REVISION        the commit
+//! models--OWNER--NAME/refs/REVISION        the commit; of a revision that is one itself, that nothing is missing
 //! ```
+//!
+//! Links and references are made beside their place and then moved there, so that processes that
+//! fetch the same never see half of one, nor stumble over each other's.
 
 use std::{
     collections::BTreeSet,
-    fs,
+    fs, io,
     path::{Path, PathBuf},
+    process,
+    sync::atomic::{AtomicU32, Ordering},
 };
 
 use serde::Deserialize;
@@ -22,6 +27,7 @@ use crate::{file::read_json, uri::HubRepository};
 #[derive(Clone, Debug)]
 pub(super) struct RepositoryCache {
     root: PathBuf,
+    without_weights: bool,
 }
 
 /// The part of `model.safetensors.index.json` that names the shards.
@@ -31,9 +37,13 @@ struct WeightIndex {
 }
 
 impl RepositoryCache {
-    pub(super) fn new(cache: &Path, repository: &HubRepository) -> Self {
+    /// The part of `repository`; complete `without_weights`, or only with them.
+    pub(super) fn new(cache: &Path, repository: &HubRepository, without_weights: bool) -> Self {
         let root = cache.join(format!("models--{}--{}", repository.owner, repository.name));
-        Self { root }
+        Self {
+            root,
+            without_weights,
+        }
     }
 
     pub(super) fn snapshot(&self, commit: &str) -> PathBuf {
@@ -57,19 +67,38 @@ impl RepositoryCache {
         fs::metadata(self.partial(id)).map_or(0, |meta| meta.len())
     }
 
-    /// The snapshot, if `revision` is a commit and all of it is here: commits never change, so
-    /// the hub need not be asked.
+    /// The snapshot, if `revision` is a commit that was fetched with all that belongs to it: commits
+    /// never change, so the hub need not be asked. What other tools fetched may lack anything.
     pub(super) fn complete_commit(&self, revision: &str) -> Option<PathBuf> {
-        let commit = revision.len() == 40 && revision.bytes().all(|b| b.is_ascii_hexdigit());
-        let snapshot = self.snapshot(revision);
-        (commit && is_complete(&snapshot)).then_some(snapshot)
+        let known = self.read_ref(revision)?;
+        if !is_commit(revision) || known != revision {
+            return None;
+        }
+        self.usable(revision)
     }
 
-    /// The snapshot that `revision` meant when it was last downloaded, if all of it is here.
-    pub(super) fn complete_ref(&self, revision: &str) -> Option<PathBuf> {
-        let commit = fs::read_to_string(self.root.join("refs").join(revision)).ok()?;
-        let snapshot = self.snapshot(commit.trim());
-        is_complete(&snapshot).then_some(snapshot)
+    /// The snapshot that `revision` meant when it was last downloaded, if a model can be made of it.
+    pub(super) fn last_known(&self, revision: &str) -> Option<PathBuf> {
+        let itself = || is_commit(revision).then(|| revision.to_owned());
+        let commit = self.read_ref(revision).or_else(itself)?;
+        self.usable(&commit)
+    }
+
+    /// The snapshot of `commit`, if it has what no model can be without.
+    fn usable(&self, commit: &str) -> Option<PathBuf> {
+        let snapshot = self.snapshot(commit);
+        let has = |file: &str| snapshot.join(file).is_file();
+        let usable = if self.without_weights {
+            has("config.json") && has("tokenizer.json")
+        } else {
+            has("config.json") && has_weights(&snapshot)
+        };
+        usable.then_some(snapshot)
+    }
+
+    fn read_ref(&self, revision: &str) -> Option<String> {
+        let text = fs::read_to_string(self.root.join("refs").join(revision)).ok()?;
+        Some(text.trim().to_owned())
     }
 
     /// Makes `snapshots/COMMIT/FILE` a link to a blob.
@@ -80,15 +109,18 @@ impl RepositoryCache {
             path: link.clone(),
             source,
         };
-        fs::create_dir_all(&snapshot).map_err(failed)?;
-        if fs::symlink_metadata(&link).is_ok() {
-            if link.exists() {
+        match (fs::read_link(&link), fs::canonicalize(&link)) {
+            // A file of its own is what Python makes where there are no links.
+            (Err(_), Ok(_)) => return Ok(()),
+            (Ok(_), Ok(there)) if fs::canonicalize(self.blob(id)).is_ok_and(|b| b == there) => {
                 return Ok(());
             }
-            fs::remove_file(&link).map_err(failed)?;
+            _ => {}
         }
+        fs::create_dir_all(&snapshot).map_err(failed)?;
         let blob = Path::new("../../blobs").join(id);
-        std::os::unix::fs::symlink(blob, &link).map_err(failed)
+        self.put(&link, |staged| std::os::unix::fs::symlink(blob, staged))
+            .map_err(failed)
     }
 
     /// Remembers what a branch or tag means.
@@ -99,21 +131,35 @@ impl RepositoryCache {
             source,
         };
         // Of a cache that somebody else filled, perhaps nothing can be written.
-        if fs::read_to_string(&path).is_ok_and(|known| known.trim() == commit) {
+        if self.read_ref(revision).as_deref() == Some(commit) {
             return Ok(());
         }
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).map_err(failed)?;
         }
-        fs::write(&path, commit).map_err(failed)
+        self.put(&path, |staged| fs::write(staged, commit))
+            .map_err(failed)
+    }
+
+    /// Puts what `make` makes at `path`, in the place of what was there, in one move.
+    fn put(&self, path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let made = MADE.fetch_add(1, Ordering::Relaxed);
+        let staged = self.root.join(format!(".{}-{made}", process::id()));
+        // Left by a process of this number that was killed, if it is there.
+        let _ = fs::remove_file(&staged);
+        make(&staged)?;
+        fs::rename(&staged, path)
     }
 }
 
-/// Whether the folder has a configuration and all its weights.
-fn is_complete(snapshot: &Path) -> bool {
-    if !snapshot.join("config.json").is_file() {
-        return false;
-    }
+/// Whether `revision` is a commit, in full.
+fn is_commit(revision: &str) -> bool {
+    revision.len() == 40 && revision.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+/// Whether the folder has all its weights.
+fn has_weights(snapshot: &Path) -> bool {
     if snapshot.join("model.safetensors").is_file() {
         return true;
     }

@@ -2,7 +2,10 @@ mod mirror;
 
 use std::{
     fs,
-    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+    sync::{
+        Barrier,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
 };
 
 use self::mirror::{Break, COMMIT, Mirror, serve, sha256, tiny, weights};
@@ -96,9 +99,89 @@ async fn weights_are_left_if_nobody_computes_and_come_when_somebody_does() {
     let folder = uri().resolve(&without, &Silent).await.unwrap();
     assert!(folder.join("tokenizer.json").is_file());
     assert!(!folder.join("model.safetensors").exists());
+    // Nothing listens on port 9 of this machine.
+    let nowhere = Some("http://127.0.0.1:9".to_owned());
+    let offline = |options: &HubOptions| HubOptions {
+        endpoint: nowhere.clone(),
+        ..options.clone()
+    };
+    let again = uri().resolve(&offline(&without), &Silent).await.unwrap();
+    assert_eq!(again, folder, "and served with the hub out of reach");
+    let error = uri().resolve(&offline(&options), &Silent).await;
+    assert!(matches!(error, Err(HubError::Unreachable { .. })));
     let whole = uri().resolve(&options, &Silent).await.unwrap();
     assert_eq!(whole, folder);
     assert!(folder.join("model.safetensors").is_file());
+}
+
+#[tokio::test]
+async fn of_a_commit_that_python_fetched_in_part_the_rest_is_fetched() {
+    let (mirror, options, cache) = serve(Mirror {
+        files: tiny(),
+        ..Mirror::default()
+    })
+    .await;
+    let pinned: ModelUri = format!("hf://owner/tiny@{COMMIT}").parse().unwrap();
+    let snapshot = repository(&cache).join("snapshots").join(COMMIT);
+    fs::create_dir_all(&snapshot).unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        fs::write(snapshot.join(file), "as Python has it").unwrap();
+    }
+    let folder = pinned.resolve(&options, &Silent).await.unwrap();
+    assert_eq!(folder, snapshot);
+    assert!(folder.join("tokenizer.json").is_file());
+    let asked = mirror.served.load(Ordering::Relaxed);
+    assert_eq!(pinned.resolve(&options, &Silent).await.unwrap(), folder);
+    assert_eq!(mirror.served.load(Ordering::Relaxed), asked);
+    let left: Vec<_> = fs::read_dir(repository(&cache)).unwrap().collect();
+    assert_eq!(left.len(), 3, "{left:?}");
+}
+
+#[tokio::test]
+async fn a_link_that_leads_elsewhere_is_replaced() {
+    let (_mirror, options, cache) = serve(Mirror {
+        files: tiny(),
+        ..Mirror::default()
+    })
+    .await;
+    let snapshot = repository(&cache).join("snapshots").join(COMMIT);
+    fs::create_dir_all(&snapshot).unwrap();
+    for (file, target) in [("config.json", "nothing"), ("tokenizer.json", "/dev/null")] {
+        std::os::unix::fs::symlink(target, snapshot.join(file)).unwrap();
+    }
+    let folder = uri().resolve(&options, &Silent).await.unwrap();
+    for name in ["config.json", "tokenizer.json"] {
+        let (_, content) = tiny().into_iter().find(|(n, _)| *n == name).unwrap();
+        assert_eq!(fs::read(folder.join(name)).unwrap(), content, "{name}");
+    }
+}
+
+#[test]
+fn whoever_links_the_same_files_at_the_same_time_does_not_fail() {
+    let folder = tempfile::tempdir().unwrap();
+    let ModelUri::Hub(repository) = uri() else {
+        unreachable!("it is on the hub");
+    };
+    let cache = RepositoryCache::new(folder.path(), &repository, false);
+    fs::create_dir_all(cache.blob("")).unwrap();
+    fs::write(cache.blob("0a"), "content").unwrap();
+    let together = Barrier::new(4);
+    let link = || {
+        together.wait();
+        for file in 0..500 {
+            cache.link(COMMIT, &file.to_string(), "0a").unwrap();
+            cache.write_ref(&file.to_string(), COMMIT).unwrap();
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(link);
+        }
+    });
+    for file in 0..500 {
+        let read = fs::read_to_string(cache.snapshot(COMMIT).join(file.to_string()));
+        assert_eq!(read.unwrap(), "content");
+    }
 }
 
 #[tokio::test]

@@ -172,6 +172,10 @@ pub(super) async fn serve(mirror: Mirror) -> (Arc<Mirror>, HubOptions, tempfile:
     let mirror = Arc::new(mirror);
     let app = Router::new()
         .route("/api/models/owner/tiny/revision/main", get(info))
+        .route(
+            &format!("/api/models/owner/tiny/revision/{COMMIT}"),
+            get(info),
+        )
         .route("/api/models/owner/tiny/tree/{revision}", get(tree))
         .route("/owner/tiny/resolve/{revision}/{name}", get(file))
         .with_state(Arc::clone(&mirror));
