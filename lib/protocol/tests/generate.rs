@@ -16,7 +16,7 @@ use foretoken_protocol::{
     },
 };
 use foretoken_speculation::{Seed, TokenId, TraceContext, sampling::SamplingParams};
-use futures::StreamExt;
+use futures::{StreamExt, future::join_all};
 use tempfile::TempDir;
 use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
@@ -203,6 +203,24 @@ async fn dropping_the_stream_cancels_the_request() {
         events.cancelled().await;
         assert!(events.is_cancelled());
         events.send(tokens(2)).expect_err("nobody waits");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn many_that_are_given_up_at_once_end_no_other() {
+    over_sockets(async |running, client| {
+        let mut stream = client.generate(request()).await.expect("is taken");
+        let (_, events) = running.target.take().await;
+        for given_up in 0..40 {
+            let many = (0..256).map(|_| client.generate(request()));
+            // Most are under way, and some of those the target has not even seen.
+            let _ = timeout(Duration::from_micros(200 * given_up), join_all(many)).await;
+            events
+                .send(tokens(given_up as u32))
+                .expect("the router waits");
+            assert_eq!(stream.next().await, Some(Ok(tokens(given_up as u32))));
+        }
     })
     .await;
 }

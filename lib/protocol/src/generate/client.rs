@@ -155,6 +155,9 @@ fn connect_lazily(callee: Callee, tls: Option<Tls>) -> GenerationClient<Channel>
         .keep_alive_timeout(PING_PATIENCE)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
+        // Answers to requests that were given up may still come, any number of them: a limit, which
+        // is for the life of a connection, would end the others.
+        .http2_max_local_error_reset_streams(None)
         .connect_with_connector_lazy(connector);
     GenerationClient::new(channel).max_decoding_message_size(MAX_MESSAGE)
 }

@@ -1,6 +1,6 @@
 //! Requests and answers as protobuf. Everything a peer sends is checked here.
 
-use std::time::Duration;
+use std::{error::Error as _, time::Duration};
 
 use foretoken_speculation::{Seed, TokenId, bounds::BoundCounts, sampling::SamplingParams};
 use tonic::{Code, Status};
@@ -445,7 +445,8 @@ impl GenerateError {
         let instance = instance.to_string();
         match status.code() {
             Code::InvalidArgument => Self::Invalid(status.message().into()),
-            Code::ResourceExhausted => Self::Busy { instance },
+            // With a cause it is the connection that ended, for it says so too.
+            Code::ResourceExhausted if status.source().is_none() => Self::Busy { instance },
             // The target may be newer or older than this router: another may understand.
             _ => Self::Lost {
                 instance,

@@ -86,6 +86,10 @@ pub async fn serve_generate(
         .http2_keepalive_interval(Some(PING_EVERY))
         .http2_keepalive_timeout(Some(PING_PATIENCE))
         .max_concurrent_streams(Some(MAX_STREAMS))
+        // A router's users go away when they like: that is no flood that would end the connection,
+        // and with it everybody else's requests.
+        .http2_max_pending_accept_reset_streams(Some(MAX_STREAMS as usize))
+        .http2_max_local_error_reset_streams(Some(usize::MAX))
         .add_service(GenerationServer::new(answers).max_decoding_message_size(MAX_REQUEST))
         .serve_with_incoming_shutdown(sockets.boxed(), stop.cancelled_owned())
         .await
