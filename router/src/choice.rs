@@ -58,6 +58,24 @@ pub(crate) struct Piece {
 
 /// News of a choice.
 #[derive(Debug)]
+pub(crate) enum News {
+    /// A target has its prompt in; the first news of each.
+    Begun(Begun),
+    /// What came of it.
+    Update(Update),
+}
+
+/// What is known of a choice once its target has the prompt in.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    pub(crate) index: usize,
+    pub(crate) fingerprint: Option<String>,
+    /// Log-probabilities of its prompt, if a stream is to tell them.
+    pub(crate) prompt_logprobs: Vec<TokenLogprobs>,
+}
+
+/// What came of a choice.
+#[derive(Debug)]
 pub(crate) struct Update {
     pub(crate) index: usize,
     pub(crate) piece: Piece,
@@ -71,6 +89,8 @@ pub(crate) struct Update {
 struct Choice {
     job: Arc<Job>,
     index: usize,
+    /// Whether that has been told.
+    is_begun: bool,
     decoder: IncrementalDecoder,
     matcher: StopMatcher,
     /// Tokens told so far, and those of them that a draft had proposed.
@@ -101,6 +121,7 @@ impl Choice {
             fresh: String::new(),
             job,
             index,
+            is_begun: false,
         }
     }
 
@@ -174,6 +195,21 @@ impl Choice {
         finish
     }
 
+    fn begin(&mut self, generation: &mut Generation) -> News {
+        self.is_begun = true;
+        let fingerprint = generation.tally().fingerprint.clone();
+        let prompt_logprobs = if self.job.output.stream {
+            generation.take_prompt_logprobs()
+        } else {
+            Vec::new()
+        };
+        News::Begun(Begun {
+            index: self.index,
+            fingerprint,
+            prompt_logprobs,
+        })
+    }
+
     fn update(&mut self, progress: Progress, generation: &mut Generation) -> Update {
         let mut piece = Piece::default();
         let finish = match progress {
@@ -197,23 +233,28 @@ impl Choice {
 }
 
 /// The choice's news until it ends or fails. Dropping the stream cancels the choice.
-pub(crate) fn updates(
+pub(crate) fn news(
     job: Arc<Job>,
     index: usize,
     generation: Generation,
-) -> impl Stream<Item = Result<Update, ApiError>> + Send {
+) -> impl Stream<Item = Result<News, ApiError>> + Send {
     // Boxed, since the state is moved with every item.
     let state = Some(Box::new((Choice::new(job, index), generation)));
     stream::unfold(state, |state| async move {
         let mut state = state?;
         let (choice, generation) = &mut *state;
-        match generation.next().await {
-            Ok(progress) => {
-                let update = choice.update(progress, generation);
-                let next = update.finish.is_none().then_some(state);
-                Some((Ok(update), next))
-            }
-            Err(error) => Some((Err(error), None)),
-        }
+        let news = if choice.is_begun {
+            let progress = generation.next().await;
+            progress.map(|progress| News::Update(choice.update(progress, generation)))
+        } else {
+            let started = generation.start().await;
+            started.map(|()| choice.begin(generation))
+        };
+        let ended = match &news {
+            Ok(News::Begun(_)) => false,
+            Ok(News::Update(update)) => update.finish.is_some(),
+            Err(_) => true,
+        };
+        Some((news, (!ended).then_some(state)))
     })
 }

@@ -43,6 +43,9 @@ pub struct RouterConfig {
     /// How long a body may take to come. Default 60 s.
     #[serde(rename = "body_seconds", with = "seconds")]
     pub body: Duration,
+    /// How long a client may take nothing of what waits for it, before it is hung up on. Default 600 s.
+    #[serde(rename = "unread_seconds", with = "seconds")]
+    pub unread: Duration,
     /// Most choices one request may ask for, over all its prompts. Default 256.
     pub max_choices: usize,
     /// Most requests that are answered at once; more get 429 and may come again. Default 4096.
@@ -97,6 +100,7 @@ impl Default for RouterConfig {
             max_body_bytes: 16 << 20,
             head: Duration::from_secs(30),
             body: Duration::from_secs(60),
+            unread: Duration::from_secs(600),
             max_choices: 256,
             max_requests: 4096,
             max_messages: 4096,
@@ -188,6 +192,7 @@ impl RouterConfig {
         for (field, value) in [
             ("head_seconds", self.head),
             ("body_seconds", self.body),
+            ("unread_seconds", self.unread),
             ("probe_seconds", self.probe),
         ] {
             if value.is_zero() {

@@ -6,7 +6,7 @@
 //!
 //! Output is a function of model, prompt, sampling and seed, so a target that gets the tokens so
 //! far goes on exactly where the lost one stopped. Only targets with the same weights and
-//! arithmetic are asked to.
+//! arithmetic, and with room for the longest that the output may be, are asked to.
 //!
 //! Dropping a [`Generation`] cancels it at the target.
 
@@ -164,6 +164,11 @@ impl Generation {
         Ok(())
     }
 
+    /// Log-probabilities of the prompt, if asked for; the tally has them no more.
+    pub(crate) fn take_prompt_logprobs(&mut self) -> Vec<TokenLogprobs> {
+        std::mem::take(&mut self.tally.prompt_logprobs)
+    }
+
     /// The next tokens. After `Finished` or an error, not to be called again.
     pub(crate) async fn next(&mut self) -> Result<Progress, ApiError> {
         let mut progress = self.pending.take();
@@ -255,15 +260,6 @@ impl Generation {
         self.metrics
             .latency
             .observe(self.arrived.elapsed().as_secs_f64());
-        self.metrics
-            .generation_tokens
-            .inc_by(u64::from(self.tally.emitted));
-        self.metrics.accepted.inc_by(u64::from(self.tally.accepted));
-        self.metrics.drafts.inc_by(u64::from(self.tally.drafts));
-        self.metrics.drafted.inc_by(u64::from(self.tally.drafted));
-        self.metrics
-            .cached_tokens
-            .inc_by(u64::from(self.tally.cached_tokens));
         self.shared.metrics.finished(&self.job.model.name, reason);
     }
 
@@ -293,7 +289,7 @@ impl Generation {
                 if let Some(info) = lease.target().info() {
                     self.tally.fingerprint = Some(fingerprint(&info));
                     if !self.started {
-                        self.identity = Some(Identity::from(&*info));
+                        self.identity = Some(Identity::of(&info, self.longest()));
                     }
                 }
                 self.current = Some((lease, stream));
@@ -349,6 +345,12 @@ impl Generation {
             }
             self.metrics.first_token.observe(took.as_secs_f64());
         }
+    }
+
+    /// Length of its prompt and of the longest output that it may have.
+    fn longest(&self) -> u32 {
+        let prompt = u32::try_from(self.request.prompt_len).unwrap_or(u32::MAX);
+        prompt.saturating_add(self.request.max_tokens)
     }
 
     fn instance(&self) -> String {
@@ -430,6 +432,16 @@ impl Generation {
 impl Drop for Generation {
     fn drop(&mut self) {
         self.metrics.running.dec();
+        // Whatever became of it: what targets did was done.
+        self.metrics
+            .generation_tokens
+            .inc_by(u64::from(self.tally.emitted));
+        self.metrics.accepted.inc_by(u64::from(self.tally.accepted));
+        self.metrics.drafts.inc_by(u64::from(self.tally.drafts));
+        self.metrics.drafted.inc_by(u64::from(self.tally.drafted));
+        self.metrics
+            .cached_tokens
+            .inc_by(u64::from(self.tally.cached_tokens));
         if !self.over {
             self.metrics.cancelled.inc();
         }
@@ -442,7 +454,9 @@ fn refusal(model: &str, why: NoTarget) -> ApiError {
         NoTarget::NoneReady => "none of those listed answers yet",
         NoTarget::AllLeaving => "all are draining",
         NoTarget::AllBusy => "all are full",
-        NoTarget::NoneAlike => "those that answer run other weights than the one that was lost",
+        NoTarget::NoneAlike => {
+            "those that answer run other weights than the one that was lost, or have less room"
+        }
     };
     ApiError::unavailable(format!(
         "no target for model '{model}' is ready: {reason}; try again soon"

@@ -1,6 +1,7 @@
 //! Connections: taking them, how long clients may be silent, ending them.
 //!
-//! A head that does not come in time, and a connection that is idle as long, are hung up on. A head
+//! A head that does not come in time, a connection that is idle as long, and a client that takes
+//! nothing of what waits for it are hung up on. A head
 //! that is too large gets an answer that says so, up to what a connection has room for; beyond that a
 //! bare 431. Bodies have limits of their own, where they are read.
 
@@ -20,6 +21,7 @@ use tokio::{
     task::JoinSet,
     time::timeout,
 };
+use tokio_io_timeout::TimeoutStream;
 use tokio_util::sync::CancellationToken;
 
 /// Most header fields of a request.
@@ -36,12 +38,21 @@ const LAST_CALL: Duration = Duration::from_secs(1);
 /// Wait after the system had no room for another connection.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// How long clients may be silent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// Until the head of a request is there.
+    pub(crate) head: Duration,
+    /// While something waits to be read by them.
+    pub(crate) unread: Duration,
+}
+
 /// Serves `app`; from `stop` on, each connection ends with its answer. Once `close` is said, takes no
 /// more connections and waits for the last answer. Dropping the future ends all connections.
 pub(crate) async fn serve(
     listener: TcpListener,
     app: Router,
-    head: Duration,
+    patience: Patience,
     stop: CancellationToken,
     close: CancellationToken,
 ) -> io::Result<()> {
@@ -50,7 +61,7 @@ pub(crate) async fn serve(
         tokio::select! {
             () = close.cancelled() => break,
             stream = accept(&listener) => {
-                let served = connection(stream?, app.clone(), head, stop.clone());
+                let served = connection(stream?, app.clone(), patience, stop.clone());
                 connections.spawn(served);
             }
             Some(_) = connections.join_next() => {}
@@ -82,11 +93,13 @@ async fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
     }
 }
 
-async fn connection(stream: TcpStream, app: Router, head: Duration, stop: CancellationToken) {
+async fn connection(stream: TcpStream, app: Router, patience: Patience, stop: CancellationToken) {
     // Without it small chunks wait for acknowledgements, tens of milliseconds each.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(patience.unread));
     let asked = CancellationToken::new();
     let service = TowerToHyperService::new(app);
     let service = service_fn(|request| {
@@ -95,10 +108,10 @@ async fn connection(stream: TcpStream, app: Router, head: Duration, stop: Cancel
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(head)
+        .header_read_timeout(patience.head)
         .max_headers(MOST_FIELDS)
         .max_buf_size(MOST_HEAD)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(Box::pin(stream)), service);
     let mut connection = pin!(connection);
     let last_call = async {
         stop.cancelled().await;

@@ -23,7 +23,7 @@ use crate::{
     linger::Asked,
     metrics::Metrics,
     model::{Model, ModelError},
-    server,
+    server::{self, Patience},
     targets::Targets,
 };
 
@@ -195,8 +195,11 @@ impl Router {
         tracing::info!(%address, "router is listening");
         let app = http::app(Arc::clone(&shared));
         let close = CancellationToken::new();
-        let head = shared.config.head;
-        let server = server::serve(listener, app, head, stop.clone(), close.clone());
+        let patience = Patience {
+            head: shared.config.head,
+            unread: shared.config.unread,
+        };
+        let server = server::serve(listener, app, patience, stop.clone(), close.clone());
         let grace = async {
             stop.cancelled().await;
             shared.asked.quiet(shared.config.linger).await;

@@ -139,19 +139,29 @@ impl Drop for Lease {
     }
 }
 
-/// Whose output a replay must match: logits are bit-equal between equal digests and paths.
+/// Whose output a replay must match: logits are bit-equal between equal digests and paths, and an
+/// output is not shorter for having moved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
-    pub(crate) model_digest: String,
-    pub(crate) path: String,
+    model_digest: String,
+    path: String,
+    /// Least positions that its sequence has.
+    positions: u32,
 }
 
-impl From<&TargetInfo> for Identity {
-    fn from(info: &TargetInfo) -> Self {
+impl Identity {
+    /// That of the target with this `info`, for a sequence of up to `longest` tokens.
+    pub(crate) fn of(info: &TargetInfo, longest: u32) -> Self {
         Self {
             model_digest: info.model_digest.clone(),
             path: info.path.clone(),
+            positions: info.max_positions.min(longest),
         }
+    }
+
+    fn is_met_by(&self, info: &TargetInfo) -> bool {
+        (&self.model_digest, &self.path) == (&info.model_digest, &info.path)
+            && self.positions <= info.max_positions
     }
 }
 
@@ -166,7 +176,7 @@ pub(crate) enum NoTarget {
     AllLeaving,
     /// All that answer and are not draining are full.
     AllBusy,
-    /// Those that answer run another model or arithmetic than the one lost.
+    /// Those that answer run another model or arithmetic than the one lost, or have too little room.
     NoneAlike,
 }
 
@@ -350,8 +360,7 @@ impl Targets {
         {
             let state = target.state();
             let info = state.info.as_deref();
-            let alike =
-                like.is_none_or(|like| info.is_some_and(|info| Identity::from(info) == *like));
+            let alike = like.is_none_or(|like| info.is_some_and(|info| like.is_met_by(info)));
             let reason = if !state.ready {
                 NoTarget::NoneReady
             } else if !alike {

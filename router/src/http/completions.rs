@@ -1,6 +1,7 @@
 //! `/v1/chat/completions` and `/v1/completions`.
 
 use std::{
+    pin::Pin,
     sync::Arc,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -15,14 +16,13 @@ use axum::{
 use foretoken_telemetry::{Trace, attribute};
 use futures::{
     StreamExt, TryStreamExt,
-    future::try_join_all,
     stream::{self, BoxStream},
 };
 use tokio::time::Instant;
 
 use super::{RequestId, limits, named_model, place, with_body};
 use crate::{
-    choice::{Update, updates},
+    choice::{News, news},
     error::ApiError,
     generation::Generation,
     request::{self, Job, Shape},
@@ -61,12 +61,14 @@ async fn answer(
     let job = with_body(Arc::clone(&shared), body, move |shared, body| {
         let model = named_model(shared, body)?;
         let limits = limits(shared, &model);
-        match shape {
+        let job = match shape {
             Shape::Chat => request::chat::job(body, model, limits),
             Shape::Completion => request::completion::job(body, model, limits),
-        }
+        };
+        // Kept until then, even if the client does not wait for it.
+        job.map(|job| (Arc::new(job), place))
     });
-    let job = Arc::new(job.await?);
+    let (job, place) = job.await?;
     if let Some(span) = trace.span() {
         span.add("prepare", arrived.into_std(), Instant::now().into_std(), []);
         span.set(attribute::MODEL, job.model.name.clone());
@@ -75,69 +77,55 @@ async fn answer(
         .duration_since(UNIX_EPOCH)
         .map_or(0, |d| d.as_secs());
     let mut envelope = Envelope::new(shape, &id, created);
-    let generations = start(&shared, &job, (&id, &trace), arrived).await?;
-    envelope.fingerprint = generations
-        .iter()
-        .find_map(|g| g.tally().fingerprint.clone());
+    let mut news = all_news(&shared, &job, (&id, &trace), arrived).peekable();
+    // The first is that a choice has begun, or that one cannot: an error can still have a status. The
+    // others may have to wait for it.
+    if let Some(Ok(News::Begun(begun))) = Pin::new(&mut news).peek().await {
+        envelope.fingerprint.clone_from(&begun.fingerprint);
+    } else {
+        news.try_next().await?;
+    }
     let metrics = shared.metrics.of_model(&job.model.name);
     let prompt_tokens: usize = job.prompts.iter().map(|prompt| prompt.tokens.len()).sum();
     metrics.prompt_tokens.inc_by(prompt_tokens as u64);
     if job.output.stream {
-        let prompts = generations
-            .iter()
-            .map(|g| g.tally().prompt_logprobs.clone())
-            .collect();
-        let chunks = Chunks::new(Arc::clone(&job), &envelope, prompts);
+        let chunks = Chunks::new(Arc::clone(&job), &envelope);
         // The place is given back when the stream has ended or its reader has gone.
-        let updates = merge(&job, generations).inspect(move |_| _ = &place);
-        return Ok(streamed(chunks, updates.boxed()));
+        let news = news.inspect(move |_| _ = &place);
+        return Ok(streamed(chunks, news.boxed()));
     }
-    let mut updates = merge(&job, generations);
     let mut choices = vec![Collected::default(); job.choices()];
-    while let Some(update) = updates.try_next().await? {
-        let choice = &mut choices[update.index];
-        choice.add(update.piece);
-        choice.end = update.finish;
+    while let Some(said) = news.try_next().await? {
+        if let News::Update(update) = said {
+            let choice = &mut choices[update.index];
+            choice.add(update.piece);
+            choice.end = update.finish;
+        }
     }
     Ok(Json(Whole::new(&job, &envelope, &choices)).into_response())
 }
 
-/// Starts all choices; the first that fails fails the request.
-async fn start(
+/// The news of all choices as they come; the first that fails fails the request.
+fn all_news(
     shared: &Arc<Shared>,
     job: &Arc<Job>,
     (id, trace): (&str, &Trace),
     arrived: Instant,
-) -> Result<Vec<Generation>, ApiError> {
-    let started = (0..job.choices()).map(|index| {
-        // One id per choice, so that a target's log tells them apart.
-        let id = if index == 0 {
-            id.to_owned()
-        } else {
-            format!("{id}-{index}")
-        };
-        let request = job.generate_request(&id, index);
-        let mut generation = Generation::new(
-            Arc::clone(shared),
-            Arc::clone(job),
-            request,
-            trace.clone(),
-            arrived,
-        );
-        async move { generation.start().await.map(|()| generation) }
-    });
-    try_join_all(started).await
-}
-
-/// The news of all choices as they come.
-fn merge(
-    job: &Arc<Job>,
-    generations: Vec<Generation>,
-) -> BoxStream<'static, Result<Update, ApiError>> {
-    let mut streams: Vec<_> = generations
-        .into_iter()
-        .enumerate()
-        .map(|(index, generation)| updates(Arc::clone(job), index, generation).boxed())
+) -> BoxStream<'static, Result<News, ApiError>> {
+    let mut streams: Vec<_> = (0..job.choices())
+        .map(|index| {
+            // One id per choice, so that a target's log tells them apart.
+            let id = if index == 0 {
+                id.to_owned()
+            } else {
+                format!("{id}-{index}")
+            };
+            let request = job.generate_request(&id, index);
+            let (shared, job) = (Arc::clone(shared), Arc::clone(job));
+            let own = Arc::clone(&job);
+            let generation = Generation::new(shared, own, request, trace.clone(), arrived);
+            news(job, index, generation).boxed()
+        })
         .collect();
     match (streams.pop(), streams.is_empty()) {
         (Some(only), true) => only,
@@ -149,8 +137,8 @@ fn merge(
     }
 }
 
-fn streamed(chunks: Chunks, updates: BoxStream<'static, Result<Update, ApiError>>) -> Response {
-    let mut response = Response::new(response::stream::body(chunks, updates));
+fn streamed(chunks: Chunks, news: BoxStream<'static, Result<News, ApiError>>) -> Response {
+    let mut response = Response::new(response::stream::body(chunks, news));
     let headers = response.headers_mut();
     headers.insert(
         header::CONTENT_TYPE,

@@ -18,7 +18,7 @@ use super::{
     stop_reason, timings, tokens_used, usage,
 };
 use crate::{
-    choice::{Finish, Piece, Update},
+    choice::{Finish, News, Piece, Update},
     error::ApiError,
     generation::Tally,
     request::{Job, Output, Shape, StreamedUsage},
@@ -71,12 +71,8 @@ pub(crate) struct Chunks {
 }
 
 impl Chunks {
-    /// Chunks for the choices of `job`, whose prompts have these log-probabilities.
-    pub(crate) fn new(
-        job: Arc<Job>,
-        envelope: &Envelope,
-        prompts: Vec<Vec<TokenLogprobs>>,
-    ) -> Self {
+    /// Chunks for the choices of `job`.
+    pub(crate) fn new(job: Arc<Job>, envelope: &Envelope) -> Self {
         let object = match job.shape {
             Shape::Chat => "chat.completion.chunk",
             Shape::Completion => "text_completion",
@@ -101,12 +97,23 @@ impl Chunks {
             fresh: vec![true; choices],
             told: vec![0; choices],
             tallies: vec![None; choices],
-            prompts,
+            prompts: vec![Vec::new(); choices],
             job,
         }
     }
 
-    /// The chunks of an update; may be empty if nothing is to be shown yet.
+    /// The chunks of some news; may be empty if nothing is to be shown yet.
+    fn news(&mut self, news: News) -> Vec<u8> {
+        match news {
+            News::Begun(begun) => {
+                self.prompts[begun.index] = begun.prompt_logprobs;
+                Vec::new()
+            }
+            News::Update(update) => self.update(update),
+        }
+    }
+
+    /// The chunks of an update.
     fn update(&mut self, update: Update) -> Vec<u8> {
         let mut out = Vec::with_capacity(CHUNK_BYTES);
         let Update {
@@ -259,21 +266,21 @@ fn error_event(error: &ApiError) -> Vec<u8> {
     format!("data: {}\n\ndata: [DONE]\n\n", error.to_json()).into_bytes()
 }
 
-/// The body of a streamed answer. Dropping it drops `updates`, which cancels the choices.
+/// The body of a streamed answer. Dropping it drops `news`, which cancels the choices.
 pub(crate) fn body(
     chunks: Chunks,
-    updates: impl Stream<Item = Result<Update, ApiError>> + Send + 'static,
+    news: impl Stream<Item = Result<News, ApiError>> + Send + 'static,
 ) -> Body {
     // Boxed, since the state is moved with every item.
-    let state = Some((Box::new(chunks), Box::pin(updates)));
+    let state = Some((Box::new(chunks), Box::pin(news)));
     let frames = stream::unfold(state, |state| async move {
-        let (mut chunks, mut updates) = state?;
+        let (mut chunks, mut news) = state?;
         loop {
-            match updates.next().await {
-                Some(Ok(update)) => {
-                    let bytes = chunks.update(update);
+            match news.next().await {
+                Some(Ok(said)) => {
+                    let bytes = chunks.news(said);
                     if !bytes.is_empty() {
-                        return Some((Bytes::from(bytes), Some((chunks, updates))));
+                        return Some((Bytes::from(bytes), Some((chunks, news))));
                     }
                 }
                 Some(Err(error)) => return Some((Bytes::from(error_event(&error)), None)),

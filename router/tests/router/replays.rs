@@ -1,6 +1,6 @@
 //! Who may go on with an output whose target is lost, and when nobody has to.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::{
     config,
     faults::soon,
     start, start_with,
-    target::{DRAFTED, EOS},
+    target::{DRAFTED, EOS, Target},
 };
 
 const TEXT: &str = " one two three four five six seven eight nine ten";
@@ -53,6 +53,43 @@ async fn a_replay_goes_only_to_a_target_with_the_same_weights() {
     setup.targets[0].change(|script| script.busy = true);
     let answer = setup.client().post("/v1/completions", &body).await;
     assert_eq!(answer.json()["choices"][0]["text"], OTHER, "it had room");
+}
+
+/// Whether a target that has room for 64 tokens is asked to go on with an output of up to `max_tokens`.
+async fn a_smaller_one_goes_on(max_tokens: u32) -> bool {
+    let mut slow = Script::says(TEXT);
+    slow.pause = Duration::from_secs(1);
+    let mut config = config();
+    (config.replay, config.probe) = (Duration::from_secs(5), Duration::from_millis(10));
+    let setup = start_with(config, vec![slow.clone(), slow]).await;
+    let body = json!({"prompt": "x", "max_tokens": max_tokens});
+    let asking = {
+        let client = setup.client();
+        tokio::spawn(async move { client.post("/v1/completions", &body).await })
+    };
+    let is_at_it = |target: &&Arc<Target>| target.running() == 1;
+    soon("one is at it", || {
+        setup.targets.iter().any(|t| is_at_it(&t))
+    })
+    .await;
+    let (first, second): (Vec<_>, Vec<_>) = setup.targets.iter().partition(is_at_it);
+    let (first, second) = (first[0], second[0]);
+    second.change(|script| (script.max_positions, script.pause) = (64, Duration::ZERO));
+    while setup.client().get("/v1/models").await.json()["data"][0]["max_model_len"] != 64 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    first.change(|script| (script.dies_after, script.pause) = (Some(0), Duration::ZERO));
+    let json = asking.await.unwrap().json();
+    assert_eq!(json["choices"][0]["text"], TEXT);
+    assert_eq!(json["choices"][0]["finish_reason"], "stop");
+    !second.requests().is_empty()
+}
+
+#[tokio::test]
+async fn a_replay_goes_only_to_a_target_with_room_for_all_of_the_output() {
+    assert!(a_smaller_one_goes_on(62).await);
+    // The first one comes back.
+    assert!(!a_smaller_one_goes_on(63).await);
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use tokio::{
     net::{TcpSocket, TcpStream},
 };
 
-use crate::{Script, Setup, client::Client, config, start, start_with};
+use crate::{Script, Setup, client::Client, config, faults::soon, start, start_with};
 
 /// A router that has little patience.
 async fn hasty() -> Setup {
@@ -116,6 +116,57 @@ async fn open_narrow(setup: &Setup, body: &str) -> TcpStream {
     );
     stream.write_all(request.as_bytes()).await.unwrap();
     stream
+}
+
+#[tokio::test]
+async fn a_client_that_takes_nothing_for_too_long_gives_its_place_to_others() {
+    let mut script = Script::endless();
+    (script.pause, script.round) = (Duration::from_millis(1), 32);
+    (script.most_unread, script.max_positions) = (64 << 10, 2_000_000);
+    let config = RouterConfig {
+        max_requests: 1,
+        unread: Duration::from_secs(2),
+        ..config()
+    };
+    let setup = start_with(config, vec![script]).await;
+    let body = json!({
+        "prompt": "x", "max_tokens": 1_000_000, "ignore_eos": true, "stream": true, "logprobs": 20,
+    });
+    let _silent = open_narrow(&setup, &body.to_string()).await;
+    soon("it is at it", || setup.targets[0].tokens_sent() > 0).await;
+    let quick = json!({"prompt": "x", "max_tokens": 3});
+    let client = setup.client();
+    let first = client.post("/v1/completions", &quick).await;
+    assert_eq!(first.status, 429, "there is one place");
+    soon("it is hung up on", || setup.targets[0].running() == 0).await;
+    assert_eq!(client.post("/v1/completions", &quick).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_place_is_taken_until_its_text_is_read_whoever_waits_for_it() {
+    let mut script = Script::says(" ok");
+    script.max_positions = u32::MAX;
+    let config = RouterConfig {
+        max_requests: 1,
+        ..config()
+    };
+    let setup = start_with(config, vec![script]).await;
+    let long = json!({"prompt": "once upon a time ".repeat(100_000)}).to_string();
+    let mut gone = open_narrow(&setup, &long).await;
+    gone.shutdown().await.unwrap();
+    assert_eq!(rest(&mut gone).await, "", "it is hung up on");
+    let quick = json!({"prompt": "x", "max_tokens": 3});
+    let client = setup.client();
+    let ask = async || client.post("/v1/completions", &quick).await.status;
+    assert_eq!(ask().await, 429, "it is still at the text");
+    while ask().await != 200 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(
+        setup.targets[0].requests().len(),
+        1,
+        "of the one that waits"
+    );
 }
 
 #[tokio::test]

@@ -1,8 +1,9 @@
 //! Streaming: chunks add up to what a whole answer says.
 
 use serde_json::{Value, json};
+use tokio::io::AsyncReadExt;
 
-use crate::{Script, start};
+use crate::{Script, faults::soon, start};
 
 const TEXT: &str = " naïve 🦀 text with a stop\n\nhere";
 
@@ -24,6 +25,48 @@ fn joined(events: &[Value], index: u64) -> (String, Value, usize) {
         chunks += 1;
     }
     (text, finish, chunks)
+}
+
+#[tokio::test]
+async fn a_choice_is_told_before_the_others_have_begun() {
+    let mut script = Script::says(TEXT);
+    script.most_begun = 1;
+    let setup = start(script).await;
+    let body = json!({"prompt": "x", "max_tokens": 100, "n": 3, "stream": true});
+    let body = body.to_string();
+    let mut stream = setup
+        .client()
+        .open("POST", "/v1/completions", body.as_bytes())
+        .await;
+    let mut told = Vec::new();
+    while !String::from_utf8_lossy(&told).contains("\"finish_reason\":\"stop\"") {
+        assert!(stream.read_buf(&mut told).await.unwrap() > 0, "it goes on");
+    }
+    drop(stream);
+    soon("nothing is left", || setup.targets[0].running() == 0).await;
+}
+
+#[tokio::test]
+async fn what_a_client_left_is_counted_too() {
+    let setup = start(Script::endless()).await;
+    let body = json!({"prompt": "x", "max_tokens": 1000, "ignore_eos": true, "stream": true});
+    let body = body.to_string();
+    let mut stream = setup
+        .client()
+        .open("POST", "/v1/completions", body.as_bytes())
+        .await;
+    let mut told = Vec::new();
+    while told.len() < 10_000 {
+        assert!(stream.read_buf(&mut told).await.unwrap() > 0, "it goes on");
+    }
+    drop(stream);
+    soon("it is left", || setup.targets[0].running() == 0).await;
+    assert_eq!(
+        setup.metric("foretoken_requests_cancelled_total").await,
+        1.0
+    );
+    let counted = setup.metric("vllm:generation_tokens_total").await;
+    assert!(counted > 10.0, "{counted}");
 }
 
 #[tokio::test]

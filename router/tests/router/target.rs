@@ -49,6 +49,8 @@ pub(crate) struct Script {
     pub(crate) dies_reading: bool,
     /// Is lost, once, when this much of the output is out, be it all of it.
     pub(crate) dies_after: Option<usize>,
+    /// Begins no more than this many; others wait for ever.
+    pub(crate) most_begun: usize,
     /// Turns every request away.
     pub(crate) busy: bool,
     /// Refuses every request.
@@ -74,6 +76,7 @@ impl Script {
             plain_rounds: 0,
             dies_reading: false,
             dies_after: None,
+            most_begun: usize::MAX,
             busy: false,
             refuses: None,
             digest: "d1e5".into(),
@@ -186,6 +189,10 @@ impl Target {
             tokio::time::sleep(script.pause).await;
             self.change(|script| script.busy = true);
             return Ok(());
+        }
+        if self.running() as usize > script.most_begun {
+            events.cancelled().await;
+            return Err(foretoken_protocol::generate::Cancelled);
         }
         let k = request.logprobs.unwrap_or(0);
         let prompt = &request.tokens[1.min(request.tokens.len())..request.prompt_len];
