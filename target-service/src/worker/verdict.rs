@@ -151,10 +151,13 @@ impl Worker {
             let effects = request.session.handle(now, Input::Verified(verified));
             let took = self.feeding.took;
             let round = request.meter.verdict(&effects, self.now, took);
+            // Of what comes after the end of an output nothing is known.
+            let cut = decided.ended.is_some() && decided.accepted == decision.emitted.len();
+            let known = |tokens| if cut { accepted } else { tokens };
             let lesson = Lesson {
-                drafted: decision.height,
-                clipped: decision.clipped,
-                proposed: decision.tried,
+                drafted: known(decision.height),
+                clipped: decision.clipped || cut,
+                proposed: known(decision.tried),
                 drawn: drawn.is_some(),
                 accepted,
                 rows,

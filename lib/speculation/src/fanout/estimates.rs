@@ -92,11 +92,11 @@ impl Estimates {
     }
 
     /// Takes in how the verification of the window that `candidates` belong to ended. Returns the
-    /// rank of the decided token in its row, if it is listed. Impossible outcomes teach nothing.
+    /// rank of the decided token in its row, if it is listed. A decided token that comes next in the window
+    /// was accepted, for all that is known: not all of the window was verified.
     pub fn observe(&mut self, candidates: &Candidates, outcome: OutcomeKey) -> Option<usize> {
         let window = candidates.window();
-        let impossible = window.child(outcome.accepted, outcome.token).is_some();
-        if impossible || outcome.accepted as usize > window.len() {
+        if outcome.accepted as usize > window.len() {
             return None;
         }
         let mut node = 0;

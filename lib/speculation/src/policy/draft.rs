@@ -161,7 +161,9 @@ impl Choices {
     /// may be a tree, or not.
     fn judge(&mut self, emitted: &[TokenId], trees: bool) {
         let accepted = common_prefix(self.drawn.window().tokens(), emitted);
-        // Whatever was accepted teaches; of what comes after the last token drawn nothing is known.
+        // Whatever was accepted teaches; of what comes after the last token drawn nothing is known. More
+        // can have been drawn than was verified: then the decided token is one of those, too.
+        let accepted = accepted.min(emitted.len().saturating_sub(1));
         if let Some(&token) = emitted.get(accepted) {
             let accepted = accepted as u32;
             self.verdict = Some(OutcomeKey { accepted, token });

@@ -298,6 +298,9 @@ impl TargetSession {
                 self.unbind(Link::Refused(now.saturating_add(self.config.reopen_after)));
             }
             ToTarget::Refused { retry: false, .. } => self.unbind(Link::Down),
+            // An honest draft says so of an outcome. Without one there is nothing that it could have missed,
+            // and a session would be opened as often as somebody likes.
+            ToTarget::Resync(_) if self.round == Round(0) => {}
             ToTarget::Resync(_) => self.open(effects),
             ToTarget::Window(window) => {
                 self.heard = true;

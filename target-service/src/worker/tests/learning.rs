@@ -131,6 +131,31 @@ fn windows_that_a_step_has_no_room_for_say_nothing_of_how_long_they_are() {
 }
 
 #[test]
+fn the_end_of_an_output_refuses_nothing() {
+    let config = TargetConfig {
+        lookahead: LookaheadConfig::Fixed(4),
+        ..TargetConfig::default()
+    };
+    let mut rig = slow(config);
+    rig.connect();
+    let (output, cohort) = serve(&mut rig, 12);
+    let cohort = cohort.expect("it was bound");
+    let tokens = output.tokens;
+    // Within the first window.
+    let end = tokens[3];
+    assert!(!tokens[..3].contains(&end));
+    for _ in 0..40 {
+        let mut ask = request(1, 0.0, 12);
+        ask.stop_token_ids = vec![end];
+        let mut output = rig.ask(ask);
+        rig.run(std::slice::from_mut(&mut output));
+        assert_eq!(output.tokens, tokens[..4]);
+    }
+    let reached = rig.worker.endpoints.reached(cohort, 4);
+    assert!(reached > 0.9, "{reached}");
+}
+
+#[test]
 fn windows_end_before_tokens_that_are_not_worth_their_rows() {
     for (per_row, ends) in [(Duration::from_millis(2), true), (Duration::ZERO, false)] {
         let latency = Latency {

@@ -19,7 +19,7 @@ pub(super) struct Lesson {
     /// and how many were emitted.
     pub(super) drafted: u32,
     pub(super) proposed: u32,
-    /// Whether the window had more, for which the step had no room.
+    /// Whether the window had more, for which the step or the output had no room.
     pub(super) clipped: bool,
     pub(super) accepted: u32,
     /// Whether they were drawn, and came with what they were drawn from.
@@ -98,7 +98,9 @@ impl Lesson {
             if round.ahead {
                 let found = if own.is_none() { drafted } else { 0 };
                 let ended = round.ended && found > 0;
-                endpoints.observe_coverage(cohort, round.sought, found, ended);
+                // What there was no room for may have been there.
+                let sought = if clipped { found } else { round.sought };
+                endpoints.observe_coverage(cohort, sought, found, ended);
             }
         }
         if let (Some(lookup), Some(cohort)) = (effects.lookup, bound)

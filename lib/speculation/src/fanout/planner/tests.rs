@@ -164,12 +164,28 @@ fn ranks_are_learned_on_misses_too() {
 fn impossible_outcomes_teach_nothing() {
     let mut planner = Planner::new(FanOut::Learned, Prior::default());
     let candidates = flat(2, 8);
-    for impossible in [outcome(3, 1), outcome(u32::MAX, 1), outcome(1, 0)] {
+    for impossible in [outcome(3, 1), outcome(u32::MAX, 1)] {
         assert_eq!(planner.observe(&candidates, impossible), None);
     }
     let untouched = Estimates::new(Prior::default());
     assert!((planner.estimates().acceptance() - untouched.acceptance()).abs() < 1e-15);
     assert!((planner.estimates().misses(false, 3) - untouched.misses(false, 3)).abs() < 1e-15);
+}
+
+#[test]
+fn what_was_decided_within_a_window_was_accepted() {
+    let mut planner = Planner::new(FanOut::Learned, Prior::default());
+    let candidates = flat(2, 8);
+    // Of two tokens one was verified, or none, and what came then was the other.
+    for _ in 0..100 {
+        assert_eq!(planner.observe(&candidates, outcome(0, 0)), None);
+        assert_eq!(planner.observe(&candidates, outcome(1, 0)), None);
+    }
+    for _ in 0..60 {
+        planner.observe(&candidates, outcome(0, 3));
+    }
+    let acceptance = planner.estimates().acceptance();
+    assert!((acceptance - 300.0 / 360.0).abs() < 0.03, "{acceptance}");
 }
 
 /// Rounds of a target that is like its draft up to a disagreement that differs from row to row.

@@ -129,7 +129,11 @@ impl Timing {
 fn follow(known: &mut Option<f64>, took: f64) {
     let known = known.get_or_insert(took);
     // What was held up by something else counts at most double.
-    let took = took.min(2.0 * *known);
+    let took = if *known > 0.0 {
+        took.min(2.0 * *known)
+    } else {
+        took
+    };
     *known = (*known + RATE * (took - *known)).min(LONGEST);
 }
 
@@ -148,7 +152,8 @@ impl Verification {
         timing: &mut Timing,
     ) -> Duration {
         let now = self.arrivals.at(now, outcome.elapsed);
-        if let Some((since, window)) = self.since.take() {
+        // One that had come before the window was sent did not take it.
+        if let Some((since, window)) = self.since.take().filter(|&(since, _)| since < now) {
             let took = now.saturating_sub(since);
             timing.observe(window, took.saturating_sub(outcome.lingered).as_secs_f64());
         }
@@ -281,6 +286,20 @@ mod tests {
         verification.begin(now, 4);
         verification.end(now + 100_000 * MS, &verdict(2, false), &mut timing);
         assert!(timing.usable(4).expect("known") < 1.11 * before);
+    }
+
+    #[test]
+    fn a_verdict_from_before_its_window_says_nothing() {
+        let (mut timing, mut verification) = (Timing::default(), Verification::default());
+        let mut early = verdict(2, false);
+        verification.end(BEGIN, &early, &mut timing);
+        verification.begin(BEGIN + 12 * MS, 4);
+        early.elapsed = 10 * MS;
+        verification.end(BEGIN + 15 * MS, &early, &mut timing);
+        assert_eq!(timing.usable(4), None);
+        let mut seconds = Some(0.0);
+        follow(&mut seconds, 1.0);
+        assert!(seconds > Some(0.0), "nothing is stuck");
     }
 
     #[test]

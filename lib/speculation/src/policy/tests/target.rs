@@ -95,6 +95,29 @@ fn a_refusal_ends_the_wait_and_a_temporary_one_is_asked_again() {
 }
 
 #[test]
+fn an_endpoint_cannot_have_a_session_opened_without_end() {
+    let (mut target, mut sent) = open_target();
+    let asks = |target: &mut TargetSession, epoch| {
+        let again = ToTarget::Resync(Resync {
+            session: SessionId(3),
+            epoch: Epoch(epoch),
+            have_len: 0,
+        });
+        target.handle(US, Input::Received(&again)).messages
+    };
+    for epoch in 0..100 {
+        sent.extend(asks(&mut target, epoch));
+    }
+    assert_eq!(sent.len(), 1, "the first");
+    target.next(US);
+    target.handle(US, verified(&[TokenId(1)], 0));
+    for epoch in 0..100 {
+        sent.extend(asks(&mut target, epoch));
+    }
+    assert_eq!(sent.len(), 2, "once for what it says to have missed");
+}
+
+#[test]
 fn only_what_the_endpoint_of_this_binding_did_ahead_is_taken_from_its_accounts() {
     let account = |epoch| {
         ToTarget::Account(Account {
