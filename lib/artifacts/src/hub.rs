@@ -158,6 +158,8 @@ struct RemoteFile {
     sha256: Option<String>,
     /// Kept outside git, by its SHA-256.
     large: bool,
+    /// Comes in blocks of up to 64 MiB, each all at once.
+    in_blocks: bool,
 }
 
 impl ModelUri {
@@ -209,13 +211,7 @@ impl Hub {
         &self,
         answer: impl Future<Output = Result<T, HFError>>,
     ) -> Result<T, HFError> {
-        let silent = |_| {
-            let cause = format!("the hub has said nothing for {:?}", self.patience);
-            Err(io::Error::new(io::ErrorKind::TimedOut, cause).into())
-        };
-        tokio::time::timeout(self.patience, answer)
-            .await
-            .unwrap_or_else(silent)
+        within(self.patience, answer).await
     }
 
     /// Downloads what a server needs of `repository` (weights as safetensors, unless they are to be
@@ -351,6 +347,20 @@ impl Hub {
     }
 }
 
+/// What the hub answers, unless it says nothing for so long.
+async fn within<T>(
+    patience: Duration,
+    answer: impl Future<Output = Result<T, HFError>>,
+) -> Result<T, HFError> {
+    let silent = |_| {
+        let cause = format!("the hub has said nothing for {patience:?}");
+        Err(io::Error::new(io::ErrorKind::TimedOut, cause).into())
+    };
+    tokio::time::timeout(patience, answer)
+        .await
+        .unwrap_or_else(silent)
+}
+
 /// `HF_HUB_DOWNLOAD_TIMEOUT` in whole seconds, as the Python client reads it.
 fn usual_patience() -> Duration {
     let seconds = env::var("HF_HUB_DOWNLOAD_TIMEOUT").ok();
@@ -379,6 +389,7 @@ fn needed(entry: RepoTreeEntry) -> Option<RemoteFile> {
         size,
         path,
         lfs,
+        xet_hash,
         ..
     } = entry
     else {
@@ -404,6 +415,7 @@ fn needed(entry: RepoTreeEntry) -> Option<RemoteFile> {
         id,
         sha256,
         large,
+        in_blocks: xet_hash.is_some(),
     })
 }
 

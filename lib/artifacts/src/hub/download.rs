@@ -14,13 +14,17 @@ use hf_hub::{
 };
 use sha2::{Digest, Sha256};
 
-use super::{Hub, HubError, RemoteFile, cache::RepositoryCache};
+use super::{Hub, HubError, RemoteFile, cache::RepositoryCache, within};
 use crate::{progress::Progress, uri::HubRepository};
 
 /// Connections that may break without one byte of progress before the download gives up.
 const BARREN_ATTEMPTS: u32 = 5;
 /// Wait before the next connection, times the number of barren ones so far.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
+/// Longest wait before the next connection, however long the hub asks for.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How often the usual patience a block may take that comes all at once.
+const BLOCK_PATIENCE: u32 = 10;
 /// Read at a time when a file's digest is taken.
 const DIGEST_CHUNK: usize = 1 << 20;
 
@@ -112,7 +116,12 @@ impl Download<'_> {
                         return Err(self.hub.error(self.repository, *source));
                     }
                     tracing::debug!(file = self.file.path, %source, "download broke, resuming");
-                    tokio::time::sleep(RETRY_PAUSE * (barren + 1)).await;
+                    let asked = match *source {
+                        HFError::RateLimited { retry_after, .. } => retry_after,
+                        _ => None,
+                    };
+                    let pause = asked.unwrap_or(RETRY_PAUSE * (barren + 1));
+                    tokio::time::sleep(pause.min(LONGEST_PAUSE)).await;
                 }
             }
         }
@@ -147,7 +156,13 @@ impl Download<'_> {
             Err(HFError::Http { context }) if context.status.as_u16() == 416 => {
                 return Ok(Attempt::NotTheRest);
             }
-            Err(source @ (HFError::Request { .. } | HFError::Http { .. } | HFError::Io(_))) => {
+            Err(
+                source @ (HFError::Request { .. }
+                | HFError::Http { .. }
+                | HFError::RateLimited { .. }
+                | HFError::Xet { .. }
+                | HFError::Io(_)),
+            ) => {
                 return Ok(Attempt::Broken {
                     received,
                     source: Box::new(source),
@@ -155,8 +170,14 @@ impl Download<'_> {
             }
             Err(source) => return Err(self.hub.error(self.repository, source)),
         };
+        let blocks = if self.file.in_blocks {
+            BLOCK_PATIENCE
+        } else {
+            1
+        };
+        let patience = self.hub.patience * blocks;
         loop {
-            match self.hub.heard(stream.try_next()).await {
+            match within(patience, stream.try_next()).await {
                 Ok(Some(bytes)) => {
                     received += bytes.len() as u64;
                     if have + received > size {

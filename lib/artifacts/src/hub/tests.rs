@@ -213,6 +213,21 @@ async fn check_a_download_that_breaks(break_by: Break) {
 }
 
 #[tokio::test]
+async fn a_hub_that_says_to_wait_is_asked_again() {
+    let mirror = Mirror {
+        files: tiny(),
+        // More often than its client asks of itself.
+        limits: AtomicU32::new(7),
+        ..Mirror::default()
+    };
+    let (_mirror, mut options, _cache) = serve(mirror).await;
+    options.patience = None;
+    let folder = uri().resolve(&options, &Silent).await.unwrap();
+    let fetched = fs::read(folder.join("model.safetensors")).unwrap();
+    assert_eq!(fetched, weights());
+}
+
+#[tokio::test]
 async fn what_an_interrupted_run_left_is_used_by_the_next() {
     let (mirror, options, cache) = serve(Mirror {
         files: tiny(),

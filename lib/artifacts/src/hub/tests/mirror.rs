@@ -36,6 +36,8 @@ pub(super) struct Mirror {
     /// Sends other bytes than it announces.
     pub(super) lies: bool,
     pub(super) refuses: bool,
+    /// Requests for large files that it answers with 429.
+    pub(super) limits: AtomicU32,
     /// `Range` headers seen.
     pub(super) ranges: Mutex<Vec<String>>,
     pub(super) served: AtomicU64,
@@ -90,6 +92,15 @@ async fn file(
     let Some((_, bytes)) = mirror.files.iter().find(|(path, _)| *path == name) else {
         return StatusCode::NOT_FOUND.into_response();
     };
+    let is_limited = method == Method::GET
+        && name.ends_with("safetensors")
+        && mirror
+            .limits
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1))
+            .is_ok();
+    if is_limited {
+        return (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "1")]).into_response();
+    }
     let tag = format!("\"{}\"", sha256(bytes));
     let head = [
         (header::ETAG.as_str(), tag),
