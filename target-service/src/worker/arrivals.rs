@@ -42,7 +42,6 @@ impl Worker {
         let submitted = self.scheduler.submit(request.to_be_scheduled());
         match submitted {
             Ok(()) => {
-                self.metrics.prompt_tokens.inc_by(request.prompt_len as u64);
                 self.requests.insert(id, request);
             }
             Err(Refusal::Full { .. }) => {

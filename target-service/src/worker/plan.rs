@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use foretoken_engine::{
-    batch::StepError,
+    batch::{Reuse, StepError},
     schedule::{Ask, Chunk, Decode, Plan, RequestId, Running},
 };
 use foretoken_protocol::link::Mailbox;
@@ -222,11 +222,13 @@ impl Worker {
         let count = tokens.len();
         let seq = self.engine.open(tokens, request.reuse);
         let cached = self.engine.cached_len(seq).unwrap_or(0);
-        if !request.has_started() {
-            self.metrics.prefix_queries.inc_by(count as u64);
-            self.metrics.prefix_hits.inc_by(cached as u64);
-        }
+        // One that was preempted comes again.
         if let Some(waited) = request.opened(seq, cached, self.now) {
+            self.metrics.prompt_tokens.inc_by(request.prompt_len as u64);
+            if request.reuse != Reuse::Off {
+                self.metrics.prefix_queries.inc_by(count as u64);
+                self.metrics.prefix_hits.inc_by(cached as u64);
+            }
             self.metrics.queue_time.observe(waited.as_secs_f64());
             self.admitted.0 += 1;
             self.admitted.1 += waited;

@@ -155,6 +155,10 @@ fn requests_preempted_for_pages_lose_nothing() {
         rig.worker.metrics.preemptions.get() > 0,
         "nobody was preempted"
     );
+    let prompts = requests.iter().map(|r| r.prompt_len as u64).sum::<u64>();
+    let metrics = &rig.worker.metrics;
+    assert_eq!(metrics.prompt_tokens.get(), prompts, "each once");
+    assert_eq!(metrics.prefix_queries.get(), prompts);
     rig.assert_idle();
 }
 
@@ -189,6 +193,9 @@ fn a_prompt_seen_before_comes_from_the_cache_unless_it_must_not() {
     assert_eq!(first.tokens, again.tokens);
     long.cache_prompt = false;
     assert_eq!(one(&mut rig, long).stats().cached_tokens, 0);
+    let metrics = &rig.worker.metrics;
+    assert_eq!(metrics.prompt_tokens.get(), 300);
+    assert_eq!(metrics.prefix_queries.get(), 200, "nobody looked for the last");
 }
 
 #[test]
