@@ -11,6 +11,7 @@
 mod branches;
 mod outgoing;
 mod report;
+mod rows;
 mod sessions;
 mod step;
 mod tenants;
@@ -204,7 +205,7 @@ impl<O: Outlet> Worker<O> {
             links: HashMap::new(),
             outgoing: Vec::new(),
             scratch: foretoken_engine::sampling::scratch(),
-            turns: Turns::default(),
+            turns: Turns::new(rows),
             turn: 0,
             opened: 0,
             reported: None,

@@ -5,7 +5,8 @@
 //! outcomes; then prompts and long catch-ups, in chunks, so that they do not hold up the windows of
 //! others; branches get the rows that are left. A session that only follows (its target asked for
 //! nothing) is left until there is a batch of rows worth a step. Where there are not enough rows for
-//! all, tenants take turns by weight (`turns`), and the sessions of one do so among themselves.
+//! all, each tenant keeps to this order with its part of them (`rows`, `turns`), and the sessions of
+//! one take turns.
 
 use std::time::Instant;
 
@@ -15,33 +16,18 @@ use foretoken_speculation::{
     policy::draft::{self, Purpose, Ticket, Work},
 };
 
-use super::{Outlet, Worker, sessions::Session, tenants::TenantId};
+use super::{
+    Limits, Outlet, Worker,
+    rows::{Grant, Urgency, divide},
+    sessions::Session,
+    tenants::TenantId,
+};
 use crate::metrics::StepFor;
 
 /// Most pending tokens of a session that still counts as about to propose, if a step has as many rows.
 const SHORT: usize = 33;
 /// Pending tokens from which a session that nobody waits for is brought up to date.
 const FOLLOW: usize = 32;
-
-/// What a session gets of a step.
-#[derive(Clone, Copy)]
-struct Grant {
-    session: usize,
-    tenant: Option<TenantId>,
-    rows: usize,
-    /// The rows are those of its branches.
-    branches: bool,
-    was_for: StepFor,
-}
-
-/// Who wants rows of a step, by urgency.
-#[derive(Default)]
-struct Demand {
-    windows: Vec<Grant>,
-    ahead: Vec<Grant>,
-    long: Vec<Grant>,
-    branches: Vec<Grant>,
-}
 
 /// A feed under way, or those of a session's branches.
 #[derive(Clone, Copy)]
@@ -113,62 +99,18 @@ impl<O: Outlet> Worker<O> {
 
     /// Divides the rows of a step.
     fn grant(&mut self) -> Vec<Grant> {
-        let Demand {
-            windows,
-            ahead,
-            long,
-            branches,
-        } = self.demand();
+        let wanted = self.demand();
         let (held, _) = self.holdings();
         self.turns.weigh(&self.tenants.shares(&held));
-        let mut grants = Vec::with_capacity(self.sessions.len());
-        let mut rows_left = self.limits.rows;
-        self.grant_whole(windows, &mut rows_left, &mut grants);
-        self.grant_whole(ahead, &mut rows_left, &mut grants);
-        let mut budget = if grants.is_empty() && branches.is_empty() {
-            rows_left
-        } else {
-            self.limits.prefill_rows.min(rows_left)
-        };
-        let mut long = long;
-        while budget > 0
-            && let Some(mut grant) = self.next(&mut long)
-        {
-            grant.rows = grant.rows.min(budget);
-            budget -= grant.rows;
-            rows_left -= grant.rows;
-            self.turns.take(grant.tenant, grant.rows);
-            grants.push(grant);
-        }
-        self.grant_whole(branches, &mut rows_left, &mut grants);
-        grants
-    }
-
-    /// Grants what is wanted as far as there are rows for all of it.
-    fn grant_whole(
-        &mut self,
-        mut wanted: Vec<Grant>,
-        rows_left: &mut usize,
-        grants: &mut Vec<Grant>,
-    ) {
-        while let Some(grant) = self.next(&mut wanted) {
-            if grant.rows <= *rows_left {
-                *rows_left -= grant.rows;
-                self.turns.take(grant.tenant, grant.rows);
-                grants.push(grant);
-            }
-        }
-    }
-
-    /// Takes the one whose turn it is.
-    fn next(&self, wanted: &mut Vec<Grant>) -> Option<Grant> {
-        let first = self.turns.first(wanted.iter().map(|grant| grant.tenant))?;
-        Some(wanted.remove(first))
+        let Limits {
+            rows, prefill_rows, ..
+        } = self.limits;
+        divide(wanted, rows, prefill_rows, &mut self.turns)
     }
 
     /// What all sessions want, beginning with the one whose turn it is.
-    fn demand(&mut self) -> Demand {
-        let mut demand = Demand::default();
+    fn demand(&mut self) -> Vec<Grant> {
+        let mut demand = Vec::with_capacity(self.sessions.len());
         let count = self.sessions.len();
         let short = SHORT.min(self.limits.rows);
         self.resumes_at = None;
@@ -184,17 +126,6 @@ impl<O: Outlet> Worker<O> {
             let rows = work.tokens.len().min(room);
             let whole = work.wants == draft::Wants::All;
             let purpose = work.purpose;
-            let grant = Grant {
-                session: index,
-                tenant,
-                rows,
-                branches: false,
-                was_for: match purpose {
-                    Purpose::Window => StepFor::Awaited,
-                    Purpose::Ahead => StepFor::Ahead,
-                    Purpose::Follow => StepFor::Pace,
-                },
-            };
             let follows = session.primed && purpose == Purpose::Follow;
             if rows == 0 || (follows && rows < FOLLOW) {
                 continue;
@@ -203,12 +134,23 @@ impl<O: Outlet> Worker<O> {
                 session.draft.drop_branches();
                 continue;
             }
-            let list = match purpose {
-                Purpose::Window if rows <= short => &mut demand.windows,
-                Purpose::Ahead if rows <= short || whole => &mut demand.ahead,
-                Purpose::Window | Purpose::Ahead | Purpose::Follow => &mut demand.long,
+            let urgency = match purpose {
+                Purpose::Window if rows <= short => Urgency::Window,
+                Purpose::Ahead if rows <= short || whole => Urgency::Ahead,
+                Purpose::Window | Purpose::Ahead | Purpose::Follow => Urgency::Long,
             };
-            list.push(grant);
+            let was_for = match purpose {
+                Purpose::Window => StepFor::Awaited,
+                Purpose::Ahead => StepFor::Ahead,
+                Purpose::Follow => StepFor::Pace,
+            };
+            demand.push(Grant {
+                session: index,
+                tenant,
+                rows,
+                urgency,
+                was_for,
+            });
         }
         demand
     }
@@ -216,7 +158,7 @@ impl<O: Outlet> Worker<O> {
     fn demand_branches(
         &mut self,
         (session, tenant): (usize, Option<TenantId>),
-        demand: &mut Demand,
+        demand: &mut Vec<Grant>,
     ) {
         let Session {
             link,
@@ -243,11 +185,11 @@ impl<O: Outlet> Worker<O> {
                 return;
             }
         }
-        demand.branches.push(Grant {
+        demand.push(Grant {
             session,
             tenant,
             rows,
-            branches: true,
+            urgency: Urgency::Branches,
             was_for: StepFor::Ahead,
         });
     }
@@ -257,7 +199,7 @@ impl<O: Outlet> Worker<O> {
         let mut needed = 0;
         for grant in grants {
             let session = &mut self.sessions[grant.session];
-            needed += if grant.branches {
+            needed += if grant.is_of_branches() {
                 session.branch_pages(&self.engine)
             } else {
                 // What is to be truncated first only makes this less.
@@ -298,7 +240,7 @@ impl<O: Outlet> Worker<O> {
                 outcomes,
                 ..
             } = session;
-            if grant.branches {
+            if grant.is_of_branches() {
                 let Some(work) = draft.branches() else {
                     continue;
                 };

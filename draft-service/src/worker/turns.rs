@@ -1,26 +1,45 @@
 //! Whose rows come first in a step, where there are not enough for all.
 //!
 //! Start-time fair queueing (Goyal, Vin and Cheng 1996): what a tenant wants begins where what it had
-//! so far ends, counted in rows for its weight, and the earliest beginning goes first. Whoever comes
-//! back begins where the others are, so nothing can be saved up; and many sessions, or one that begins
-//! anew again and again, bring a tenant no more rows than one session brings another.
+//! so far ends, counted in rows for its weight. Whoever comes back begins where the others are, so
+//! nothing can be saved up; and many sessions, or one that begins anew again and again, bring a
+//! tenant no more rows than one session brings another.
+//!
+//! What is more urgent need not begin first to go first, if it begins at most a step of its tenant's
+//! rows after the earliest: it is lent them, and the rows of later steps pay for it.
 
 use foretoken_speculation::fanout::Tenant;
 
 use super::tenants::TenantId;
 
+/// Most steps of rows by which tenants count as apart. A tenant can only fall further behind where
+/// others had rows that it could not use.
+const APART: f64 = 2.0;
+
 /// What tenants have had.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Turns {
+    /// Rows of a step.
+    step: f64,
     /// By tenant, at which rows for its weight what it wants next begins, if that is after `now`.
     begins: Vec<f64>,
     /// By tenant.
     weights: Vec<f64>,
-    /// Where what was granted last began.
+    /// Where the earliest begins of those that wanted something last, and whoever comes back.
     now: f64,
 }
 
 impl Turns {
+    /// Nobody has had anything yet of steps of so many rows.
+    pub(super) fn new(step: usize) -> Self {
+        Self {
+            step: step as f64,
+            begins: Vec::new(),
+            weights: Vec::new(),
+            now: 0.0,
+        }
+    }
+
     /// From now on tenants have these shares.
     pub(super) fn weigh(&mut self, shares: &[Tenant]) {
         self.weights.clear();
@@ -28,30 +47,56 @@ impl Turns {
         self.begins.resize(shares.len(), self.now);
     }
 
-    /// Index of the one that goes first; of equals the first.
-    pub(super) fn first(
-        &self,
-        wanting: impl IntoIterator<Item = Option<TenantId>>,
-    ) -> Option<usize> {
-        let begins = wanting.into_iter().map(|tenant| self.begin(tenant));
-        let first = begins.enumerate().min_by(|(_, a), (_, b)| a.total_cmp(b));
-        first.map(|(index, _)| index)
-    }
-
     /// The tenant gets so many rows.
     pub(super) fn take(&mut self, tenant: Option<TenantId>, rows: usize) {
-        self.now = self.begin(tenant);
-        if let Some(TenantId(tenant)) = tenant
-            && let (Some(begin), Some(weight)) =
-                (self.begins.get_mut(tenant), self.weights.get(tenant))
-        {
-            *begin = self.now + rows as f64 / weight.max(f64::MIN_POSITIVE);
+        let end = self.begin(tenant) + self.part(tenant, rows as f64);
+        if let Some(begin) = tenant.and_then(|TenantId(tenant)| self.begins.get_mut(tenant)) {
+            *begin = end;
         }
+    }
+
+    /// A step is to be divided among these tenants.
+    pub(super) fn begin_step(&mut self, wanting: impl Iterator<Item = Option<TenantId>>) {
+        let begins = wanting.map(|tenant| self.begin(tenant));
+        self.now = begins.min_by(f64::total_cmp).unwrap_or(self.now);
+        for tenant in 0..self.begins.len() {
+            let most = self.now + self.part(Some(TenantId(tenant)), APART * self.step);
+            self.begins[tenant] = self.begins[tenant].min(most);
+        }
+    }
+
+    /// Everybody got all that was wanted of a step, so nobody had anything at another's cost.
+    pub(super) fn forgive(&mut self) {
+        self.begins.fill(self.now);
+    }
+
+    /// Index of the one that goes first of tenants that want something so urgently (less is more); of
+    /// equals the one whose turn it is, and then the first.
+    pub(super) fn first<U: Ord>(
+        &self,
+        wanting: impl Iterator<Item = (Option<TenantId>, U)> + Clone,
+    ) -> Option<usize> {
+        let begins = wanting.clone().map(|(tenant, _)| self.begin(tenant));
+        let earliest = begins.min_by(f64::total_cmp)?;
+        let in_time = |tenant| self.begin(tenant) <= earliest + self.part(tenant, self.step);
+        let wanting = wanting.enumerate();
+        let wanting = wanting.filter(|(_, (tenant, _))| in_time(*tenant));
+        let first = wanting.min_by(|(_, (a, urgent)), (_, (b, other))| {
+            let by_turn = || self.begin(*a).total_cmp(&self.begin(*b));
+            urgent.cmp(other).then_with(by_turn)
+        });
+        first.map(|(index, _)| index)
     }
 
     fn begin(&self, tenant: Option<TenantId>) -> f64 {
         let begin = tenant.and_then(|TenantId(tenant)| self.begins.get(tenant));
         begin.map_or(self.now, |begin| begin.max(self.now))
+    }
+
+    /// So many rows for the weight of the tenant.
+    fn part(&self, tenant: Option<TenantId>, rows: f64) -> f64 {
+        let weight = tenant.and_then(|TenantId(tenant)| self.weights.get(tenant));
+        weight.map_or(0.0, |weight| rows / weight.max(f64::MIN_POSITIVE))
     }
 }
 
@@ -68,7 +113,9 @@ mod tests {
         let mut served = vec![0; rows.len()];
         for _ in 0..grants {
             let wanting = (0..rows.len()).map(|tenant| Some(TenantId(tenant)));
-            let first = turns.first(wanting).expect("somebody wants rows");
+            let equal = wanting.clone().map(|tenant| (tenant, ()));
+            turns.begin_step(wanting);
+            let first = turns.first(equal).expect("somebody wants rows");
             turns.take(Some(TenantId(first)), rows[first]);
             served[first] += rows[first];
         }
@@ -77,7 +124,7 @@ mod tests {
 
     #[test]
     fn rows_are_divided_by_weight_whatever_is_asked_for_at_a_time() {
-        let had = served(&mut Turns::default(), &[1.0, 1.0, 3.0], &[64, 4, 16], 3000);
+        let had = served(&mut Turns::new(64), &[1.0, 1.0, 3.0], &[64, 4, 16], 3000);
         let part = |tenant: usize| had[tenant] as f64 / had.iter().sum::<usize>() as f64;
         for (tenant, share) in [(0, 0.2), (1, 0.2), (2, 0.6)] {
             assert!((part(tenant) - share).abs() < 0.02, "{had:?}");
@@ -86,7 +133,7 @@ mod tests {
 
     #[test]
     fn whoever_was_away_has_saved_up_nothing() {
-        let mut turns = Turns::default();
+        let mut turns = Turns::new(64);
         served(&mut turns, &[1.0, 1.0], &[8], 1000);
         let had = served(&mut turns, &[1.0, 1.0], &[8, 8], 1000);
         assert!(had[0].abs_diff(had[1]) <= 16, "{had:?}");
@@ -94,7 +141,7 @@ mod tests {
 
     #[test]
     fn many_sessions_of_one_tenant_wait_for_one_of_another() {
-        let mut turns = Turns::default();
+        let mut turns = Turns::new(64);
         let shares = [Tenant {
             weight: 1.0,
             quota: u32::MAX,
@@ -104,11 +151,72 @@ mod tests {
         let mut own = 0;
         for _ in 0..100 {
             let wanting = crowd.clone().map(|tenant| Some(TenantId(tenant)));
-            let first = turns.first(wanting).expect("somebody wants rows");
+            let equal = wanting.clone().map(|tenant| (tenant, ()));
+            turns.begin_step(wanting);
+            let first = turns.first(equal).expect("somebody wants rows");
             let tenant = usize::from(first == 60);
             own += tenant;
             turns.take(Some(TenantId(tenant)), 32);
         }
         assert_eq!(own, 50);
+    }
+
+    /// Who gets rows of eight, one after the other, of two tenants of which the first is always the
+    /// more urgent.
+    fn urgent_beside_patient(turns: &mut Turns, weights: [f64; 2], grants: usize) -> Vec<usize> {
+        let quota = u32::MAX;
+        turns.weigh(&weights.map(|weight| Tenant { weight, quota }));
+        let both = [0, 1].map(|tenant| Some(TenantId(tenant)));
+        let serve = |_| {
+            turns.begin_step(both.into_iter());
+            let first = turns.first(both.into_iter().zip([0, 1])).expect("both do");
+            turns.take(both[first], 8);
+            first
+        };
+        (0..grants).map(serve).collect()
+    }
+
+    #[test]
+    fn what_is_urgent_goes_first_until_its_tenant_has_had_a_step_more_than_another() {
+        for (weights, share) in [([1.0, 1.0], 0.5), ([3.0, 1.0], 0.75)] {
+            let served = urgent_beside_patient(&mut Turns::new(64), weights, 1000);
+            let lent = served.iter().position(|&tenant| tenant == 1);
+            assert_eq!(lent, Some(9), "a step's rows, and what is then under way");
+            let urgent = served.iter().filter(|&&tenant| tenant == 0).count();
+            let most = share * 1000.0 + 10.0;
+            assert!((most - 10.0..=most).contains(&(urgent as f64)), "{urgent}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_owed_for_rows_that_nobody_else_wanted() {
+        let mut turns = Turns::new(64);
+        turns.weigh(
+            &[Tenant {
+                weight: 1.0,
+                quota: u32::MAX,
+            }; 2],
+        );
+        let [busy, other] = [0, 1].map(|tenant| Some(TenantId(tenant)));
+        for _ in 0..100 {
+            turns.begin_step([busy].into_iter());
+            turns.take(busy, 64);
+        }
+        turns.forgive();
+        let both = [(other, 1), (busy, 0)].into_iter();
+        turns.begin_step([busy, other].into_iter());
+        assert_eq!(turns.first(both.clone()), Some(1));
+        // Somebody who can use a row of each step only is not owed the others for ever.
+        for _ in 0..100 {
+            turns.take(busy, 63);
+            turns.take(other, 1);
+            turns.begin_step([busy, other].into_iter());
+        }
+        let mut own = 0;
+        while turns.first(both.clone()) == Some(0) {
+            turns.take(other, 1);
+            own += 1;
+        }
+        assert!((1..=128).contains(&own), "{own}");
     }
 }

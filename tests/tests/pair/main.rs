@@ -3,6 +3,7 @@
 
 mod alone;
 mod dialled;
+mod flood;
 mod limits;
 mod malice;
 mod metrics;

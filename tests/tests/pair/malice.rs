@@ -25,22 +25,22 @@ use foretoken_speculation::{
 
 use super::{dialled::Dialled, metrics::Scrape, rig::*};
 
-const K: u32 = 3;
+pub(super) const K: u32 = 3;
 /// Outcomes that an honest target asks for.
 const OUTCOMES: u32 = 8;
 /// Rounds of an honest session.
-const ROUNDS: u32 = 12;
+pub(super) const ROUNDS: u32 = 12;
 /// How long its target verifies, at least.
 const VERIFICATION: Duration = Duration::from_millis(50);
 const SLOTS: usize = 8;
 /// The most that a message may ask for.
-const MOST: u32 = 4096;
+pub(super) const MOST: u32 = 4096;
 
 /// What is drafted for a round: its outcomes, likeliest first, and the continuation of each.
-type Drafted = Vec<((u32, TokenId), Vec<TokenId>)>;
+pub(super) type Drafted = Vec<((u32, TokenId), Vec<TokenId>)>;
 
 /// A target of this deployment.
-fn dial(address: &Address, deployment: &str) -> Dialled {
+pub(super) fn dial(address: &Address, deployment: &str) -> Dialled {
     let (namespace, deployment) = ("test".into(), deployment.into());
     let consumer = Consumer {
         namespace,
@@ -94,7 +94,7 @@ fn take(part: &Entries, drafted: &mut Drafted) -> u32 {
     (part.tokens.len() / width) as u32
 }
 
-fn open(session: u64, tokens: Vec<TokenId>, branches: u32, lookahead: u32) -> ToDraft {
+pub(super) fn open(session: u64, tokens: Vec<TokenId>, branches: u32, lookahead: u32) -> ToDraft {
     ToDraft::Open(Open {
         session: SessionId(session),
         epoch: Epoch(1),
@@ -112,12 +112,12 @@ fn open(session: u64, tokens: Vec<TokenId>, branches: u32, lookahead: u32) -> To
     })
 }
 
-fn prompt(len: u32, start: u32) -> Vec<TokenId> {
+pub(super) fn prompt(len: u32, start: u32) -> Vec<TokenId> {
     (0..len).map(|i| TokenId((start + 5 * i) % 128)).collect()
 }
 
 /// An honest target: each verdict is the likeliest outcome. All it was sent.
-fn serve_honestly(target: &Dialled, between: &mut dyn FnMut(u32)) -> Vec<Drafted> {
+pub(super) fn serve_honestly(target: &Dialled, between: &mut dyn FnMut(u32)) -> Vec<Drafted> {
     // For how many outcomes there is time may differ; the likeliest is always among them.
     serve(target, between, |_| 0)
 }
@@ -285,7 +285,7 @@ fn impossible(which: u32) -> Outcome {
     }
 }
 
-fn config(address: &Address, lease: Duration) -> DraftConfig {
+pub(super) fn config(address: &Address, lease: Duration) -> DraftConfig {
     DraftConfig {
         listen: vec![address.clone()],
         max_sessions: SLOTS,
@@ -302,7 +302,7 @@ fn endpoint(address: &Address, lease: Duration) -> (Running<foretoken_draft::Run
 }
 
 /// Waits until an endpoint holds no session and no page any more.
-async fn leaves_nothing(port: u16) {
+pub(super) async fn leaves_nothing(port: u16) {
     let held = async {
         loop {
             let seen = Scrape::of(port).await;

@@ -11,7 +11,7 @@ use foretoken_speculation::{
 
 use super::*;
 
-const K: u32 = 4;
+pub(super) const K: u32 = 4;
 const BUDGET: u32 = 12;
 const MS: Duration = Duration::from_millis(1);
 

@@ -2,7 +2,7 @@
 
 use foretoken_protocol::link::Consumer;
 
-use super::*;
+use super::{branches::K, *};
 use crate::config::QuotaConfig;
 
 /// Another target, of this deployment, dials.
@@ -212,6 +212,104 @@ fn one_session_gets_the_rows_of_its_targets_weight_whatever_crowd_another_brings
         }
         assert!(steps <= most, "{steps} steps");
     }
+}
+
+/// Sessions of a target that says before every step what each decided, with a window to draft
+/// outcomes for that is as long as a short one can be.
+struct Flood {
+    lens: Vec<usize>,
+    round: u32,
+}
+
+impl Flood {
+    fn open(rig: &mut Rig, sessions: usize) -> Self {
+        for session in 0..sessions as u64 {
+            rig.tell(A, open_ahead(session, own_prompt(session as u32)));
+        }
+        rig.settle();
+        Self {
+            lens: vec![64; sessions],
+            round: 0,
+        }
+    }
+
+    fn decide(&mut self, rig: &mut Rig) {
+        let (window, token) = ([TokenId(self.round % 64); 31], TokenId(self.round % 64));
+        for (session, len) in (0..).zip(&mut self.lens) {
+            rig.tell(A, verifying(session, self.round, *len, &[token], &window));
+            *len += 1;
+        }
+        self.round += 1;
+    }
+
+    /// How many of them the endpoint has read whole.
+    fn read(&self, rig: &Rig) -> usize {
+        let is_read = |(session, len): (u64, &usize)| {
+            let index = rig.worker.find(A, SessionId(session)).expect("has a slot");
+            let seq = rig.worker.sessions[index].seq;
+            rig.worker.engine.len(seq).expect("it is open") == len + 31
+        };
+        (0..).zip(&self.lens).filter(|&one| is_read(one)).count()
+    }
+}
+
+#[test]
+fn windows_to_draft_ahead_for_keep_no_other_target_from_its_prompt_or_its_branches() {
+    // They ask for all rows of every step.
+    let mut rig = Rig::new(&DraftConfig::default(), language());
+    let mut flood = Flood::open(&mut rig, 8);
+    for _ in 0..10 {
+        flood.decide(&mut rig);
+        assert!(rig.worker.step());
+        assert_eq!(flood.read(&rig), 8, "nobody else wants any");
+    }
+    let asked = prompt(200);
+    rig.tell(B, open_ahead(99, asked.clone()));
+    rig.tell(
+        B,
+        verifying(99, 0, asked.len(), &[TokenId(7)], &[TokenId(5)]),
+    );
+    rig.collect();
+    let (mut read, mut steps, mut drafted) = (0, 0, 0);
+    while drafted < K {
+        assert!(steps < 30, "{drafted} columns in {steps} steps");
+        flood.decide(&mut rig);
+        assert!(rig.worker.step());
+        read += flood.read(&rig);
+        steps += 1;
+        let sent = rig.collect();
+        drafted += entries(&sent).iter().filter(|(to, _)| *to == B).count() as u32;
+    }
+    assert!(read >= 4 * steps, "{read} in {steps} steps");
+}
+
+#[test]
+fn windows_that_are_waited_for_keep_no_other_target_from_its_prompt() {
+    let config = DraftConfig {
+        max_step_rows: 8,
+        ..DraftConfig::default()
+    };
+    let mut rig = Rig::new(&config, language());
+    for session in 0..8 {
+        rig.tell(A, open(session, own_prompt(session as u32)));
+    }
+    rig.settle();
+    rig.tell(B, open(99, prompt(40)));
+    let mut windows_of = [0, 0];
+    for round in 0..20 {
+        for session in 0..8 {
+            let len = 64 + round as usize;
+            rig.tell(A, outcome(session, round, len, &[TokenId(round)], 1));
+        }
+        if round == 12 {
+            rig.tell(B, outcome(99, 0, 40, &[TokenId(7)], 1));
+        }
+        assert!(rig.worker.step());
+        for (to, _) in windows(&rig.collect()) {
+            windows_of[usize::from(to == B)] += 1;
+        }
+    }
+    assert!(windows_of[0] >= 80 && windows_of[1] == 1, "{windows_of:?}");
 }
 
 /// The session begins anew, with other tokens.
