@@ -240,6 +240,7 @@ impl Scheduler {
         };
         step.decode();
         step.prefill();
+        step.unblock();
         let preempt = self.preempt(&step.shares);
         let admit = if preempt.is_empty() {
             self.admit(&mut step)

@@ -153,6 +153,22 @@ impl Division {
         true
     }
 
+    /// Preempts the youngest if nobody could be given a row that somebody older wants. Younger ones
+    /// that share all their pages with each other own none, so closing one of them gives nothing
+    /// back yet; but the last of them owns them all.
+    pub(super) fn unblock(&mut self) {
+        if self.shares.iter().any(|share| share.rows > 0) {
+            return;
+        }
+        let Some(waits) = self.shares.iter().position(|share| share.pending() > 0) else {
+            return;
+        };
+        let mut younger = self.shares[waits + 1..].iter_mut().rev();
+        if let Some(youngest) = younger.find(|share| share.state.len > 0) {
+            youngest.preempted = true;
+        }
+    }
+
     /// Rows that known tokens may still take.
     pub(super) fn rows_for_prefill(&self) -> usize {
         self.prefill_rows.min(self.rows)

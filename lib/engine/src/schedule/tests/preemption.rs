@@ -75,6 +75,33 @@ fn nobody_is_preempted_in_vain() {
 }
 
 #[test]
+fn pages_that_only_younger_ones_share_come_back_when_nobody_could_run() {
+    let mut scheduler = with_running(limits(), 3);
+    // Closing one of them frees nothing; the other then owns the pages alone.
+    let shared = |id| Running {
+        owned_pages: 0,
+        ..decoding(id, 32, 0)
+    };
+    let plan = scheduler.plan(0, &[decoding(0, 16, 0), shared(1), shared(2)]);
+    assert_eq!(plan.preempt, [RequestId(2)]);
+    assert_eq!((windows(&plan), plan.admit), (vec![], vec![]));
+    let plan = scheduler.plan(0, &[decoding(0, 16, 0), decoding(1, 32, 0)]);
+    assert_eq!(plan.preempt, [RequestId(1)]);
+    assert_eq!(windows(&plan), [(0, 0)]);
+
+    // Nobody gives way where nobody wants a row, nor the only one who does.
+    let mut scheduler = with_running(limits(), 2);
+    let sits_out = |id| Running {
+        ask: Ask::SitOut,
+        ..shared(id)
+    };
+    assert_eq!(scheduler.plan(0, &[sits_out(0), sits_out(1)]).preempt, []);
+    assert_eq!(scheduler.plan(0, &[sits_out(0), shared(1)]).preempt, []);
+    let plan = scheduler.plan(0, &[shared(0), sits_out(1)]);
+    assert_eq!(plan.preempt, [RequestId(1)]);
+}
+
+#[test]
 fn a_preemption_skips_those_that_own_nothing() {
     let mut scheduler = with_running(limits(), 3);
     let shared = Running {
