@@ -1,6 +1,7 @@
 //! The worker without threads and sockets: a test turns it, and carries the messages between it
 //! and an endpoint of its own.
 
+mod binding;
 mod endpoint;
 mod faults;
 mod learning;

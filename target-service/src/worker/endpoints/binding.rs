@@ -175,15 +175,23 @@ impl Worker {
             .filter(|(_, request)| request.seq.is_some() && !request.session.is_bound())
             .map(|(&id, _)| id)
             .collect();
-        let now = self.elapsed();
         for id in ids {
             let Some(mut request) = self.requests.remove(&id) else {
                 continue;
             };
-            request.unlink(&self.metrics);
-            request.session.handle(now, Input::LinkDown);
-            self.bind(&mut request);
+            self.pass_on(&mut request);
             self.requests.insert(id, request);
+        }
+    }
+
+    /// Takes an unbound request from its endpoint, if it has one, and binds it to another, if there is
+    /// one: where it is, its session may ask again.
+    fn pass_on(&mut self, request: &mut Request) {
+        self.count_own();
+        if self.endpoints.pick(request).is_some() {
+            request.unlink(&self.metrics);
+            request.session.handle(self.elapsed(), Input::LinkDown);
+            self.bind(request);
         }
     }
 
@@ -279,11 +287,7 @@ impl Worker {
             return;
         };
         request.refused.push(link);
-        if self.endpoints.pick(&request).is_some() {
-            request.unlink(&self.metrics);
-            request.session.handle(self.elapsed(), Input::LinkDown);
-            self.bind(&mut request);
-        }
+        self.pass_on(&mut request);
         self.requests.insert(id, request);
     }
 }
