@@ -62,6 +62,8 @@ pub(crate) struct Request {
     pub(crate) reuse: Reuse,
     /// The endpoint it is bound to.
     pub(crate) link: Option<LinkKey>,
+    /// Whether that has given it a slot.
+    pub(crate) has_slot: bool,
     /// Endpoints that do not want it.
     pub(crate) refused: Vec<LinkKey>,
     /// Endpoints to try, best first; empty: all.
@@ -185,6 +187,7 @@ impl Request {
             seq: None,
             reuse,
             link: None,
+            has_slot: false,
             refused: Vec::new(),
             endpoints: request.endpoints,
             limit,

@@ -12,11 +12,12 @@ mod binding;
 mod choice;
 mod lowering;
 mod misses;
+mod slots;
 mod telling;
 
 use std::time::Duration;
 
-use foretoken_protocol::{Callee, link::LoadReport};
+use foretoken_protocol::Callee;
 use foretoken_service::{metrics::Fraction, report::Rounds};
 use foretoken_speculation::{
     control::{Choice, Controller, Load, StepCost},
@@ -25,6 +26,7 @@ use foretoken_speculation::{
 };
 
 pub(super) use misses::Miss;
+pub(super) use slots::Slots;
 
 use super::cohort::{Cohort, Cohorts, Learned};
 use crate::{config::TargetConfig, inbox::LinkKey, request::Request};
@@ -77,7 +79,7 @@ pub(super) struct Endpoint {
     /// Why it is not, as far as that was logged.
     pub(super) trouble: Option<String>,
     pub(super) suspect: bool,
-    pub(super) load: LoadReport,
+    pub(super) slots: Slots,
     /// Longest sequence that it drafts for.
     pub(super) positions: usize,
     /// Sessions that it holds for this target, when that was last counted.
@@ -112,17 +114,13 @@ pub(super) struct Endpoints {
 
 impl Endpoint {
     pub(super) fn has_room(&self) -> bool {
-        self.is_open() && (self.load.slots == 0 || self.load.used < self.load.slots)
+        self.up && self.slots.has_room()
     }
 
     /// Whether it may take a session. One whose slots are all taken knows whose they should be, so
     /// it is asked unless this target has all of them.
     fn may_take(&self) -> bool {
-        self.is_open() && (self.load.slots == 0 || self.own < self.load.slots)
-    }
-
-    fn is_open(&self) -> bool {
-        self.up && !self.load.draining
+        self.up && self.slots.may_have_more(self.own)
     }
 }
 
@@ -156,7 +154,15 @@ impl Endpoints {
         let Some(endpoint) = link.and_then(|link| self.find(link)) else {
             return;
         };
+        endpoint.slots.count(&messages);
         endpoint.outgoing.extend(messages);
+    }
+
+    /// What was opened takes no slot more.
+    pub(super) fn uncount(&mut self, link: LinkKey) {
+        if let Some(endpoint) = self.find(link) {
+            endpoint.slots.uncount();
+        }
     }
 
     /// Sends what was queued, one frame an endpoint. Outcomes that ask for nothing wait for one

@@ -5,9 +5,9 @@
 
 use std::time::Instant;
 
-use foretoken_protocol::link::{LinkEvent, LoadReport, Welcome};
+use foretoken_protocol::link::{LinkEvent, Welcome};
 
-use super::Worker;
+use super::{Worker, endpoints::Slots};
 use crate::inbox::LinkKey;
 
 impl Worker {
@@ -24,9 +24,7 @@ impl Worker {
                 let Some(endpoint) = self.endpoints.find(link) else {
                     return;
                 };
-                let had_room = endpoint.has_room();
-                endpoint.load = load;
-                if !had_room && endpoint.has_room() {
+                if endpoint.slots.report(load) {
                     self.ask_again(link);
                 }
             }
@@ -59,10 +57,7 @@ impl Worker {
         endpoint.said = (welcome.instance.clone(), welcome.model_digest.clone());
         endpoint.suspect = false;
         endpoint.positions = welcome.limits.max_positions as usize;
-        endpoint.load = LoadReport {
-            slots: welcome.limits.slots,
-            ..LoadReport::default()
-        };
+        endpoint.slots = Slots::new(welcome.limits.slots);
         tracing::info!(endpoint = %endpoint.name, instance = %welcome.instance, "endpoint connected");
         self.count_links();
         // It may have been replaced by one that wants what the old one refused.

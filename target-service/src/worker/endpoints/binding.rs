@@ -3,15 +3,15 @@
 use std::time::Instant;
 
 use foretoken_engine::schedule::RequestId;
-use foretoken_protocol::{Callee, link::LoadReport};
+use foretoken_protocol::Callee;
 use foretoken_service::report::Rounds;
 use foretoken_speculation::{
     control::{AnswerTime, ControlConfig, Drafting},
-    message::{Keyed as _, ToTarget},
+    message::{Keyed as _, ToDraft, ToTarget},
     policy::target::{Input, Source},
 };
 
-use super::{ANSWER_OVERHEAD, DRAFT_FRACTION, Endpoint};
+use super::{ANSWER_OVERHEAD, DRAFT_FRACTION, Endpoint, Slots};
 use crate::{
     config::VerificationConfig,
     inbox::{self, LinkKey},
@@ -55,11 +55,8 @@ impl Worker {
 
     fn bind_to(&mut self, link: LinkKey, request: &mut Request) {
         request.link = Some(link);
+        request.has_slot = false;
         let effects = request.session.handle(self.elapsed(), Input::LinkUp);
-        if let Some(endpoint) = self.endpoints.find(link) {
-            // Until the endpoint reports again, count what it was just given.
-            endpoint.load.used = endpoint.load.used.saturating_add(1);
-        }
         self.endpoints.post(Some(link), effects.messages);
         self.metrics.sessions.inc();
     }
@@ -125,7 +122,6 @@ impl Worker {
         let is_drawn = self.config.verification != VerificationConfig::Coupled;
         let c = is_drawn.then(|| self.metrics.c_of(&name));
         let (up, trouble, suspect) = (false, None, false);
-        let load = LoadReport::default();
         Endpoint {
             name,
             callee,
@@ -135,7 +131,7 @@ impl Worker {
             up,
             trouble,
             suspect,
-            load,
+            slots: Slots::default(),
             positions: usize::MAX,
             own: 0,
             outgoing: Vec::new(),
@@ -203,12 +199,23 @@ impl Worker {
         };
         let cohort = request.cohort(link);
         request.meter.weigh(std::iter::once(message));
+        let was_bound = request.session.is_bound();
         let effects = request.session.handle(now, Input::Received(message));
         if let Some(account) = &effects.account {
             request.meter.note_account(account);
         }
         let is_bound = request.session.is_bound();
+        // It had a slot, or got none. Whoever loses one may lose it to another: if not, the endpoint
+        // says so.
+        let reopens = was_bound
+            && effects
+                .messages
+                .iter()
+                .any(|message| matches!(message, ToDraft::Open(_)));
+        let is_refused = was_bound && !is_bound && effects.messages.is_empty();
+        let is_uncounted = reopens || (is_refused && !std::mem::take(&mut request.has_slot));
         if is_bound && matches!(message, ToTarget::Opened { .. }) {
+            request.has_slot = true;
             // What it refused before was for a time.
             request.refused.retain(|refused| *refused != link);
         }
@@ -222,6 +229,9 @@ impl Worker {
             self.endpoints.observe_lookup(link, lookup.is_hit());
         }
         self.endpoints.post(Some(link), effects.messages);
+        if is_uncounted {
+            self.endpoints.uncount(link);
+        }
         match message {
             ToTarget::Opened { .. } | ToTarget::Account(_) => {}
             ToTarget::Entries(_) => {

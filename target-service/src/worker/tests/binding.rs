@@ -1,14 +1,14 @@
-//! Who is bound to which endpoint.
+//! Who is bound to which endpoint, and what targets believe of its slots.
 
 use std::time::Duration;
 
 use foretoken_protocol::{
     Address,
-    link::{LinkEvent, Welcome},
+    link::{LinkEvent, LoadReport, Welcome},
 };
 use foretoken_speculation::{Epoch, SessionId, message::ToTarget};
 
-use super::rig::{Output, Rig, language, plain, request};
+use super::rig::{Fault, Output, Rig, language, plain, request};
 use crate::{
     config::{LookaheadConfig, TargetConfig},
     inbox::{LinkKey, Message, Source},
@@ -22,6 +22,15 @@ fn rig() -> Rig {
     let mut rig = Rig::new(config, language(), 1.0);
     rig.connect();
     rig
+}
+
+/// The endpoint says that so many of its slots are taken.
+fn load(rig: &mut Rig, slots: u32, used: u32) {
+    rig.link(LinkEvent::Load(LoadReport {
+        slots,
+        used,
+        draining: false,
+    }));
 }
 
 /// It refuses the `number`-th request, for now.
@@ -40,6 +49,75 @@ fn until(rig: &mut Rig, output: &mut Output, tokens: usize) {
         rig.turn();
         output.collect();
     }
+}
+
+fn has_room(rig: &Rig) -> bool {
+    rig.worker.endpoints.list[0].has_room()
+}
+
+#[test]
+fn sessions_that_follow_one_another_take_no_more_slots_than_one() {
+    let mut rig = rig();
+    load(&mut rig, 4, 0);
+    for seed in 0..6 {
+        // Its endpoint has nothing to report, or does so only after the next has come.
+        let mut output = rig.ask(request(seed, 1.0, 20));
+        rig.run(std::slice::from_mut(&mut output));
+        assert!(output.stats().accepted > 0);
+        assert!(has_room(&rig), "after request {seed}");
+    }
+    rig.fault = Fault::Refuse;
+    for seed in 6..12 {
+        let mut output = rig.ask(request(seed, 1.0, 20));
+        rig.run(std::slice::from_mut(&mut output));
+        assert!(has_room(&rig), "after refusing request {seed}");
+    }
+    assert_eq!(rig.worker.endpoints.list[0].slots.used(), 0);
+}
+
+#[test]
+fn a_session_that_gives_its_slot_to_another_target_leaves_it_taken() {
+    let mut rig = rig();
+    let mut output = rig.ask(request(1, 1.0, 60));
+    until(&mut rig, &mut output, 10);
+    load(&mut rig, 1, 1);
+    refuse(&mut rig, 1);
+    assert!(!has_room(&rig));
+    rig.endpoint.restart();
+    rig.run(std::slice::from_mut(&mut output));
+}
+
+#[test]
+fn a_session_that_begins_anew_is_not_counted_twice() {
+    let mut rig = rig();
+    load(&mut rig, 2, 0);
+    let mut output = rig.ask(request(1, 1.0, 90));
+    for tokens in [10, 30, 50] {
+        until(&mut rig, &mut output, tokens);
+        // Of the next verdict it says that it does not know the session.
+        rig.endpoint.restart();
+    }
+    rig.run(std::slice::from_mut(&mut output));
+    assert!(rig.worker.metrics.resyncs.get() >= 2);
+    assert_eq!(rig.worker.endpoints.list[0].slots.used(), 0);
+}
+
+#[test]
+fn who_waits_for_a_slot_gets_the_one_that_its_own_target_gave_back() {
+    let mut rig = rig();
+    let (short, long) = (request(1, 1.0, 30), request(2, 1.0, 400));
+    let mut first = rig.ask(short);
+    until(&mut rig, &mut first, 1);
+    load(&mut rig, 1, 1);
+    // The endpoint has one slot, so this one runs without.
+    let mut second = rig.ask(long.clone());
+    rig.run(std::slice::from_mut(&mut first));
+    rig.turn();
+    assert_eq!(rig.endpoint.sessions(), 0);
+    load(&mut rig, 1, 0);
+    rig.run(std::slice::from_mut(&mut second));
+    assert!(second.stats().accepted > 0, "it ran to its end without");
+    assert_eq!(second.tokens, plain(&long));
 }
 
 #[test]
