@@ -87,6 +87,16 @@ impl Session {
         })
     }
 
+    /// Pages that what it has yet to read will take.
+    fn outstanding(&self, engine: &Engine) -> usize {
+        let read = engine.len(self.seq).unwrap_or(0);
+        match self.draft.tokens().len().saturating_sub(read) {
+            // It decodes, and grows by a page now and then.
+            0 | 1 => 0,
+            rows => engine.pages_needed(self.seq, rows).unwrap_or(0),
+        }
+    }
+
     /// Keeps what the engine has read of the tree that a verdict went through.
     fn join_decided(&mut self, engine: &mut Engine) {
         if let Some(nodes) = self.draft.take_decided()
@@ -315,7 +325,10 @@ impl<O: Outlet> Worker<O> {
         let pages = len / PAGE_TOKENS + 2;
         let free = self.engine.free_pages();
         let no_slot = self.sessions.len() >= self.limits.sessions;
-        if !no_slot && pages <= free {
+        // What those that are here are yet to take is not free, or they would drive each other out.
+        let outstanding = |session: &Session| session.outstanding(&self.engine);
+        let promised: usize = self.sessions.iter().map(outstanding).sum();
+        if !no_slot && pages + promised <= free {
             return Ok(());
         }
         let gives = asker.and_then(|asker| {
@@ -330,9 +343,11 @@ impl<O: Outlet> Worker<O> {
             let reason = format!("all {} slots are taken", self.limits.sessions);
             return Err((Limit::Slots, reason));
         }
-        let owned = |index: usize| self.engine.owned_pages(self.sessions[index].seq);
-        let freed = youngest.map_or(0, |index| owned(index).unwrap_or(0));
-        if pages > free + freed {
+        let freed = youngest.map_or(0, |index| {
+            let session = &self.sessions[index];
+            self.engine.owned_pages(session.seq).unwrap_or(0) + session.outstanding(&self.engine)
+        });
+        if pages + promised > free + freed {
             let reason = format!("{pages} KV pages are needed and not free");
             return Err((Limit::Pages, reason));
         }

@@ -177,6 +177,48 @@ fn a_prompt_gets_the_pages_of_a_target_with_more_or_nobody_loses_any() {
 }
 
 #[test]
+fn prompts_that_come_together_are_refused_what_those_before_them_are_yet_to_take() {
+    let options = SimOptions {
+        pages: 120,
+        ..language()
+    };
+    let mut rig = Rig::new(&DraftConfig::default(), options);
+    let long = |number: u32| -> Vec<TokenId> {
+        let tokens = prompt(1600).into_iter();
+        tokens
+            .map(|token| TokenId((token.0 + number) % 64))
+            .collect()
+    };
+    let told = |sent: &[(LinkId, ToTarget)]| {
+        let opened =
+            |(_, message): &&(LinkId, ToTarget)| matches!(message, ToTarget::Opened { .. });
+        let refused = |(_, message): &&(LinkId, ToTarget)| is_refusal(message, true);
+        [
+            sent.iter().filter(opened).count(),
+            sent.iter().filter(refused).count(),
+        ]
+    };
+    for session in 1..=5 {
+        rig.tell(A, open(u64::from(session), long(session)));
+    }
+    let (_, sent) = rig.settle();
+    assert_eq!(told(&sent), [1, 4], "opened, refused");
+    // One that begins anew takes pages again; a short one fits beside it.
+    rig.tell(A, {
+        let ToDraft::Open(again) = open(1, long(6)) else {
+            panic!("it opens")
+        };
+        let epoch = Epoch(2);
+        ToDraft::Open(Open { epoch, ..again })
+    });
+    rig.tell(A, open(7, long(7)));
+    rig.tell(A, open(8, own_prompt(8)));
+    let (_, sent) = rig.settle();
+    assert_eq!(told(&sent), [2, 1]);
+    assert_eq!(held(&rig, A), 2, "nobody is evicted");
+}
+
+#[test]
 fn one_session_gets_the_rows_of_its_targets_weight_whatever_crowd_another_brings() {
     // A step has eight rows; a prompt alone takes eight steps.
     for (weight, most) in [(1, 17), (3, 12)] {
