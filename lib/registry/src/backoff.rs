@@ -8,7 +8,7 @@ use std::{
 /// The first wait.
 const SHORTEST: Duration = Duration::from_millis(100);
 /// The longest: whoever comes back should not be waited for much longer than it took to come back.
-const LONGEST: Duration = Duration::from_secs(2);
+pub(crate) const LONGEST: Duration = Duration::from_secs(2);
 
 /// Waits that double, up to a bound, with a part left to chance so that those who lost somebody
 /// together do not all come back at once.

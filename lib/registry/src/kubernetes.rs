@@ -11,6 +11,8 @@
 //! `discovery.k8s.io`.
 
 mod slices;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,12 +31,13 @@ use kube::{
 use tokio::{
     sync::{mpsc, watch},
     task::{AbortHandle, JoinHandle, JoinSet},
+    time::Instant,
 };
 
 use self::slices::Service;
 use crate::{
     Directory, Health, Interest, Registry, RegistryError,
-    backoff::Backoff,
+    backoff::{Backoff, LONGEST},
     file::{File, looks},
     publication::{Publication, Publisher},
     resolution::{self, expand},
@@ -310,11 +313,18 @@ async fn follow(client: Client, service: Service, news: mpsc::Sender<(Service, N
         .timeout(WATCH_SECONDS);
     let mut backoff = Backoff::default();
     loop {
+        let mut listed: Option<Instant> = None;
         let mut events = pin!(watcher(slices.clone(), config.clone()));
         while let Some(event) = events.next().await {
             let said = match event {
                 Ok(event) => {
-                    backoff.reset();
+                    match event {
+                        // The first is said before anybody was asked.
+                        Event::Init | Event::InitApply(_) => {}
+                        // The watch that follows may fail at once.
+                        Event::InitDone => listed = Some(Instant::now()),
+                        Event::Apply(_) | Event::Delete(_) => backoff.reset(),
+                    }
                     News::Event(Box::new(event))
                 }
                 Err(watcher::Error::WatchError(status)) if status.code == GONE => break,
@@ -327,6 +337,10 @@ async fn follow(client: Client, service: Service, news: mpsc::Sender<(Service, N
             if is_over {
                 break;
             }
+        }
+        // A watch may last without having anything to say.
+        if listed.is_some_and(|listed| listed.elapsed() > LONGEST) {
+            backoff.reset();
         }
         tokio::time::sleep(backoff.wait()).await;
     }
