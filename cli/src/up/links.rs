@@ -77,6 +77,11 @@ impl Links {
         true
     }
 
+    /// Whether the process of this index is a target.
+    pub(super) fn is_target(&self, index: usize) -> bool {
+        self.targets.contains_key(&index)
+    }
+
     /// Whether the process of this index is a draft that could not start.
     pub(super) fn has_failed(&self, index: usize) -> bool {
         let mut endpoints = self.endpoints.iter();

@@ -1,7 +1,7 @@
 //! One supervised process: started, listened to, started again when it dies.
 
 use std::{
-    env,
+    env, io,
     path::PathBuf,
     process::{ExitStatus, Stdio},
     time::{Duration, Instant},
@@ -53,14 +53,27 @@ pub(super) enum News {
     Reported(Report),
     /// It logged a line.
     Logged(String),
-    /// It ended and is started again after the pause.
-    Died { status: ExitStatus, pause: Duration },
+    /// It ended, or could not be started again, and is started after the pause.
+    Died {
+        end: io::Result<ExitStatus>,
+        pause: Duration,
+    },
     /// It ended by itself before it ever served: there is no use in starting it again.
     Failed { status: ExitStatus },
-    /// It could not be started.
-    Unstartable(std::io::Error),
+    /// It could not be started, and never served.
+    Unstartable(io::Error),
     /// It ended after it was told to; no status if it did not run at that time.
     Ended { status: Option<ExitStatus> },
+}
+
+impl News {
+    /// Whether the process will not run any more.
+    pub(super) fn is_last(&self) -> bool {
+        match self {
+            Self::Started { .. } | Self::Reported(_) | Self::Logged(_) | Self::Died { .. } => false,
+            Self::Failed { .. } | Self::Unstartable(_) | Self::Ended { .. } => true,
+        }
+    }
 }
 
 /// Where a process's news go.
@@ -118,42 +131,45 @@ pub(super) async fn keep_running(
     let outlet = Outlet { index, events };
     let mut has_served = false;
     let mut pauses = Pauses::default();
-    for restarts in 0.. {
+    let mut restarts = 0;
+    loop {
         let started = Instant::now();
-        let mut child = match start(&executable, &program) {
-            Ok(child) => child,
-            Err(error) => return outlet.tell(News::Unstartable(error)).await,
-        };
-        outlet
-            .tell(News::Started {
-                pid: child.id(),
-                restarts,
-            })
-            .await;
-        let served = forward(&mut child, &outlet);
-        let status = wait(&mut child, &mut orders).await;
-        has_served |= served.await.unwrap_or(false);
-        let status = match status {
-            Ok(status) => status,
-            Err(error) => return outlet.tell(News::Unstartable(error)).await,
+        let end = match start(&executable, &program) {
+            Ok(mut child) => {
+                let pid = child.id();
+                outlet.tell(News::Started { pid, restarts }).await;
+                restarts += 1;
+                let served = forward(&mut child, &outlet);
+                let end = wait(&mut child, &mut orders).await;
+                // One that could not be waited for is killed by that, and so ends what it says.
+                drop(child);
+                has_served |= served.await.unwrap_or(false);
+                end
+            }
+            Err(error) => Err(error),
         };
         let is_told = *orders.borrow() > Order::Run;
         if is_told {
-            return outlet
-                .tell(News::Ended {
-                    status: Some(status),
-                })
-                .await;
+            let status = end.ok();
+            return outlet.tell(News::Ended { status }).await;
         }
-        // Without a code it was killed, which says nothing about its configuration.
-        if !has_served && status.code().is_some() {
-            return outlet.tell(News::Failed { status }).await;
-        }
-        let pause = pauses.after(started.elapsed());
-        outlet.tell(News::Died { status, pause }).await;
-        tokio::select! {
-            () = sleep(pause) => {}
-            () = stopped(&mut orders) => return outlet.tell(News::Ended { status: None }).await,
+        match end {
+            // Without a code it was killed, which says nothing about its configuration.
+            Ok(status) if !has_served && status.code().is_some() => {
+                return outlet.tell(News::Failed { status }).await;
+            }
+            Err(error) if !has_served => return outlet.tell(News::Unstartable(error)).await,
+            // What has served may do so again: an executable is replaced, a machine has no room.
+            end => {
+                let pause = pauses.after(started.elapsed());
+                outlet.tell(News::Died { end, pause }).await;
+                tokio::select! {
+                    () = sleep(pause) => {}
+                    () = stopped(&mut orders) => {
+                        return outlet.tell(News::Ended { status: None }).await;
+                    }
+                }
+            }
         }
     }
 }
@@ -164,7 +180,7 @@ async fn stopped(orders: &mut watch::Receiver<Order>) {
     let _ = orders.wait_for(|order| *order > Order::Run).await.is_ok();
 }
 
-fn start(executable: &PathBuf, program: &Program) -> std::io::Result<Child> {
+fn start(executable: &PathBuf, program: &Program) -> io::Result<Child> {
     let is_new = |(name, _): &&(&str, String)| env::var_os(name).is_none();
     let environment = program.environment.iter().filter(is_new);
     Command::new(executable)
@@ -182,10 +198,7 @@ fn start(executable: &PathBuf, program: &Program) -> std::io::Result<Child> {
 }
 
 /// Waits for the end, passing orders on.
-async fn wait(
-    child: &mut Child,
-    orders: &mut watch::Receiver<Order>,
-) -> std::io::Result<ExitStatus> {
+async fn wait(child: &mut Child, orders: &mut watch::Receiver<Order>) -> io::Result<ExitStatus> {
     // Held open: its end would tell the process that this one is gone.
     let mut input = child.stdin.take();
     let mut obeyed = Order::Run;
@@ -260,7 +273,90 @@ fn lines<R: AsyncRead + Unpin>(stream: R) -> tokio::io::Lines<BufReader<R>> {
 
 #[cfg(test)]
 mod tests {
+    use std::{os::unix::fs::symlink, path::Path};
+
     use super::*;
+    use crate::up::render::Role;
+
+    /// The next news of a process that are no log.
+    async fn next(news: &mut mpsc::Receiver<Event>) -> News {
+        loop {
+            let event = tokio::time::timeout(Duration::from_secs(20), news.recv()).await;
+            match event.unwrap().unwrap().news {
+                News::Logged(_) => {}
+                news => return news,
+            }
+        }
+    }
+
+    /// A process that says it serves, takes its executable away and ends.
+    fn service(executable: &Path) -> Program {
+        let ready = r#"{"ready": {"addresses": [], "metrics": null}}"#;
+        let script = format!("echo '{ready}'; rm '{}'", executable.display());
+        Program {
+            name: "service".into(),
+            arguments: vec!["-c".into(), script],
+            environment: Vec::new(),
+            role: Role::Target,
+        }
+    }
+
+    #[tokio::test]
+    async fn what_has_served_is_started_again_even_if_that_cannot_be_done_at_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let executable = folder.path().join("service");
+        symlink("/bin/sh", &executable).unwrap();
+        let (events, mut news) = mpsc::channel(1);
+        let (orders, ordered) = watch::channel(Order::Run);
+        let program = service(&executable);
+        let kept = keep_running(executable.clone(), program, 0, events, ordered);
+        let kept = tokio::spawn(kept);
+        for restarts in 0..2 {
+            let said = loop {
+                match next(&mut news).await {
+                    News::Died { end: Err(_), .. } => {}
+                    said => break said,
+                }
+            };
+            let expected = restarts;
+            assert!(
+                matches!(said, News::Started { restarts, .. } if restarts == expected),
+                "{said:?}"
+            );
+            let said = next(&mut news).await;
+            assert!(matches!(said, News::Reported(_)), "{said:?}");
+            let said = next(&mut news).await;
+            assert!(matches!(said, News::Died { end: Ok(_), .. }), "{said:?}");
+            let said = next(&mut news).await;
+            assert!(matches!(said, News::Died { end: Err(_), .. }), "{said:?}");
+            if restarts == 0 {
+                symlink("/bin/sh", &executable).unwrap();
+            }
+        }
+        orders.send_replace(Order::Drain);
+        loop {
+            match next(&mut news).await {
+                News::Died { .. } => {}
+                News::Ended { status: None } => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        kept.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_never_could_be_started_is_left() {
+        let (events, mut news) = mpsc::channel(1);
+        let (_orders, ordered) = watch::channel(Order::Run);
+        let nowhere = PathBuf::from("/nowhere/service");
+        let program = service(&nowhere);
+        tokio::spawn(keep_running(nowhere, program, 0, events, ordered));
+        let said = next(&mut news).await;
+        assert!(
+            matches!(said, News::Unstartable(_)) && said.is_last(),
+            "{said:?}"
+        );
+    }
 
     #[test]
     fn pauses_double_up_to_a_limit_and_begin_anew_after_a_long_life() {

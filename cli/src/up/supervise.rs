@@ -1,12 +1,15 @@
 //! All processes together: start, watch, announce, drain.
 
-use std::{env, process, time::Duration};
+#[cfg(test)]
+mod tests;
+
+use std::{env, path::Path, process, time::Duration};
 
 use anyhow::Context as _;
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
-    time::{Instant, interval, sleep_until},
+    time::{Instant, MissedTickBehavior, interval, sleep_until},
 };
 
 use super::{
@@ -38,10 +41,6 @@ pub(super) async fn supervise(
     console: &Console,
 ) -> anyhow::Result<()> {
     let executable = env::current_exe().context("cannot find this executable")?;
-    let (events, mut news) = mpsc::channel(256);
-    let (routers, router_orders) = watch::channel(Order::Run);
-    let (others, other_orders) = watch::channel(Order::Run);
-    let mut tasks = JoinSet::new();
     let links = Links::new(plan.policy, plan.on_loss, &programs);
     let mut fleet = Fleet {
         state: State {
@@ -54,63 +53,55 @@ pub(super) async fn supervise(
         },
         asks_for_keys,
         links,
+        has_served: false,
+        is_announced: false,
         folder,
         console,
     };
-    for (index, program) in programs.into_iter().enumerate() {
-        let orders = if program.role == Role::Router {
-            router_orders.clone()
-        } else {
-            other_orders.clone()
-        };
-        tasks.spawn(keep_running(
-            executable.clone(),
-            program,
-            index,
-            events.clone(),
-            orders,
-        ));
-    }
-    drop((events, router_orders, other_orders));
     let mut signals = Signals::new()?;
-    let mut result = fleet.run(&mut news, &mut signals).await;
-    routers.send_replace(Order::Drain);
-    if result.is_err() {
-        // Nothing has been served, so there is nothing to finish.
-        routers.send_replace(Order::Kill);
-        others.send_replace(Order::Kill);
-    }
-    let deadline = Instant::now() + GRACE;
-    loop {
-        tokio::select! {
-            event = news.recv() => match event {
-                Some(Event { index, news }) => {
-                    if fleet.is_router(index) && matches!(news, News::Ended { .. }) {
-                        others.send_if_modified(|order| raise(order, Order::Drain));
-                    }
-                    fleet.note(index, news);
-                }
-                None => break,
-            },
-            () = signals.any() => {
-                console.say("stopping at once");
-                // Streams may have been cut.
-                result = result.and(Err(Reported::Failure.into()));
-                routers.send_replace(Order::Kill);
-                others.send_replace(Order::Kill);
-            }
-            () = sleep_until(deadline) => {
-                console.say("some services hang; stopping at once");
-                result = result.and(Err(Reported::Failure.into()));
-                routers.send_replace(Order::Kill);
-                others.send_replace(Order::Kill);
-                while tasks.join_next().await.is_some() {}
-                break;
-            }
-        }
-    }
+    let running = Running::start(&executable, programs);
+    let result = fleet.supervise(running, &mut signals, GRACE).await;
     folder.clear();
     result
+}
+
+/// The processes as they are heard and told.
+struct Running {
+    news: mpsc::Receiver<Event>,
+    routers: watch::Sender<Order>,
+    others: watch::Sender<Order>,
+    /// Held: what still runs ends with it.
+    _tasks: JoinSet<()>,
+}
+
+impl Running {
+    fn start(executable: &Path, programs: Vec<Program>) -> Self {
+        let (events, news) = mpsc::channel(256);
+        let (routers, router_orders) = watch::channel(Order::Run);
+        let (others, other_orders) = watch::channel(Order::Run);
+        let mut tasks = JoinSet::new();
+        for (index, program) in programs.into_iter().enumerate() {
+            let orders = if program.role == Role::Router {
+                router_orders.clone()
+            } else {
+                other_orders.clone()
+            };
+            let executable = executable.to_owned();
+            let events = events.clone();
+            tasks.spawn(keep_running(executable, program, index, events, orders));
+        }
+        Self {
+            news,
+            routers,
+            others,
+            _tasks: tasks,
+        }
+    }
+
+    fn kill(&self) {
+        self.routers.send_replace(Order::Kill);
+        self.others.send_replace(Order::Kill);
+    }
 }
 
 /// The processes as far as they are known.
@@ -118,11 +109,39 @@ struct Fleet<'a> {
     state: State,
     asks_for_keys: bool,
     links: Links,
+    /// Whether a router and a target have ever served together, so that there may be requests.
+    has_served: bool,
+    /// Whether users were told where to ask.
+    is_announced: bool,
     folder: &'a StateFolder,
     console: &'a Console,
 }
 
 impl Fleet<'_> {
+    /// From the start of all processes to their end. Those that take longer than `grace` to end are
+    /// killed.
+    async fn supervise(
+        &mut self,
+        mut running: Running,
+        signals: &mut Signals,
+        grace: Duration,
+    ) -> anyhow::Result<()> {
+        let result = self.run(&mut running.news, signals).await;
+        if result.is_err() && !self.has_served {
+            // There is nothing to finish.
+            running.kill();
+        } else {
+            running.routers.send_replace(Order::Drain);
+        }
+        self.state.ready = false;
+        self.save();
+        let is_whole = self.wind_down(&mut running, signals, grace).await;
+        if !is_whole {
+            return result.and(Err(Reported::Failure.into()));
+        }
+        result
+    }
+
     /// Until a signal, or until a process cannot start that the others need.
     async fn run(
         &mut self,
@@ -137,6 +156,8 @@ impl Fleet<'_> {
             .context("cannot set up the HTTP client")?;
         let ready_url = format!("{}/ready", self.state.url);
         let mut poll = interval(POLL);
+        // It stands still while all is well.
+        poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut serving_since = None;
         self.save();
         loop {
@@ -146,7 +167,11 @@ impl Fleet<'_> {
                         return Err(anyhow::anyhow!("all services have ended"));
                     };
                     if self.note(index, news) {
-                        self.console.say("stopping the other services");
+                        self.console.say(if self.has_served {
+                            "draining the other services; press Ctrl-C to stop at once"
+                        } else {
+                            "stopping the other services"
+                        });
                         return Err(Reported::Failure.into());
                     }
                 }
@@ -154,17 +179,52 @@ impl Fleet<'_> {
                     self.console.say("draining; press Ctrl-C again to stop at once");
                     return Ok(());
                 }
-                _ = poll.tick(), if !self.state.ready && self.all_ready() => {
+                _ = poll.tick(), if !self.state.ready && self.may_be_ready() => {
                     let answer = client.get(&ready_url).send().await;
                     if !answer.is_ok_and(|answer| answer.status().is_success()) {
                         continue;
                     }
                     let waited = serving_since.get_or_insert_with(Instant::now).elapsed();
-                    if self.links.are_settled() || waited > SETTLING {
-                        self.state.ready = true;
-                        self.save();
-                        self.console.announce(&greeting(&self.state, self.asks_for_keys));
+                    if self.is_announced || self.links.are_settled() || waited > SETTLING {
+                        self.get_ready();
                     }
+                }
+            }
+        }
+    }
+
+    /// Until all have ended. False if some had to be killed: streams may have been cut.
+    async fn wind_down(
+        &mut self,
+        running: &mut Running,
+        signals: &mut Signals,
+        grace: Duration,
+    ) -> bool {
+        let deadline = Instant::now() + grace;
+        let mut is_whole = true;
+        let mut is_late = false;
+        loop {
+            tokio::select! {
+                event = running.news.recv() => {
+                    let Some(Event { index, news }) = event else {
+                        return is_whole;
+                    };
+                    if self.is_router(index) && news.is_last() {
+                        running.others.send_if_modified(|order| raise(order, Order::Drain));
+                    }
+                    self.note(index, news);
+                }
+                () = signals.any() => {
+                    self.console.say("stopping at once");
+                    is_whole = false;
+                    running.kill();
+                }
+                // They are listened to all the same: what they have said holds up their end.
+                () = sleep_until(deadline), if !is_late => {
+                    self.console.say("some services hang; stopping at once");
+                    is_late = true;
+                    is_whole = false;
+                    running.kill();
                 }
             }
         }
@@ -176,6 +236,8 @@ impl Fleet<'_> {
             state,
             asks_for_keys: _,
             links,
+            has_served: _,
+            is_announced: _,
             folder: _,
             console,
         } = self;
@@ -204,11 +266,12 @@ impl Fleet<'_> {
                 service.pid = pid;
                 service.restarts = restarts;
             }
-            News::Died { status, pause } => {
-                console.log(
-                    index,
-                    &format!("ended ({status}); starting again in {pause:?}"),
-                );
+            News::Died { end, pause } => {
+                let what = match end {
+                    Ok(status) => format!("ended ({status})"),
+                    Err(error) => format!("could not be run: {error}"),
+                };
+                console.log(index, &format!("{what}; starting again in {pause:?}"));
                 service.stopped();
                 links.forget(index);
                 state.policy = links.verdict();
@@ -217,12 +280,15 @@ impl Fleet<'_> {
                 service.stopped();
                 is_fatal = !links.fail(index, status.to_string());
                 state.policy = links.verdict();
-                let without = if is_fatal { "" } else { "; serving without it" };
+                let without = without(is_fatal);
                 console.log(index, &format!("could not start ({status}){without}"));
             }
             News::Unstartable(error) => {
-                console.log(index, &format!("could not be run: {error}"));
-                is_fatal = true;
+                service.stopped();
+                is_fatal = !links.fail(index, error.to_string());
+                state.policy = links.verdict();
+                let without = without(is_fatal);
+                console.log(index, &format!("could not be run: {error}{without}"));
             }
             News::Ended { status } => {
                 if let Some(status) = status.filter(|status| !status.success()) {
@@ -231,8 +297,24 @@ impl Fleet<'_> {
                 service.stopped();
             }
         }
+        if self.has_whoever_it_takes() {
+            self.has_served = true;
+        } else {
+            self.state.ready = false;
+        }
         self.save();
         is_fatal
+    }
+
+    /// Requests are answered, for the first time or again.
+    fn get_ready(&mut self) {
+        self.state.ready = true;
+        self.save();
+        if !self.is_announced {
+            self.is_announced = true;
+            let greeting = greeting(&self.state, self.asks_for_keys);
+            self.console.announce(&greeting);
+        }
     }
 
     fn save(&self) {
@@ -241,10 +323,22 @@ impl Fleet<'_> {
         }
     }
 
-    /// Whether everything serves that is going to.
-    fn all_ready(&self) -> bool {
+    /// Whether it is worth asking the router. Users are told once all is there; after that, whoever it
+    /// takes to answer them is enough.
+    fn may_be_ready(&self) -> bool {
+        if self.is_announced {
+            return self.has_whoever_it_takes();
+        }
         let mut services = self.state.services.iter().enumerate();
         services.all(|(index, service)| service.ready || self.links.has_failed(index))
+    }
+
+    /// Whether a router and a target serve.
+    fn has_whoever_it_takes(&self) -> bool {
+        let serves = |(index, service): (usize, &ServiceState)| service.ready.then_some(index);
+        let serving = || self.state.services.iter().enumerate().filter_map(serves);
+        serving().any(|index| self.is_router(index))
+            && serving().any(|index| self.links.is_target(index))
     }
 
     /// The router is the last one.
@@ -261,6 +355,11 @@ fn idle(name: &str) -> ServiceState {
         metrics: None,
         restarts: 0,
     }
+}
+
+/// What is said besides of a process that does not start.
+fn without(is_fatal: bool) -> &'static str {
+    if is_fatal { "" } else { "; serving without it" }
 }
 
 /// Orders only rise.
@@ -300,51 +399,4 @@ fn greeting(state: &State, asks_for_keys: bool) -> String {
          \"max_tokens\": 64}}'\n\n  \
          foretoken chat --url {url}\n"
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_address_for_everybody_is_shown_as_one_that_can_be_used() {
-        assert_eq!(reachable("0.0.0.0:8000"), "127.0.0.1:8000");
-        assert_eq!(reachable("[::]:1"), "[::1]:1");
-        assert_eq!(reachable("10.0.0.1:1"), "10.0.0.1:1");
-    }
-
-    #[test]
-    fn the_greeting_has_a_line_that_is_let_in_with_keys_and_without() {
-        let state = State {
-            pid: 1,
-            url: "http://h:1".into(),
-            model: "m".into(),
-            ready: true,
-            policy: "Speculative".into(),
-            services: Vec::new(),
-        };
-        let open = "ready: m (Speculative) at http://h:1/v1\n\n  \
-                    curl http://h:1/v1/completions -H 'Content-Type: application/json' \\\n    \
-                    -d '{\"model\": \"m\", \"prompt\": \"Question: Tom has 3 apples.\", \
-                    \"max_tokens\": 64}'\n\n  \
-                    foretoken chat --url http://h:1\n";
-        assert_eq!(greeting(&state, false), open);
-        let keyed = open
-            .replace(
-                "  curl",
-                "  with one of the API keys exported as FORETOKEN_API_KEY:\n\n  curl",
-            )
-            .replace(
-                "-d '",
-                "-H \"Authorization: Bearer $FORETOKEN_API_KEY\" \\\n    -d '",
-            );
-        assert_eq!(greeting(&state, true), keyed);
-    }
-
-    #[test]
-    fn orders_only_rise() {
-        let mut order = Order::Kill;
-        assert!(!raise(&mut order, Order::Drain));
-        assert_eq!(order, Order::Kill);
-    }
 }
