@@ -11,7 +11,6 @@ use reqwest::{
 };
 use rustyline::{DefaultEditor, error::ReadlineError};
 use serde_json::{Value, json};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 mod answer;
 mod events;
@@ -22,6 +21,7 @@ use crate::{
     child::{self, keys_in},
     failure::usage,
     output::{print, remark},
+    stop::Interrupts,
 };
 
 const GREEN: &str = "\x1b[32m";
@@ -82,6 +82,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             .map(|text| message("system", text))
             .collect(),
         colours: !args.plain && io::stdout().is_terminal(),
+        held: None,
     };
     let mut editor = DefaultEditor::new().context("cannot use the terminal")?;
     let is_person = io::stdin().is_terminal();
@@ -138,18 +139,22 @@ struct Chat {
     max_tokens: usize,
     messages: Vec<Value>,
     colours: bool,
+    /// From the first answer on.
+    held: Option<Interrupts>,
 }
 
 impl Chat {
     /// Sends a message and shows the answer as it comes, or until Ctrl-C.
     async fn say(&mut self, text: &str) -> anyhow::Result<()> {
-        let mut interrupts = signal(SignalKind::interrupt()).context("cannot watch for Ctrl-C")?;
+        let mut interrupts = Interrupts::new()?;
+        // One after the answer, while the prompt is not there yet, does not end the chat.
+        self.held.get_or_insert(Interrupts::new()?);
         self.messages.push(message("user", text));
         let mut request = self.request.clone();
         request["messages"] = self.messages.clone().into();
         let begun = tokio::select! {
             sent = self.client.post(&self.url).json(&request).send() => Answer::begin(sent, self.max_tokens).await,
-            _ = interrupts.recv() => Err(anyhow::anyhow!("stopped before the answer began")),
+            () = interrupts.next() => Err(anyhow::anyhow!("stopped before the answer began")),
         };
         let mut answer = match begun {
             Ok(answer) => answer,
@@ -168,11 +173,11 @@ impl Chat {
     }
 
     /// Shows pieces until the answer ends or Ctrl-C stops it; dropping the stream tells the server.
-    async fn show(&self, answer: &mut Answer, interrupts: &mut Signal) -> anyhow::Result<()> {
+    async fn show(&self, answer: &mut Answer, interrupts: &mut Interrupts) -> anyhow::Result<()> {
         loop {
             let pieces = tokio::select! {
                 pieces = answer.next() => pieces?,
-                _ = interrupts.recv() => None,
+                () = interrupts.next() => None,
             };
             let Some(pieces) = pieces else { return Ok(()) };
             let mut shown = String::new();

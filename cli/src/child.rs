@@ -10,7 +10,11 @@ use foretoken_telemetry::{Exporting, Settings, Tracer};
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
-use crate::{failure::usage, report::Reporter, stop};
+use crate::{
+    failure::usage,
+    report::Reporter,
+    stop::{self, Signals},
+};
 
 /// Variable with API keys, for those who do not want them on a command line.
 pub(crate) const API_KEY: &str = "FORETOKEN_API_KEY";
@@ -189,8 +193,9 @@ where
     anyhow::Error: From<E>,
 {
     stop::serving();
+    let signals = Signals::new()?;
     runtime.block_on(async {
-        let signals = tokio::spawn(stop::on_signals(stop.clone()));
+        let signals = tokio::spawn(stop::on_signals(signals, stop.clone()));
         let result = service.await;
         signals.abort();
         result.map_err(anyhow::Error::from)

@@ -34,7 +34,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     match command::Cli::parse_or_explain() {
-        Ok(cli) => failure::exit_code(cli.run()),
+        Ok(cli) => failure::exit_code(stop::watch_if_first().and_then(|()| cli.run())),
         Err(code) => code,
     }
 }

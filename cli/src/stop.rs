@@ -4,15 +4,27 @@
 //! its standard input instead: the line `drain`, and the end of the input means that the parent is
 //! gone, so nobody would ever stop this process: it ends at once. Before it serves there is nothing
 //! to drain, so the line ends it too, whatever it is loading.
+//!
+//! So do signals while nobody in the process waits for them. The first process of a container ignores
+//! those that it does not watch, so there one thread watches from the start; elsewhere the system
+//! sees to it until somebody waits for the first time.
 
 use std::{
     io, process,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     thread,
 };
 
 use anyhow::Context as _;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::{
+    runtime::Runtime,
+    signal::unix::{Signal, SignalKind, signal},
+    sync::watch,
+};
 use tokio_util::sync::CancellationToken;
 
 /// The line that asks a child to drain.
@@ -49,34 +61,126 @@ pub(crate) fn follow_parent(stop: CancellationToken) -> io::Result<()> {
     Ok(())
 }
 
-/// The signals that ask a process to stop, from when this is made.
+/// What watches signals, once something does.
+static WATCHED: Mutex<Option<Watched>> = Mutex::new(None);
+
+/// What tells of each signal; whoever waits has a receiver of it.
+#[derive(Clone)]
+struct Watched {
+    interrupt: watch::Sender<()>,
+    terminate: watch::Sender<()>,
+}
+
+/// Watches signals from now on if nobody else would: the system ends a process for them, but not the
+/// first of a container. To be called before anything that takes long.
+pub(crate) fn watch_if_first() -> anyhow::Result<()> {
+    if process::id() == 1 {
+        watched()?;
+    }
+    Ok(())
+}
+
+/// Watches signals, if that is not done yet.
+fn watched() -> anyhow::Result<Watched> {
+    let mut known = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(watched) = &*known {
+        return Ok(watched.clone());
+    }
+    let watched = Watched {
+        interrupt: watch::Sender::new(()),
+        terminate: watch::Sender::new(()),
+    };
+    let (begun, beginning) = mpsc::channel();
+    let telling = watched.clone();
+    let work = move || match signals() {
+        Ok((runtime, signals)) => {
+            let _ = begun.send(Ok(()));
+            runtime.block_on(telling.tell(signals));
+        }
+        Err(error) => {
+            let _ = begun.send(Err(error));
+        }
+    };
+    let begins = || {
+        thread::Builder::new().name("signals".into()).spawn(work)?;
+        beginning.recv().map_err(io::Error::other)?
+    };
+    begins().context("cannot watch signals")?;
+    *known = Some(watched.clone());
+    Ok(watched)
+}
+
+/// SIGINT and SIGTERM, on a runtime for nothing else.
+fn signals() -> io::Result<(Runtime, [Signal; 2])> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()?;
+    let context = runtime.enter();
+    let interrupt = signal(SignalKind::interrupt())?;
+    let terminate = signal(SignalKind::terminate())?;
+    drop(context);
+    Ok((runtime, [interrupt, terminate]))
+}
+
+impl Watched {
+    /// Tells those who wait of each signal, and ends the process if there are none, with the code that
+    /// shells give to what a signal ended.
+    async fn tell(self, [mut interrupt, mut terminate]: [Signal; 2]) {
+        loop {
+            let (waiting, kind) = tokio::select! {
+                _ = interrupt.recv() => (&self.interrupt, SignalKind::interrupt()),
+                _ = terminate.recv() => (&self.terminate, SignalKind::terminate()),
+            };
+            if waiting.send(()).is_err() {
+                process::exit(128 + kind.as_raw_value());
+            }
+        }
+    }
+}
+
+/// SIGINT, which somebody sees to as long as this lives.
+pub(crate) struct Interrupts(watch::Receiver<()>);
+
+impl Interrupts {
+    /// Those from now on.
+    pub(crate) fn new() -> anyhow::Result<Self> {
+        Ok(Self(watched()?.interrupt.subscribe()))
+    }
+
+    /// The next one.
+    pub(crate) async fn next(&mut self) {
+        // What tells of them is never dropped.
+        let _ = self.0.changed().await;
+    }
+}
+
+/// The signals that ask a process to stop, which somebody sees to as long as this lives.
 pub(crate) struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
+    interrupt: watch::Receiver<()>,
+    terminate: watch::Receiver<()>,
 }
 
 impl Signals {
-    /// To be called on a runtime.
+    /// Those from now on.
     pub(crate) fn new() -> anyhow::Result<Self> {
-        let watch = |kind| signal(kind).context("cannot watch signals");
+        let watched = watched()?;
         Ok(Self {
-            interrupt: watch(SignalKind::interrupt())?,
-            terminate: watch(SignalKind::terminate())?,
+            interrupt: watched.interrupt.subscribe(),
+            terminate: watched.terminate.subscribe(),
         })
     }
 
     /// The next SIGINT or SIGTERM.
     pub(crate) async fn any(&mut self) {
         tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
+            _ = self.interrupt.changed() => {}
+            _ = self.terminate.changed() => {}
         }
     }
 }
 
 /// Cancels `stop` with the first signal and ends the process with the second.
-pub(crate) async fn on_signals(stop: CancellationToken) -> anyhow::Result<()> {
-    let mut signals = Signals::new()?;
+pub(crate) async fn on_signals(mut signals: Signals, stop: CancellationToken) {
     loop {
         signals.any().await;
         if stop.is_cancelled() {
