@@ -2,11 +2,14 @@
 //!
 //! Tokens that a draft had proposed are green: what is green came for free.
 
-use std::io::{self, IsTerminal as _};
+use std::{
+    io::{self, IsTerminal as _},
+    net::IpAddr,
+};
 
 use anyhow::{Context as _, bail};
 use reqwest::{
-    Client, StatusCode,
+    Client, StatusCode, Url,
     header::{AUTHORIZATION, HeaderMap, HeaderValue},
 };
 use rustyline::{DefaultEditor, error::ReadlineError};
@@ -68,8 +71,8 @@ pub(crate) struct Args {
 /// Talks until the end of the input (Ctrl-D). Ctrl-C stops an answer.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let runtime = child::small_runtime()?;
-    let client = client(args.api_key.as_deref())?;
     let base = base_url(&args.url);
+    let client = client(&base, args.api_key.as_deref())?;
     let model = runtime.block_on(choose_model(&client, &base, args.model.as_deref()))?;
     let mut chat = Chat {
         client,
@@ -115,8 +118,8 @@ fn parse_temperature(text: &str) -> Result<f32, String> {
         .ok_or_else(|| "must be a number from 0 to 2".to_owned())
 }
 
-/// What sends requests, with this key.
-fn client(key: Option<&str>) -> anyhow::Result<Client> {
+/// What sends requests to `base`, with this key.
+fn client(base: &str, key: Option<&str>) -> anyhow::Result<Client> {
     let mut headers = HeaderMap::new();
     // Several may be good; one is enough.
     if let Some(key) = key.and_then(|keys| keys_in(keys).next()) {
@@ -125,7 +128,11 @@ fn client(key: Option<&str>) -> anyhow::Result<Client> {
         value.set_sensitive(true);
         headers.insert(AUTHORIZATION, value);
     }
-    let builder = Client::builder().default_headers(headers);
+    let mut builder = Client::builder().default_headers(headers);
+    if is_this_machine(base) {
+        // A proxy would look for the server on its own machine.
+        builder = builder.no_proxy();
+    }
     builder.build().context("cannot make an HTTP client")
 }
 
@@ -205,6 +212,18 @@ fn base_url(given: &str) -> String {
     }
 }
 
+/// Whether an address is one of this machine, as nobody else can use it.
+fn is_this_machine(base: &str) -> bool {
+    let url = Url::parse(base);
+    let host = url
+        .as_ref()
+        .ok()
+        .and_then(Url::host_str)
+        .unwrap_or_default();
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || address.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
+}
+
 async fn choose_model(client: &Client, base: &str, wanted: Option<&str>) -> anyhow::Result<String> {
     let url = format!("{base}/v1/models");
     let hint = || format!("no server answers at {base}: start one with `foretoken up`");
@@ -277,5 +296,25 @@ mod tests {
             assert_eq!(base_url(given), "http://127.0.0.1:8777", "{given}");
         }
         assert_eq!(base_url("https://host/api/v1"), "https://host/api");
+    }
+
+    #[test]
+    fn only_addresses_of_this_machine_are_asked_without_a_proxy() {
+        for url in [
+            "http://127.0.0.1:1",
+            "https://127.1.2.3",
+            "http://[::1]:1",
+            "http://LOCALHOST",
+        ] {
+            assert!(is_this_machine(url), "{url}");
+        }
+        for url in [
+            "http://10.0.0.1",
+            "https://localhost.example",
+            "http://[2001:db8::1]",
+            "://",
+        ] {
+            assert!(!is_this_machine(url), "{url}");
+        }
     }
 }

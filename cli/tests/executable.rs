@@ -209,3 +209,44 @@ fn a_variable_without_keys_asks_for_none_and_flags_go_before_it() {
         [200, 401]
     );
 }
+
+/// A server with one model, or a proxy to it that refuses everything, as long as the test runs.
+fn with_models(status: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        for connection in listener.incoming() {
+            let mut connection = connection.unwrap();
+            let _ = connection.read(&mut [0; 1024]).unwrap();
+            let body = r#"{"data": [{"id": "tiny"}]}"#;
+            let (len, kind) = (body.len(), "application/json");
+            // Whoever has asked may be gone.
+            let _ = write!(
+                connection,
+                "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len}\r\n\
+                 Connection: close\r\n\r\n{body}"
+            );
+        }
+    });
+    address
+}
+
+#[test]
+fn a_chat_with_this_machine_asks_no_proxy_and_one_with_another_does() {
+    let (server, proxy) = (with_models("200 OK"), with_models("502 Bad Gateway"));
+    // For documentation alone (RFC 5737): nobody has it.
+    for (asked, code) in [(server.as_str(), 0), ("192.0.2.1:8000", 1)] {
+        let mut command = foretoken(&["chat", "--url", asked]);
+        command
+            .env("HTTP_PROXY", format!("http://{proxy}"))
+            .env("http_proxy", format!("http://{proxy}"))
+            .env_remove("NO_PROXY")
+            .env_remove("no_proxy")
+            .stdin(Stdio::null());
+        let output = refused(command);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(code), "{asked}: {said}");
+        let expected = if code == 0 { "tiny" } else { "502" };
+        assert!(said.contains(expected), "{asked}: {said}");
+    }
+}
