@@ -92,14 +92,21 @@ impl Worker {
             let mut emitted = Vec::new();
             let decided = pass.decide(request, now, &mut self.scratch, &mut emitted);
             let (tried, path) = pass.way(&emitted[..decided.accepted]);
+            // Of what comes after the end of an output nothing is known.
+            let cut = decided.ended.is_some() && decided.accepted == emitted.len();
+            let most = if cut {
+                decided.accepted as u32
+            } else {
+                u32::MAX
+            };
             decisions.push(Decision {
                 share: *share,
                 drafted: pass.window.len(),
-                clipped,
+                clipped: clipped || cut,
                 decided,
                 emitted,
-                height: pass.height(),
-                tried,
+                height: pass.height().min(most),
+                tried: tried.min(most),
                 path,
                 had: None,
             });
@@ -151,13 +158,10 @@ impl Worker {
             let effects = request.session.handle(now, Input::Verified(verified));
             let took = self.feeding.took;
             let round = request.meter.verdict(&effects, self.now, took);
-            // Of what comes after the end of an output nothing is known.
-            let cut = decided.ended.is_some() && decided.accepted == decision.emitted.len();
-            let known = |tokens| if cut { accepted } else { tokens };
             let lesson = Lesson {
-                drafted: known(decision.height),
-                clipped: decision.clipped || cut,
-                proposed: known(decision.tried),
+                drafted: decision.height,
+                clipped: decision.clipped,
+                proposed: decision.tried,
                 drawn: drawn.is_some(),
                 accepted,
                 rows,

@@ -195,7 +195,11 @@ fn a_prompt_seen_before_comes_from_the_cache_unless_it_must_not() {
     assert_eq!(one(&mut rig, long).stats().cached_tokens, 0);
     let metrics = &rig.worker.metrics;
     assert_eq!(metrics.prompt_tokens.get(), 300);
-    assert_eq!(metrics.prefix_queries.get(), 200, "nobody looked for the last");
+    assert_eq!(
+        metrics.prefix_queries.get(),
+        200,
+        "nobody looked for the last"
+    );
 }
 
 #[test]
