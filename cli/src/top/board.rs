@@ -57,12 +57,12 @@ pub(super) struct Snapshot {
     pub(super) missed_events: u64,
 }
 
-/// Requests on all targets.
+/// Requests on all targets; if none of these is known, on all routers, which know what runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Requests {
-    pub(super) running: u64,
-    pub(super) waiting: u64,
-    pub(super) parked: u64,
+    pub(super) running: Option<u64>,
+    pub(super) waiting: Option<u64>,
+    pub(super) parked: Option<u64>,
 }
 
 /// A service.
@@ -74,12 +74,12 @@ pub(super) struct ServiceView {
     pub(super) kind: Option<String>,
     /// Why it cannot be asked, if it cannot.
     pub(super) trouble: Option<String>,
-    /// Tokens emitted (targets, routers) or drafted (drafts) a second.
-    pub(super) tokens_per_second: f64,
+    /// Tokens emitted (targets, routers) or drafted (drafts) a second; none before two looks.
+    pub(super) tokens_per_second: Option<f64>,
     /// Share of its KV pages in use.
     pub(super) kv_usage: Option<f64>,
     /// Requests running, or sessions open.
-    pub(super) sessions: u64,
+    pub(super) sessions: Option<u64>,
     /// Links to endpoints, or targets, that are up.
     pub(super) links: Option<u64>,
 }
@@ -201,36 +201,42 @@ impl Board {
         })
     }
 
-    /// What `counted` says of each service, and in which time, joined.
+    /// What `counted` says of each service, and in which time, joined. Without targets routers tell
+    /// what they count by the same names: tokens, windows and what was accepted.
     fn joined(&self, counted: impl Fn(&Service) -> Option<(Totals, Duration)>) -> Figures {
-        let (mut targets, mut drafts) = (Totals::default(), Totals::default());
-        let mut longest = Duration::ZERO;
-        for service in self.services.values() {
-            match (service.kind(), counted(service)) {
-                (Some("target"), Some((totals, took))) => {
-                    targets.join(&totals);
-                    longest = longest.max(took);
-                }
-                (Some("draft"), Some((totals, _))) => drafts.join(&totals),
-                _ => {}
-            }
+        let all = |kind: &str| {
+            let services = self.services.values().filter(|s| s.kind() == Some(kind));
+            let counts = services.filter_map(&counted);
+            counts.reduce(|(mut totals, longest), (more, took)| {
+                totals.join(&more);
+                (totals, longest.max(took))
+            })
+        };
+        let (targets, drafts) = (all("target"), all("draft"));
+        let has = (targets.is_some(), drafts.is_some());
+        let (emitted, took) = targets.or_else(|| all("router")).unwrap_or_default();
+        let (drafted, _) = drafts.unwrap_or_default();
+        let figures = Figures::of(&Counts::of(&emitted, &drafted), took.as_secs_f64());
+        match has {
+            (true, true) => figures,
+            (true, false) => figures.without_drafts(),
+            (false, true) => figures.without_targets(),
+            (false, false) => figures.without_targets().without_drafts(),
         }
-        Figures::of(&Counts::of(&targets, &drafts), longest.as_secs_f64())
     }
 
     fn requests(&self) -> Requests {
-        let targets = self
-            .services
-            .values()
-            .filter(|s| s.kind() == Some("target"));
-        let latest: Vec<&Totals> = targets
-            .filter_map(|s| s.latest.as_ref().map(|l| &l.0))
-            .collect();
-        let sum = |name: &str| latest.iter().map(|totals| totals.sum(name)).sum::<f64>() as u64;
+        let sum = |kind: &str, name: &str| {
+            let services = self.services.values().filter(|s| s.kind() == Some(kind));
+            let latest = services.filter_map(|s| s.latest.as_ref());
+            let counts = latest.map(|(totals, _)| totals.sum(name));
+            counts.reduce(|a, b| a + b).map(|sum| sum as u64)
+        };
+        let running = |kind| sum(kind, "vllm:num_requests_running");
         Requests {
-            running: sum("vllm:num_requests_running"),
-            waiting: sum("vllm:num_requests_waiting"),
-            parked: sum("foretoken_requests_parked"),
+            running: running("target").or_else(|| running("router")),
+            waiting: sum("target", "vllm:num_requests_waiting"),
+            parked: sum("target", "foretoken_requests_parked"),
         }
     }
 
@@ -306,9 +312,9 @@ impl Service {
             url: url.clone(),
             kind,
             trouble: service.trouble.clone(),
-            tokens_per_second: tokens.unwrap_or(0.0),
+            tokens_per_second: tokens,
             kv_usage: gauge("vllm:kv_cache_usage_perc"),
-            sessions: gauge(sessions).unwrap_or(0.0) as u64,
+            sessions: gauge(sessions).map(|sessions| sessions as u64),
             links: gauge(links).map(|links| links as u64),
         }
     }

@@ -50,7 +50,7 @@ pub(super) struct Mean {
 }
 
 /// Tokens drafted ahead.
-#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct EntryTokens {
     /// Sent by endpoints.
     pub(super) pushed: f64,

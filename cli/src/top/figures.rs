@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::counts::{Counts, EntryTokens};
+use super::counts::Counts;
 
 /// How speculation goes over some time. What cannot be told, since nothing of it happened, is
 /// none.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Figures {
     /// Tokens emitted a second.
-    pub(super) tokens_per_second: f64,
+    pub(super) tokens_per_second: Option<f64>,
     /// Tokens that the verification of a window emits.
     pub(super) acceptance_length: Option<f64>,
     /// Hits over hits and misses.
@@ -33,7 +33,7 @@ pub(super) struct Figures {
     /// Outcomes that a verification was drafted for.
     pub(super) outcomes_per_build: Option<f64>,
     /// Rounds that went on without their window.
-    pub(super) late: f64,
+    pub(super) late: Option<f64>,
     /// Tokens drafted ahead, by what became of them.
     pub(super) entry_tokens: EntryTokens,
     /// Tokens drafted ahead that were used, of those received.
@@ -46,13 +46,27 @@ pub(super) struct Figures {
     pub(super) build_limits: BTreeMap<String, f64>,
 }
 
+/// Tokens drafted ahead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(super) struct EntryTokens {
+    /// Sent by endpoints.
+    pub(super) pushed: Option<f64>,
+    /// Come to targets in time.
+    pub(super) received: Option<f64>,
+    /// Of these, in windows.
+    pub(super) used: Option<f64>,
+    /// Come too late.
+    pub(super) late: Option<f64>,
+}
+
 impl Figures {
     /// Of what was counted in so many seconds.
     pub(super) fn of(counts: &Counts, seconds: f64) -> Self {
         let Counts { hits, misses, .. } = *counts;
         let judged = counts.ranks.count() + counts.unranked;
+        let entries = counts.entries;
         Self {
-            tokens_per_second: part(counts.tokens, seconds).unwrap_or(0.0),
+            tokens_per_second: part(counts.tokens, seconds),
             acceptance_length: part(counts.accepted, counts.windows).map(|mean| mean + 1.0),
             hit_rate: share(hits, misses),
             later_hit_rate: share(hits - counts.first_hits, misses - counts.first_misses),
@@ -63,13 +77,34 @@ impl Figures {
             hit_round_extra: part(counts.hit_extra, counts.hit - counts.hit_extra),
             bytes_per_round: counts.bytes.get(),
             outcomes_per_build: counts.outcomes.get(),
-            late: counts.late,
-            entry_tokens: counts.entries,
-            used_share: part(counts.entries.used, counts.entries.received),
+            late: Some(counts.late),
+            entry_tokens: EntryTokens {
+                pushed: Some(entries.pushed),
+                received: Some(entries.received),
+                used: Some(entries.used),
+                late: Some(entries.late),
+            },
+            used_share: part(entries.used, entries.received),
             sources: shares(&counts.sources),
             lookahead_limits: shares(&counts.lookahead_limits),
             build_limits: shares(&counts.build_limits),
         }
+    }
+
+    /// The same if no target was asked: what only targets count is then not 0, but unknown.
+    pub(super) fn without_targets(mut self) -> Self {
+        self.late = None;
+        self.entry_tokens = EntryTokens {
+            pushed: self.entry_tokens.pushed,
+            ..EntryTokens::default()
+        };
+        self
+    }
+
+    /// The same if no draft was asked.
+    pub(super) fn without_drafts(mut self) -> Self {
+        self.entry_tokens.pushed = None;
+        self
     }
 }
 
@@ -153,7 +188,7 @@ foretoken_entry_tokens_total 430",
         let entries = figures.entry_tokens;
         let of = |shares: &BTreeMap<String, f64>, name: &str| shares.get(name).copied();
         assert_all(&[
-            ("tokens", Some(figures.tokens_per_second), 50.0),
+            ("tokens", figures.tokens_per_second, 50.0),
             ("length", figures.acceptance_length, 4.0),
             ("hit rate", figures.hit_rate, 0.9),
             ("later", figures.later_hit_rate, 1.0),
@@ -164,18 +199,23 @@ foretoken_entry_tokens_total 430",
             ("extra", figures.hit_round_extra, 0.05),
             ("bytes", figures.bytes_per_round, 630.0),
             ("outcomes", figures.outcomes_per_build, 12.0),
-            ("late", Some(figures.late), 3.0),
-            ("pushed", Some(entries.pushed), 430.0),
-            ("received", Some(entries.received), 400.0),
-            ("used", Some(entries.used), 40.0),
-            ("late tokens", Some(entries.late), 25.0),
+            ("late", figures.late, 3.0),
+            ("pushed", entries.pushed, 430.0),
+            ("received", entries.received, 400.0),
+            ("used", entries.used, 40.0),
+            ("late tokens", entries.late, 25.0),
             ("used share", figures.used_share, 0.1),
             ("source", of(&figures.sources, "remote"), 0.1),
             ("lookahead", of(&figures.lookahead_limits, "margin"), 0.75),
             ("outcomes bound", of(&figures.build_limits, "time"), 0.75),
         ]);
         let nothing = Figures::of(&Counts::default(), 0.0);
-        assert_eq!(nothing, Figures::default());
+        assert_eq!(
+            (nothing.late, nothing.entry_tokens.used),
+            (Some(0.0), Some(0.0))
+        );
+        let nobody = nothing.without_targets().without_drafts();
+        assert_eq!(nobody, Figures::default());
     }
 
     /// A round of 105 us, 100 us of which are its verification.
@@ -242,7 +282,7 @@ foretoken_entry_tokens_total 430",
         let figures = Figures::of(&counts, 1.0);
         let of = |shares: &BTreeMap<String, f64>, name: &str| shares.get(name).copied();
         assert_all(&[
-            ("tokens", Some(figures.tokens_per_second), 9.0),
+            ("tokens", figures.tokens_per_second, 9.0),
             ("length", figures.acceptance_length, 4.0),
             ("hit rate", figures.hit_rate, 2.0 / 3.0),
             ("later", figures.later_hit_rate, 1.0),
@@ -257,9 +297,9 @@ foretoken_entry_tokens_total 430",
                 600.0,
             ),
             ("outcomes", figures.outcomes_per_build, 10.0),
-            ("late", Some(figures.late), 1.0),
-            ("pushed", Some(figures.entry_tokens.pushed), 104.0),
-            ("late tokens", Some(figures.entry_tokens.late), 5.0),
+            ("late", figures.late, 1.0),
+            ("pushed", figures.entry_tokens.pushed, 104.0),
+            ("late tokens", figures.entry_tokens.late, 5.0),
             ("used share", figures.used_share, 0.08),
             ("source", of(&figures.sources, "remote"), 0.5),
             ("lookahead", of(&figures.lookahead_limits, "answer"), 0.5),

@@ -18,7 +18,7 @@ pub(super) fn figures(snapshot: &Snapshot) -> Vec<[String; 3]> {
     let Snapshot { now, all, .. } = snapshot;
     let row = |name: &str, of: &dyn Fn(&Figures) -> String| [name.to_owned(), of(now), of(all)];
     vec![
-        row("tokens/s", &|f| format!("{:.0}", f.tokens_per_second)),
+        row("tokens/s", &|f| number(f.tokens_per_second, 0)),
         row("tokens a window emits", &|f| number(f.acceptance_length, 2)),
         row("hit rate", &|f| percent(f.hit_rate)),
         row("hit rate, later rounds", &|f| percent(f.later_hit_rate)),
@@ -33,11 +33,14 @@ pub(super) fn figures(snapshot: &Snapshot) -> Vec<[String; 3]> {
         row("decided and not ranked", &|f| percent(f.unranked_share)),
         row("ahead: sent, used, late", &|f| {
             let entries = f.entry_tokens;
-            let [sent, used, late] = [entries.pushed, entries.used, entries.late].map(short);
-            format!("{sent}, {used}, {late}")
+            let counts = [entries.pushed, entries.used, entries.late];
+            if counts.iter().all(Option::is_none) {
+                return none();
+            }
+            counts.map(short).join(", ")
         }),
         row("drafted ahead and used", &|f| percent(f.used_share)),
-        row("late windows", &|f| format!("{:.0}", f.late)),
+        row("late windows", &|f| number(f.late, 0)),
         row("windows of SSD from", &|f| shares(&f.sources)),
         row("lookahead bound by", &|f| shares(&f.lookahead_limits)),
         row("outcomes bound by", &|f| shares(&f.build_limits)),
@@ -47,19 +50,18 @@ pub(super) fn figures(snapshot: &Snapshot) -> Vec<[String; 3]> {
 /// A line about all requests.
 pub(super) fn requests(snapshot: &Snapshot) -> String {
     let requests = snapshot.requests;
-    let mut line = format!(
-        "{} running, {} waiting, {} parked",
-        requests.running, requests.waiting, requests.parked
-    );
+    let [running, waiting, parked] =
+        [requests.running, requests.waiting, requests.parked].map(whole);
+    let mut line = format!("{running} running, {waiting} waiting, {parked} parked");
     if snapshot.missed_events > 0 {
         let _ = write!(line, "; {} events not shown", snapshot.missed_events);
     }
     line
 }
 
-/// Columns of the services.
+/// Columns of the services, the most telling first: a narrow screen shows those.
 pub(super) const SERVICE_COLUMNS: [&str; 6] =
-    ["service", "kind", "tokens/s", "sessions", "links", "pages"];
+    ["service", "tokens/s", "kind", "sessions", "links", "pages"];
 
 /// A service in these columns; one that cannot be asked has its trouble instead.
 pub(super) fn service(service: &ServiceView) -> Result<[String; 6], [String; 2]> {
@@ -69,10 +71,10 @@ pub(super) fn service(service: &ServiceView) -> Result<[String; 6], [String; 2]>
     }
     Ok([
         service.name.clone(),
+        number(service.tokens_per_second, 0),
         service.kind.clone().unwrap_or_else(|| "?".into()),
-        format!("{:.0}", service.tokens_per_second),
-        service.sessions.to_string(),
-        service.links.map_or_else(none, |links| links.to_string()),
+        whole(service.sessions),
+        whole(service.links),
         percent(service.kv_usage),
     ])
 }
@@ -134,17 +136,14 @@ pub(super) fn bar(bar: &Bar) -> char {
 /// All of it.
 pub(super) fn text(snapshot: &Snapshot) -> String {
     let mut text = requests(snapshot) + "\n\n";
-    let _ = writeln!(text, "{:26}{:>24}{:>24}", "", "now", "since start");
-    for [name, now, all] in figures(snapshot) {
-        let _ = writeln!(text, "{name:26}{now:>24}{all:>24}");
-    }
+    text.push_str(&table(snapshot));
     text.push('\n');
     let [name, rest @ ..] = SERVICE_COLUMNS;
-    let _ = writeln!(text, "{name:24}{}", columns(&rest));
+    let _ = writeln!(text, "{name:23} {}", columns(&rest));
     for view in &snapshot.services {
         let _ = match service(view) {
-            Ok([name, rest @ ..]) => writeln!(text, "{name:24}{}", columns(&rest)),
-            Err([name, trouble]) => writeln!(text, "{name:24}{trouble}"),
+            Ok([name, rest @ ..]) => writeln!(text, "{name:23} {}", columns(&rest)),
+            Err([name, trouble]) => writeln!(text, "{name:23} {trouble}"),
         };
     }
     if !snapshot.sessions.is_empty() {
@@ -179,6 +178,25 @@ pub(super) fn troubles(snapshot: &Snapshot) -> String {
     }
 }
 
+/// The figures in columns as wide as what is in them, so that there is always room between them.
+fn table(snapshot: &Snapshot) -> String {
+    let heading = ["", "now", "since start"].map(str::to_owned);
+    let rows: Vec<[String; 3]> = std::iter::once(heading).chain(figures(snapshot)).collect();
+    let width = |column: usize| {
+        let widths = rows.iter().map(|row| row[column].chars().count());
+        widths.max().unwrap_or(0)
+    };
+    let (name_width, now_width, all_width) = (width(0), width(1).max(22), width(2).max(22));
+    let mut table = String::new();
+    for [name, now, all] in &rows {
+        let _ = writeln!(
+            table,
+            "{name:name_width$}  {now:>now_width$}  {all:>all_width$}"
+        );
+    }
+    table
+}
+
 fn columns<T: AsRef<str>>(cells: &[T]) -> String {
     let cell = |cell: &T| format!("{:<12} ", cell.as_ref());
     cells.iter().map(cell).collect()
@@ -201,6 +219,10 @@ fn number(value: Option<f64>, digits: usize) -> String {
     value.map_or_else(none, |value| format!("{value:.digits$}"))
 }
 
+fn whole(value: Option<u64>) -> String {
+    value.map_or_else(none, |value| value.to_string())
+}
+
 fn percent(value: Option<f64>) -> String {
     value.map_or_else(none, |value| format!("{:.1} %", value * 100.0))
 }
@@ -210,11 +232,12 @@ fn extra(value: Option<f64>) -> String {
 }
 
 /// A count in five letters at most, as long as that is possible.
-fn short(count: f64) -> String {
+fn short(count: Option<f64>) -> String {
     match count {
-        1e6.. => format!("{:.1}M", count / 1e6),
-        1e4.. => format!("{:.0}k", count / 1e3),
-        _ => format!("{count:.0}"),
+        None => none(),
+        Some(count @ 1e6..) => format!("{:.1}M", count / 1e6),
+        Some(count @ 1e4..) => format!("{:.0}k", count / 1e3),
+        Some(count) => format!("{count:.0}"),
     }
 }
 
@@ -242,7 +265,10 @@ fn shares(shares: &BTreeMap<String, f64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::top::{board::tests::example, counts::EntryTokens};
+    use crate::top::{
+        board::{Requests, tests::example},
+        figures::EntryTokens,
+    };
 
     #[test]
     fn every_figure_is_told_by_its_name() {
@@ -255,10 +281,10 @@ mod tests {
             outcomes_per_build: Some(12.0),
             used_share: Some(0.1),
             entry_tokens: EntryTokens {
-                pushed: 12_345.0,
-                received: 400.0,
-                used: 1234.0,
-                late: 7.0,
+                pushed: Some(12_345.0),
+                received: Some(400.0),
+                used: Some(1234.0),
+                late: Some(7.0),
             },
             lookahead_limits: one("margin", 0.75),
             build_limits: one("worth", 0.5),
@@ -308,6 +334,44 @@ mod tests {
     }
 
     #[test]
+    fn columns_stand_apart_however_long_what_is_in_them() {
+        let mut snapshot = example();
+        let limits = [("acceptance", 0.31), ("margin", 0.18), ("probe", 0.1)];
+        let limits = limits.map(|(name, share)| (name.to_owned(), share));
+        snapshot.now.lookahead_limits = BTreeMap::from(limits.clone());
+        snapshot.all.lookahead_limits = BTreeMap::from(limits);
+        snapshot.services[0].name = "n".repeat(30);
+        let text = text(&snapshot);
+        let shares = "acceptance 31 %, margin 18 %";
+        let row = text
+            .lines()
+            .find(|line| line.contains("lookahead bound by"));
+        let cells: Vec<&str> = row
+            .unwrap()
+            .split("  ")
+            .filter(|cell| !cell.is_empty())
+            .collect();
+        assert_eq!(cells, ["lookahead bound by", shares, shares]);
+        assert!(text.contains("nnn "), "{text}");
+    }
+
+    #[test]
+    fn what_is_not_known_is_a_dash() {
+        let mut snapshot = example();
+        snapshot.requests = Requests::default();
+        snapshot.now = Figures::default();
+        assert_eq!(requests(&snapshot), "- running, - waiting, - parked");
+        for [name, now, _] in figures(&snapshot) {
+            let expected = if name == "outcomes, place of hits" {
+                "-, -"
+            } else {
+                "-"
+            };
+            assert_eq!(now, expected, "{name}");
+        }
+    }
+
+    #[test]
     fn counts_stay_short() {
         for (count, told) in [
             (0.0, "0"),
@@ -315,7 +379,7 @@ mod tests {
             (54_321.0, "54k"),
             (2.5e6, "2.5M"),
         ] {
-            assert_eq!(short(count), told);
+            assert_eq!(short(Some(count)), told);
         }
     }
 }

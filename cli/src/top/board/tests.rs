@@ -160,7 +160,7 @@ fn a_session_has_figures_of_its_own_from_its_rounds_and_from_what_was_built_for_
     assert_eq!(figures.outcomes_per_build, Some(12.0));
     assert_eq!(figures.bytes_per_round, Some(210.0));
     let entries = figures.entry_tokens;
-    assert!((entries.pushed - 80.0).abs() < 1e-9 && (entries.late - 6.0).abs() < 1e-9);
+    assert_eq!((entries.pushed, entries.late), (Some(80.0), Some(6.0)));
     assert_eq!(figures.build_limits.keys().collect::<Vec<_>>(), ["time"]);
     assert_eq!(
         figures.lookahead_limits.keys().collect::<Vec<_>>(),
@@ -176,14 +176,47 @@ fn a_session_has_figures_of_its_own_from_its_rounds_and_from_what_was_built_for_
 #[test]
 fn figures_are_those_of_the_interval_and_of_all_the_time() {
     let snapshot = filled().snapshot();
-    let rate = snapshot.now.tokens_per_second;
+    let rate = snapshot.now.tokens_per_second.unwrap();
     assert!((rate - 250.0).abs() < 1.0, "{rate}");
     assert_eq!(snapshot.now.hit_rate, Some(0.9));
     assert_eq!(snapshot.all.hit_rate, Some(19.0 / 30.0));
-    let rate = snapshot.all.tokens_per_second;
+    let rate = snapshot.all.tokens_per_second.unwrap();
     assert!(rate > 10.0 && rate <= 15.0, "{rate}");
-    assert_eq!(snapshot.requests.running, 2);
+    assert_eq!(snapshot.requests.running, Some(2));
     assert!(snapshot.is_anything_up());
+}
+
+/// Nobody asked a target, so what only targets count is not known; 0 would be a lie.
+#[test]
+fn a_router_alone_tells_what_it_counts_and_nothing_is_made_up_for_the_rest() {
+    let mut board = Board::default();
+    board.note(News::Places(vec![place("router", ROUTER)]));
+    let nothing = board.snapshot();
+    assert_eq!(nothing.requests, Requests::default());
+    assert_eq!(nothing.now, Figures::default());
+    let (then, now) = (Instant::now(), Instant::now() + Duration::from_secs(2));
+    for (tokens, at) in [(1000, then), (3400, now)] {
+        let text = format!(
+            "foretoken_targets_ready 1\nvllm:num_requests_running 3\n\
+             vllm:generation_tokens_total {tokens}"
+        );
+        board.note(scraped(ROUTER, &text, at));
+    }
+    let snapshot = board.snapshot();
+    assert!((snapshot.now.tokens_per_second.unwrap() - 1200.0).abs() < 1.0);
+    let requests = Requests {
+        running: Some(3),
+        ..Requests::default()
+    };
+    assert_eq!(snapshot.requests, requests);
+    assert_eq!(
+        (snapshot.now.late, snapshot.now.entry_tokens.used),
+        (None, None)
+    );
+    assert_eq!(
+        snapshot.services[0].tokens_per_second.map(f64::round),
+        Some(1200.0)
+    );
 }
 
 #[test]
