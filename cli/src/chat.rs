@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use foretoken_target::MAX_LOOKAHEAD;
 use reqwest::{
     Client, StatusCode, Url,
     header::{AUTHORIZATION, HeaderMap, HeaderValue},
@@ -19,10 +20,14 @@ mod answer;
 mod events;
 mod spelling;
 
-use self::{answer::Answer, spelling::Piece};
+use self::{
+    answer::{Answer, TooLong},
+    spelling::Piece,
+};
 use crate::{
     child::{self, keys_in},
     failure::usage,
+    generate::PolicyName,
     output::{print, remark},
     stop::Interrupts,
 };
@@ -52,16 +57,23 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
     /// Most tokens of an answer
-    #[arg(long, value_name = "N", default_value_t = 256)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 256,
+        allow_negative_numbers = true
+    )]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: u32,
     /// Randomness: 0 takes the likeliest token [default: the model's]
     #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = parse_temperature)]
     temperature: Option<f32>,
-    /// Policy: Autoregressive, Speculative or SSD [default: the deployment's]
+    /// How it is decoded [default: the deployment's policy]
     #[arg(long)]
-    policy: Option<String>,
+    policy: Option<PolicyName>,
     /// Tokens the draft proposes per round [default: the deployment's]
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", allow_negative_numbers = true)]
+    #[arg(value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_LOOKAHEAD)))]
     lookahead: Option<u32>,
     /// No colours
     #[arg(long)]
@@ -105,7 +117,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             }
             Err(ReadlineError::Interrupted) => {}
             Err(ReadlineError::Eof) => return Ok(()),
-            Err(error) => return Err(error).context("cannot read the terminal"),
+            Err(error) if is_person => return Err(error).context("cannot read the terminal"),
+            Err(error) => return Err(error).context("cannot read standard input"),
         }
     }
 }
@@ -157,26 +170,65 @@ impl Chat {
         // One after the answer, while the prompt is not there yet, does not end the chat.
         self.held.get_or_insert(Interrupts::new()?);
         self.messages.push(message("user", text));
-        let mut request = self.request.clone();
-        request["messages"] = self.messages.clone().into();
-        let begun = tokio::select! {
-            sent = self.client.post(&self.url).json(&request).send() => Answer::begin(sent, self.max_tokens).await,
-            () = interrupts.next() => Err(anyhow::anyhow!("stopped before the answer began")),
+        let begun = loop {
+            let begun = self.begin(&mut interrupts).await;
+            let is_too_long = begun.as_ref().is_err_and(anyhow::Error::is::<TooLong>);
+            if !(is_too_long && self.forget_oldest()) {
+                break begun;
+            }
+            let (dim, plain) = self.dim();
+            remark(format_args!(
+                "{dim}the conversation is too long: its oldest turn is left out{plain}"
+            ));
         };
         let mut answer = match begun {
             Ok(answer) => answer,
             Err(error) => {
                 self.messages.pop();
-                return Err(error);
+                return Err(if error.is::<TooLong>() {
+                    error
+                        .context("even alone this is too long: say it, or --system, in fewer words")
+                } else {
+                    error
+                });
             }
         };
         let outcome = self.show(&mut answer, &mut interrupts).await;
         // What was said is said, even if the rest is missing.
         self.messages.push(message("assistant", answer.text()));
+        if outcome.is_err() && !answer.text().is_empty() {
+            // The error has a line of its own.
+            print("\n")?;
+        }
         outcome?;
         let summary = answer.summary();
-        let (dim, plain) = if self.colours { (DIM, PLAIN) } else { ("", "") };
+        let (dim, plain) = self.dim();
         Ok(print(&format!("\n{dim}{summary}{plain}\n"))?)
+    }
+
+    /// Asks for the answer to the conversation so far.
+    async fn begin(&self, interrupts: &mut Interrupts) -> anyhow::Result<Answer> {
+        let mut request = self.request.clone();
+        request["messages"] = self.messages.clone().into();
+        tokio::select! {
+            sent = self.client.post(&self.url).json(&request).send() => Answer::begin(sent, self.max_tokens).await,
+            () = interrupts.next() => Err(anyhow::anyhow!("stopped before the answer began")),
+        }
+    }
+
+    /// Leaves out the oldest turn, what was said and what was answered; not the latest, nor the
+    /// instruction.
+    fn forget_oldest(&mut self) -> bool {
+        let mut messages = self.messages.iter();
+        let oldest = messages.position(|message| message["role"] != "system");
+        let turn = oldest.map(|oldest| oldest..oldest + 2);
+        let turn = turn.filter(|turn| turn.end < self.messages.len());
+        turn.map(|turn| self.messages.drain(turn)).is_some()
+    }
+
+    /// What begins dim text, and what ends it.
+    fn dim(&self) -> (&'static str, &'static str) {
+        if self.colours { (DIM, PLAIN) } else { ("", "") }
     }
 
     /// Shows pieces until the answer ends or Ctrl-C stops it; dropping the stream tells the server.
@@ -268,8 +320,8 @@ fn request(args: &Args, model: &str) -> Value {
     if let Some(temperature) = args.temperature {
         request["temperature"] = temperature.into();
     }
-    if let Some(policy) = &args.policy {
-        request["foretoken"]["policy"] = policy.as_str().into();
+    if let Some(policy) = args.policy {
+        request["foretoken"]["policy"] = policy.name().into();
     }
     if let Some(lookahead) = args.lookahead {
         request["foretoken"]["lookahead"] = lookahead.into();

@@ -109,10 +109,10 @@ pub(crate) struct Args {
     ignore_eos: bool,
 }
 
-/// The policies of one process.
+/// The policies that a request can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 #[value(rename_all = "verbatim")]
-enum PolicyName {
+pub(crate) enum PolicyName {
     Autoregressive,
     Speculative,
     #[value(name = "SSD")]
@@ -120,7 +120,7 @@ enum PolicyName {
 }
 
 impl PolicyName {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Autoregressive => "Autoregressive",
             Self::Speculative => "Speculative",

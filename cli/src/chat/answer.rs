@@ -1,6 +1,6 @@
 //! One answer as it streams in.
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use reqwest::Response;
 use serde_json::Value;
 
@@ -18,6 +18,8 @@ pub(super) struct Answer {
     text: String,
     usage: Option<Value>,
     timings: Value,
+    /// What went wrong after text that is to be shown first.
+    failure: Option<anyhow::Error>,
 }
 
 /// Tells which text a draft had proposed. A chunk is a round of the target: it decided the last token,
@@ -34,6 +36,11 @@ struct Rounds {
     waiting: Vec<Value>,
 }
 
+/// The server takes no conversation as long as this one.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct TooLong(String);
+
 impl Answer {
     /// Checks that the server took the request, for this many tokens at most.
     pub(super) async fn begin(
@@ -44,10 +51,7 @@ impl Answer {
         let status = response.status();
         if !status.is_success() {
             let body: Value = response.json().await.unwrap_or_default();
-            bail!(
-                "{}",
-                body["error"]["message"].as_str().unwrap_or(status.as_str())
-            );
+            return Err(refusal(&body["error"], status.as_str()));
         }
         Ok(Self {
             response,
@@ -56,11 +60,15 @@ impl Answer {
             text: String::new(),
             usage: None,
             timings: Value::Null,
+            failure: None,
         })
     }
 
     /// The next pieces; none at the end.
     pub(super) async fn next(&mut self) -> anyhow::Result<Option<Vec<Piece>>> {
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
         let bytes = self
             .response
             .chunk()
@@ -73,28 +81,37 @@ impl Answer {
         };
         let mut all = Vec::new();
         for data in self.events.push(&bytes) {
-            if data == "[DONE]" {
-                let rest = self.rounds.finish(None);
-                self.note(&rest);
-                all.extend(rest);
-                continue;
+            match self.take(&data) {
+                Ok(pieces) => all.extend(pieces),
+                Err(failure) => {
+                    all.extend(self.rounds.finish(None));
+                    self.failure = Some(failure);
+                    break;
+                }
             }
-            let chunk: Value = serde_json::from_str(&data).context("the server sent no JSON")?;
-            if let Some(message) = chunk["error"]["message"].as_str() {
-                bail!("{message}");
-            }
-            let mut pieces = Vec::new();
-            if chunk["usage"].is_object() {
-                self.usage = Some(chunk["usage"].clone());
-                self.timings = chunk["timings"].clone();
-                let accepted = chunk["usage"]["foretoken"]["accepted"].as_u64();
-                pieces.extend(self.rounds.finish(accepted));
-            }
-            pieces.extend(self.rounds.push(&chunk["choices"][0]));
-            self.note(&pieces);
-            all.extend(pieces);
         }
+        self.note(&all);
         Ok(Some(all))
+    }
+
+    /// What an event has to show.
+    fn take(&mut self, data: &str) -> anyhow::Result<Vec<Piece>> {
+        if data == "[DONE]" {
+            return Ok(self.rounds.finish(None));
+        }
+        let chunk: Value = serde_json::from_str(data).context("the server sent no JSON")?;
+        if let Some(message) = chunk["error"]["message"].as_str() {
+            bail!("{message}");
+        }
+        let mut pieces = Vec::new();
+        if chunk["usage"].is_object() {
+            self.usage = Some(chunk["usage"].clone());
+            self.timings = chunk["timings"].clone();
+            let accepted = chunk["usage"]["foretoken"]["accepted"].as_u64();
+            pieces.extend(self.rounds.finish(accepted));
+        }
+        pieces.extend(self.rounds.push(&chunk["choices"][0]));
+        Ok(pieces)
     }
 
     fn note(&mut self, pieces: &[Piece]) {
@@ -157,6 +174,15 @@ impl Rounds {
         }
         let content = choice["delta"]["content"].as_str();
         self.spelling.show(content.unwrap_or_default())
+    }
+}
+
+/// Why a request was refused.
+fn refusal(error: &Value, status: &str) -> anyhow::Error {
+    let message = error["message"].as_str().unwrap_or(status);
+    match error["code"].as_str() {
+        Some("context_length_exceeded" | "prompt_too_long") => TooLong(message.to_owned()).into(),
+        _ => anyhow!("{message}"),
     }
 }
 
