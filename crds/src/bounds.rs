@@ -41,6 +41,9 @@ pub(crate) const DOMAIN: &str = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$";
 /// Address of a collector.
 pub(crate) const COLLECTOR: &str = r"^http://[-a-zA-Z0-9_.]+(:[0-9]{1,5})?/?$";
 
+/// A name that is printed, and written into lines of a shell: without control characters.
+pub(crate) const PRINTABLE: &str = r"^\P{Cc}*$";
+
 /// An amount of memory. [`Memory`](crate::memory::Memory) reads the same.
 pub(crate) const MEMORY: &str = "^[1-9][0-9]{0,5}(Mi|Gi|Ti)$";
 
@@ -49,7 +52,12 @@ pub(crate) const ORIGIN: &str =
     r"^(\*|[a-z][-+.a-z0-9]*://([-_.a-z0-9]+|\[[0-9a-f:]+\])(:[1-9][0-9]{0,4})?)$";
 
 /// Each pattern of the schema, what it is called, and what it asks for.
-pub(crate) const WORDS: [(&str, &str, &str); 8] = [
+pub(crate) const WORDS: [(&str, &str, &str); 9] = [
+    (
+        PRINTABLE,
+        "printable text",
+        "text without control characters",
+    ),
     (
         MEMORY,
         "amount of memory",

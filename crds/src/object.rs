@@ -7,7 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 
-use crate::bounds::{self, LABEL, MAX_LABEL, MAX_LABELS, MAX_REPLICAS, MAX_TEXT, rule};
+use crate::bounds::{self, LABEL, MAX_LABEL, MAX_LABELS, MAX_REPLICAS, MAX_TEXT, PRINTABLE, rule};
 
 /// Namespace of objects that name none.
 pub const DEFAULT_NAMESPACE: &str = "default";
@@ -86,7 +86,7 @@ pub struct ModelSource {
     pub revision: Option<String>,
     /// Name that clients use; absent: the object's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = MAX_TEXT))]
+    #[schemars(length(min = 1, max = MAX_TEXT), regex(pattern = PRINTABLE))]
     pub served_name: Option<String>,
 }
 
