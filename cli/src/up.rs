@@ -23,6 +23,7 @@ use foretoken_crds::{Manifest, Problem, object};
 use foretoken_router::RouterConfig;
 
 mod console;
+mod greeting;
 mod links;
 mod plan;
 mod process;

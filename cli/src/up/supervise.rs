@@ -14,6 +14,7 @@ use tokio::{
 
 use super::{
     console::Console,
+    greeting::{greeting, own_name},
     links::Links,
     plan::Plan,
     process::{Event, News, Order, keep_running},
@@ -312,7 +313,7 @@ impl Fleet<'_> {
         self.save();
         if !self.is_announced {
             self.is_announced = true;
-            let greeting = greeting(&self.state, self.asks_for_keys);
+            let greeting = greeting(&self.state, self.asks_for_keys, &own_name());
             self.console.announce(&greeting);
         }
     }
@@ -376,27 +377,4 @@ fn reachable(address: &str) -> String {
         Some(("[::]", port)) => format!("[::1]:{port}"),
         _ => address.to_owned(),
     }
-}
-
-/// What to try first. A key is not shown: clients have it in the variable that `chat` reads too.
-fn greeting(state: &State, asks_for_keys: bool) -> String {
-    let State {
-        url, model, policy, ..
-    } = state;
-    let quoted = serde_json::Value::from(model.as_str());
-    let (first, header) = if asks_for_keys {
-        (
-            "with one of the API keys exported as FORETOKEN_API_KEY:\n\n  ",
-            "-H \"Authorization: Bearer $FORETOKEN_API_KEY\" \\\n    ",
-        )
-    } else {
-        ("", "")
-    };
-    format!(
-        "ready: {model} ({policy}) at {url}/v1\n\n  {first}\
-         curl {url}/v1/completions -H 'Content-Type: application/json' \\\n    {header}\
-         -d '{{\"model\": {quoted}, \"prompt\": \"Question: Tom has 3 apples.\", \
-         \"max_tokens\": 64}}'\n\n  \
-         foretoken chat --url {url}\n"
-    )
 }

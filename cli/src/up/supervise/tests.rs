@@ -242,34 +242,6 @@ fn an_address_for_everybody_is_shown_as_one_that_can_be_used() {
 }
 
 #[test]
-fn the_greeting_has_a_line_that_is_let_in_with_keys_and_without() {
-    let state = State {
-        pid: 1,
-        url: "http://h:1".into(),
-        model: "m".into(),
-        ready: true,
-        policy: "Speculative".into(),
-        services: Vec::new(),
-    };
-    let open = "ready: m (Speculative) at http://h:1/v1\n\n  \
-                curl http://h:1/v1/completions -H 'Content-Type: application/json' \\\n    \
-                -d '{\"model\": \"m\", \"prompt\": \"Question: Tom has 3 apples.\", \
-                \"max_tokens\": 64}'\n\n  \
-                foretoken chat --url http://h:1\n";
-    assert_eq!(greeting(&state, false), open);
-    let keyed = open
-        .replace(
-            "  curl",
-            "  with one of the API keys exported as FORETOKEN_API_KEY:\n\n  curl",
-        )
-        .replace(
-            "-d '",
-            "-H \"Authorization: Bearer $FORETOKEN_API_KEY\" \\\n    -d '",
-        );
-    assert_eq!(greeting(&state, true), keyed);
-}
-
-#[test]
 fn orders_only_rise() {
     let mut order = Order::Kill;
     assert!(!raise(&mut order, Order::Drain));
