@@ -87,6 +87,7 @@ impl Args {
             if config.models.is_empty() {
                 return Err(usage("no model is given: use --model"));
             }
+            has_targets(&config)?;
             return Ok(config);
         };
         let name = model_name.unwrap_or_else(|| "target".to_owned());
@@ -100,10 +101,21 @@ impl Args {
                 serves: None,
             })
             .collect();
+        has_targets(&config)?;
         config.models = vec![ModelConfig {
             name,
             folder: resolve(&uri, Part::Text).await?,
         }];
         Ok(config)
     }
+}
+
+/// Refuses what could only ever answer that there is no target.
+fn has_targets(config: &RouterConfig) -> anyhow::Result<()> {
+    if config.targets.is_empty() && config.registry.is_none() {
+        return Err(usage(
+            "no target is given: use --target ADDRESS for each, or --registry, where targets are found",
+        ));
+    }
+    Ok(())
 }

@@ -135,11 +135,48 @@ fn wrong_flags_of_up_are_refused_by_their_names_before_anything_starts() {
 }
 
 #[test]
+fn a_state_folder_that_cannot_be_made_is_refused_with_what_names_another() {
+    let mut command = foretoken(&["up", "-f", LAPTOP, "--port", "0"]);
+    command.env("XDG_STATE_HOME", "/dev/null");
+    let said = stderr(&refused(command));
+    let line = "cannot use /dev/null/foretoken/";
+    let ways = said.contains("--state-dir") && said.contains("XDG_STATE_HOME");
+    assert!(said.contains(line) && ways, "{said}");
+    let up = [
+        "up",
+        "-f",
+        LAPTOP,
+        "--port",
+        "0",
+        "--state-dir",
+        "/dev/null/a",
+    ];
+    let said = stderr(&refused(foretoken(&up)));
+    assert!(said.contains("which --state-dir names"), "{said}");
+}
+
+#[test]
 fn a_router_without_a_model_says_which_flag_names_one() {
     let output = foretoken(&["router"]).output().unwrap();
     assert_eq!(output.status.code(), Some(64));
     let said = stderr(&output);
     assert_eq!(said, "error: no model is given: use --model\n");
+}
+
+#[test]
+fn a_router_that_would_never_have_a_target_says_how_it_gets_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("router.yaml");
+    fs::write(&config, format!("models: [{{name: m, folder: {MODEL}}}]\n")).unwrap();
+    for flags in [["--model", MODEL], ["--config", config.to_str().unwrap()]] {
+        let mut command = foretoken(&["router", "--listen", "127.0.0.1:0"]);
+        command.args(flags);
+        let output = refused(command);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(64), "{flags:?}: {said}");
+        let names = said.contains("--target ADDRESS") && said.contains("--registry");
+        assert!(names, "{flags:?}: {said}");
+    }
 }
 
 /// A running `up`.

@@ -68,6 +68,7 @@ impl ServiceState {
 impl StateFolder {
     /// Opens `path`, or the default folder of the deployment called `name`, and locks it.
     pub(super) fn open(path: Option<&Path>, name: &str) -> anyhow::Result<Self> {
+        let given = path;
         let path = path.map_or_else(|| default_folder(name), Path::to_owned);
         let create = || -> std::io::Result<(PathBuf, File)> {
             // Sockets and keys are in it.
@@ -79,8 +80,16 @@ impl StateFolder {
             let lock = File::create(path.join("lock"))?;
             Ok((path, lock))
         };
-        let (path, lock) =
-            create().with_context(|| format!("cannot use {} as state folder", path.display()))?;
+        let (path, lock) = create().with_context(|| {
+            let path = path.display();
+            match given {
+                Some(_) => format!("cannot use {path}, which --state-dir names, as state folder"),
+                None => format!(
+                    "cannot use {path} as state folder: name another one with --state-dir, or set \
+                     XDG_STATE_HOME"
+                ),
+            }
+        })?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(in_use(&path)),
