@@ -46,22 +46,35 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Node>, Problem> {
     };
     serde_saphyr::from_multiple_with_options::<Spanned<Value>>(text, options)
         .map(|documents| documents.into_iter().map(Node::from).collect())
-        .map_err(|error| Problem {
-            line: error.location().map_or(0, |location| location.line()),
-            field: String::new(),
-            message: format!(
-                "not valid YAML: {}",
-                first_line(
-                    &error
-                        .without_snippet()
-                        .render_with_formatter(&UserMessageFormatter)
-                )
-            ),
+        .map_err(|error| {
+            let line = error.location().map_or(0, |location| location.line());
+            let said = error.without_snippet();
+            let said = said.render_with_formatter(&UserMessageFormatter);
+            let said = said.lines().next().unwrap_or_default();
+            let (line, said) = match indented_by_tab(text, line) {
+                Some(line) if said.contains(" tab") || said.starts_with("tabs") => {
+                    (line, "a tab indents this line; only spaces may")
+                }
+                _ => (line, said),
+            };
+            Problem {
+                line,
+                field: String::new(),
+                message: format!("not valid YAML: {said}"),
+            }
         })
 }
 
-fn first_line(text: &str) -> &str {
-    text.lines().next().unwrap_or_default()
+/// The first line from `line` on that a tab indents. The parser blames the line before if a value
+/// there may go on.
+fn indented_by_tab(text: &str, line: u64) -> Option<u64> {
+    let lines = (1..).zip(text.lines());
+    let mut lines = lines.skip_while(|(number, _)| *number < line);
+    let found = lines.find(|(_, text)| {
+        let indent = text.len() - text.trim_start().len();
+        text[..indent].contains('\t') && indent < text.len()
+    });
+    found.map(|(number, _)| number)
 }
 
 impl Node {
@@ -266,5 +279,22 @@ mod tests {
         assert!(problem.line >= 2, "{problem}");
         let problem = parse("a: 1\na: 2\n").unwrap_err();
         assert_eq!(problem.line, 2, "{problem}");
+    }
+
+    #[test]
+    fn a_tab_that_indents_is_found_where_it_is() {
+        for (text, line) in [
+            ("a:\n\tb: 1\n", 2),
+            ("a:\n  b: x\n\n  \tc: 1\n", 4),
+            ("a:\n  b: x\n\tc: 1\n", 3),
+        ] {
+            let problem = parse(text).unwrap_err();
+            assert_eq!(problem.line, line, "{problem}");
+            assert!(
+                problem.message.contains("a tab indents this line"),
+                "{problem}"
+            );
+        }
+        assert!(parse("a: |\n  x\n  \ty\nb: [1,\n\t2]\n").is_ok());
     }
 }
