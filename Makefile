@@ -72,14 +72,15 @@ fuzz:
 
 bench:
 	cargo build --release --locked -p foretoken
-	for what in verify protocol decode ssd "ssd --dtype f32 --name ssd-f32" distant trees sharing batch router sim plots; do \
-		$(CARGO_TARGET_DIR)/release/foretoken bench $$what || exit 1; \
+	for what in verify protocol decode ssd "ssd --dtype f32 --name ssd-f32" distant trees sharing batch router sim \
+		"plots --plots bench/plots"; do \
+		$(CARGO_TARGET_DIR)/release/foretoken bench $$what --results bench/results || exit 1; \
 	done
 
 # Draws what is in bench/results.
 plots:
 	cargo build --release --locked -p foretoken
-	$(CARGO_TARGET_DIR)/release/foretoken bench plots
+	$(CARGO_TARGET_DIR)/release/foretoken bench plots --results bench/results --plots bench/plots
 
 # See bench/peers/README.md; THREADS=2 measures on two cores.
 bench-peers:

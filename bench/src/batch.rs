@@ -26,25 +26,25 @@ use crate::{
 #[derive(Clone, Debug, clap::Args)]
 pub struct BatchArgs {
     /// Numbers of streams.
-    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16")]
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16", value_parser = clap::value_parser!(u32).range(1..))]
     pub streams: Vec<u32>,
     /// Who has which cores.
     #[arg(long, value_delimiter = ',', default_value = "shared,apart")]
     pub layouts: Vec<Layout>,
     /// Cores, and threads of the target, where they are shared.
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 2, value_parser = crate::some())]
     pub threads: usize,
     /// How weights are kept.
-    #[arg(long, default_value = "bf16")]
+    #[arg(long, default_value = "bf16", value_parser = crate::DTYPES)]
     pub dtype: String,
     /// Rounds; each measures all arms once per number of streams.
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = crate::some())]
     pub rounds: usize,
     /// Prompts.
-    #[arg(long, default_value_t = 32)]
+    #[arg(long, default_value_t = 32, value_parser = crate::some())]
     pub prompts: usize,
     /// Requests of each stream in a measurement, at least: prompts are asked again, with other seeds.
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 8, value_parser = crate::some())]
     pub requests: usize,
 }
 

@@ -18,19 +18,19 @@ use crate::{
 #[derive(Clone, Debug, clap::Args)]
 pub struct DecodeArgs {
     /// Cores, and threads of the target.
-    #[arg(long, value_delimiter = ',', default_value = "1,2")]
+    #[arg(long, value_delimiter = ',', default_value = "1,2", value_parser = crate::some())]
     pub threads: Vec<usize>,
     /// How weights are kept.
-    #[arg(long, value_delimiter = ',', default_value = "f32,bf16,int8")]
+    #[arg(long, value_delimiter = ',', default_value = "f32,bf16,int8", value_parser = crate::DTYPES)]
     pub dtypes: Vec<String>,
     /// Lookaheads to try; the adaptive one is always measured too.
-    #[arg(long, value_delimiter = ',', default_value = "3,5,7")]
+    #[arg(long, value_delimiter = ',', default_value = "3,5,7", value_parser = clap::value_parser!(u32).range(1..))]
     pub lookaheads: Vec<u32>,
     /// Rounds; each measures every arm once on all prompts.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = crate::some())]
     pub rounds: usize,
     /// Prompts of GSM8K's test split.
-    #[arg(long, default_value_t = 24)]
+    #[arg(long, default_value_t = 24, value_parser = crate::some())]
     pub prompts: usize,
 }
 

@@ -27,16 +27,16 @@ pub struct DistantArgs {
     #[arg(long, value_delimiter = ',', default_value = "0,50,250,500,1000")]
     pub delays_us: Vec<u64>,
     /// Lookaheads to choose from, for each policy the best without delay.
-    #[arg(long, value_delimiter = ',', default_value = "4,5,6,7")]
+    #[arg(long, value_delimiter = ',', default_value = "4,5,6,7", value_parser = clap::value_parser!(u32).range(1..))]
     pub lookaheads: Vec<u32>,
     /// Draft.
     #[command(flatten)]
     pub draft: DraftArgs,
     /// Rounds; each measures every arm once on all prompts.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = crate::some())]
     pub rounds: usize,
     /// Prompts.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = crate::some())]
     pub prompts: usize,
 }
 

@@ -1,7 +1,7 @@
 //! Benchmarks of Foretoken that anyone can run again.
 //!
 //! Every one runs its arms interleaved in one go and reports medians, spreads and ratios, as a
-//! table and as JSON under `bench/results`. Those that start the product start it as a user does:
+//! table and as JSON. Those that start the product start it as a user does:
 //! router, target and draft are processes of the `foretoken` executable.
 
 pub mod batch;
@@ -29,6 +29,19 @@ pub mod verify;
 
 use std::path::PathBuf;
 
+use clap::builder::RangedU64ValueParser;
+
+/// How weights can be kept, as services are told.
+pub(crate) const DTYPES: [&str; 3] = ["f32", "bf16", "int8"];
+
+/// Results of whoever measures for themselves: in a folder that git ignores, apart from what was published.
+const OWN_RESULTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/bench");
+
+/// How many of something: none would measure nothing.
+pub(crate) fn some() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=1_000_000)
+}
+
 /// Arguments of `foretoken bench`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct BenchArgs {
@@ -38,8 +51,9 @@ pub struct BenchArgs {
     /// Folder with the models `target` and `draft`
     #[arg(long, global = true, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../models"))]
     models: PathBuf,
-    /// Where results are written
-    #[arg(long, global = true, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/results"))]
+    /// Where results are written. `make bench` writes to bench/results, where those lie that were
+    /// published
+    #[arg(long, global = true, default_value = OWN_RESULTS)]
     results: PathBuf,
 }
 
@@ -89,5 +103,63 @@ pub async fn run(args: &BenchArgs) -> anyhow::Result<()> {
         What::Router(router) => router::run(router, binary, models, results).await,
         What::Sim(sim) => sim::run(sim, results),
         What::Plots(plots) => plots::run(plots, results),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args as _, Command, error::ErrorKind};
+
+    use super::*;
+
+    fn refused(arguments: &[&str]) -> Option<(ErrorKind, String)> {
+        let bench = BenchArgs::augment_args(Command::new("bench"));
+        let all = [&["bench"], arguments].concat();
+        let refused = bench.try_get_matches_from(all).err();
+        refused.map(|error| (error.kind(), error.to_string()))
+    }
+
+    #[test]
+    fn what_would_measure_nothing_is_refused_before_anything_is_written() {
+        for arguments in [
+            ["decode", "--prompts", "0"],
+            ["decode", "--rounds", "0"],
+            ["decode", "--threads", "1,0"],
+            ["ssd", "--prompts", "0"],
+            ["distant", "--prompts", "0"],
+            ["trees", "--rounds", "0"],
+            ["sharing", "--targets", "0"],
+            ["batch", "--streams", "1,0"],
+            ["verify", "--rounds", "0"],
+            ["protocol", "--blocks", "0"],
+            ["router", "--tokens", "0"],
+        ] {
+            let (kind, said) = refused(&arguments).unwrap();
+            assert_eq!(kind, ErrorKind::ValueValidation, "{arguments:?}: {said}");
+            assert!(said.contains(arguments[1]), "{arguments:?}: {said}");
+        }
+        assert_eq!(refused(&["decode", "--prompts", "1"]), None);
+    }
+
+    #[test]
+    fn weights_that_nobody_knows_are_refused_with_those_there_are() {
+        for what in [
+            ["decode", "--dtypes"],
+            ["trees", "--dtypes"],
+            ["ssd", "--dtype"],
+            ["batch", "--dtype"],
+        ] {
+            let (kind, said) = refused(&[what[0], what[1], "bfloat16"]).unwrap();
+            assert_eq!(kind, ErrorKind::InvalidValue, "{what:?}: {said}");
+            assert!(said.contains("f32, bf16, int8"), "{what:?}: {said}");
+        }
+    }
+
+    #[test]
+    fn results_of_ones_own_do_not_replace_what_was_published() {
+        let ignored =
+            std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../.gitignore"));
+        assert!(ignored.unwrap().lines().any(|line| line == "/target/"));
+        assert!(OWN_RESULTS.contains("/../target/"));
     }
 }

@@ -42,7 +42,7 @@ const WINDOW: u32 = 7;
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct ProtocolArgs {
     /// Blocks of 200 round trips per arm, after one warm-up block.
-    #[arg(long, default_value_t = 50)]
+    #[arg(long, default_value_t = 50, value_parser = crate::some())]
     pub blocks: usize,
     /// Microseconds that a transport spins before it sleeps.
     #[arg(long, default_value_t = 0)]

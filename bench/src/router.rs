@@ -26,16 +26,16 @@ const EACH: usize = 2;
 #[derive(Clone, Debug, clap::Args)]
 pub struct RouterArgs {
     /// Streams at once.
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 64, value_parser = crate::some())]
     pub streams: usize,
     /// Tokens per stream.
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub tokens: u32,
     /// Step time of the simulated target, in microseconds.
     #[arg(long, default_value_t = 20_000)]
     pub step_us: u64,
     /// Rounds; each measures both arms once.
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = crate::some())]
     pub rounds: usize,
 }
 

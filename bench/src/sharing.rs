@@ -21,22 +21,22 @@ use crate::{
 #[derive(Clone, Debug, clap::Args)]
 pub struct SharingArgs {
     /// Targets.
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = crate::some())]
     pub targets: usize,
     /// Streams of each target.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = crate::some())]
     pub streams: usize,
     /// Policies.
-    #[arg(long, value_delimiter = ',', default_value = "Speculative,SSD")]
+    #[arg(long, value_delimiter = ',', default_value = "Speculative,SSD", value_parser = [PLAIN.policy, SPECULATIVE, SSD])]
     pub policies: Vec<String>,
     /// Lookaheads to choose from, for each side the best.
-    #[arg(long, value_delimiter = ',', default_value = "1,2,3,4,5,6")]
+    #[arg(long, value_delimiter = ',', default_value = "1,2,3,4,5,6", value_parser = clap::value_parser!(u32).range(1..))]
     pub lookaheads: Vec<u32>,
     /// Drafts.
     #[command(flatten)]
     pub draft: DraftArgs,
     /// Rounds; each measures both sides once.
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = crate::some())]
     pub rounds: usize,
 }
 

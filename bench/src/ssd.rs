@@ -34,22 +34,22 @@ pub struct SsdArgs {
     #[arg(long, value_delimiter = ',', default_value = "0,1")]
     pub temperatures: Vec<f32>,
     /// How weights are kept.
-    #[arg(long, default_value = "bf16")]
+    #[arg(long, default_value = "bf16", value_parser = crate::DTYPES)]
     pub dtype: String,
     /// Lookaheads to choose from, for each policy the best.
-    #[arg(long, value_delimiter = ',', default_value = "2,3,4,5,6,7")]
+    #[arg(long, value_delimiter = ',', default_value = "2,3,4,5,6,7", value_parser = clap::value_parser!(u32).range(1..))]
     pub lookaheads: Vec<u32>,
     /// Outcomes that SSD drafts for in a round, at most.
     #[arg(long, default_value_t = 24)]
     pub budget: u32,
     /// Rounds of the sweep over lookaheads, on a third of the prompts.
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 2, value_parser = crate::some())]
     pub sweep: usize,
     /// Rounds; each measures every arm once on all prompts.
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = crate::some())]
     pub rounds: usize,
     /// Prompts of each class.
-    #[arg(long, default_value_t = 24)]
+    #[arg(long, default_value_t = 24, value_parser = crate::some())]
     pub prompts: usize,
     /// Name of the result's file, and of the report.
     #[arg(long, default_value = "ssd")]

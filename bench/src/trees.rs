@@ -21,7 +21,7 @@ pub struct TreesArgs {
     #[arg(long, value_delimiter = ',', default_value = "0,1")]
     pub temperatures: Vec<f32>,
     /// How the shipped target's weights are kept.
-    #[arg(long, value_delimiter = ',', default_value = "f32,bf16")]
+    #[arg(long, value_delimiter = ',', default_value = "f32,bf16", value_parser = crate::DTYPES)]
     pub dtypes: Vec<String>,
     /// Lookahead of the shipped pair.
     #[arg(long, default_value_t = 4)]
@@ -36,10 +36,10 @@ pub struct TreesArgs {
     #[arg(long, default_value_t = 0.85)]
     pub near: f64,
     /// Rounds; each measures every arm once on all prompts.
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = crate::some())]
     pub rounds: usize,
     /// Prompts of each kind for the shipped pair; the simulated one has a quarter of them.
-    #[arg(long, default_value_t = 12)]
+    #[arg(long, default_value_t = 12, value_parser = crate::some())]
     pub prompts: usize,
 }
 

@@ -21,10 +21,10 @@ use crate::{
 #[derive(Clone, Debug, clap::Args)]
 pub struct VerifyArgs {
     /// Threads of the engine.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = crate::some())]
     pub threads: usize,
     /// Rounds; each measures every cell once.
-    #[arg(long, default_value_t = 7)]
+    #[arg(long, default_value_t = 7, value_parser = crate::some())]
     pub rounds: usize,
     /// Model folder instead of a random model of about 100 million parameters.
     #[arg(long)]

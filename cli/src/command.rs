@@ -41,7 +41,7 @@ enum Command {
     Router(Box<router::Args>),
     /// Run the operator: makes a Kubernetes cluster what its objects say
     Operator(operator::Args),
-    /// Measure; the results go to bench/results of the source tree
+    /// Measure; the results go to target/bench of the source tree
     Bench(foretoken_bench::BenchArgs),
 }
 
@@ -97,11 +97,44 @@ impl Cli {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
+    use foretoken_draft::DraftConfig;
+    use foretoken_target::{LookaheadConfig, PolicyName, TargetConfig};
 
     use super::*;
 
     #[test]
     fn the_command_line_contradicts_itself_nowhere() {
         Cli::command().debug_assert();
+    }
+
+    /// Flags whose defaults are those of a configuration, which clap does not know.
+    #[test]
+    fn help_tells_the_defaults_that_services_have() {
+        let (target, draft) = (TargetConfig::default(), DraftConfig::default());
+        let LookaheadConfig::Adaptive { max } = target.lookahead else {
+            panic!("{:?}", target.lookahead)
+        };
+        assert_eq!(target.policy, PolicyName::Speculative);
+        assert_eq!((target.metrics_listen, draft.metrics_listen), (None, None));
+        let own = |text: &str| text.to_owned();
+        for (command, flag, default) in [
+            ("target", "policy", own("Speculative")),
+            ("target", "lookahead", format!("adaptive:{max}")),
+            ("target", "instance", target.instance),
+            ("target", "dtype", own("bf16")),
+            ("target", "metrics_listen", own("nowhere")),
+            ("draft", "instance", draft.instance),
+            ("draft", "max_sessions", draft.max_sessions.to_string()),
+            ("draft", "dtype", own("int8")),
+            ("generate", "dtype", own("bf16; those of the draft: int8")),
+        ] {
+            let cli = Cli::command();
+            let command = cli.find_subcommand(command).unwrap();
+            let mut flags = command.get_arguments();
+            let found = flags.find(|known| known.get_id() == flag).unwrap();
+            let help = found.get_help().unwrap().to_string();
+            let default = format!("[default: {default}]");
+            assert!(help.ends_with(&default), "{flag}: {help} {default}");
+        }
     }
 }

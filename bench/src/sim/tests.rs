@@ -62,7 +62,7 @@ fn the_committed_results_are_what_the_state_machines_do_today() {
         let what = format!("{experiment}, {case}, {arm}, {x}");
         assert!(
             off < 2e-3,
-            "{what}: {speed}, was {known}: `foretoken bench sim`"
+            "{what}: {speed}, was {known}: `foretoken bench sim --results bench/results`"
         );
     };
     let (setting, sets) = QWEN;
