@@ -18,10 +18,12 @@ use crate::{
 
 /// Arguments of `foretoken draft`.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("instance", |arg| arg.help("Name of this replica [default: draft]")))]
+#[command(mut_arg("dtype", |arg| arg.help("How weights are kept [default: int8]")))]
 pub(crate) struct Args {
     #[command(flatten)]
     service: service::EngineArgs,
-    /// Most sessions at once
+    /// Most sessions at once [default: 64]
     #[arg(long, value_name = "N")]
     max_sessions: Option<usize>,
     #[command(flatten)]

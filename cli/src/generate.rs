@@ -36,8 +36,15 @@ use crate::{
 /// Tokens of a window unless the user says otherwise.
 const LOOKAHEAD: u32 = 5;
 
+const MODEL_HELP: &str = "Model: a folder, file:///path, hf://owner/name or hf://owner/name@revision \
+    [default: with neither this nor --simulated, the target of the small pair that comes with foretoken]";
+
 /// Arguments of `foretoken generate`.
 #[derive(Clone, Debug, clap::Args)]
+#[command(mut_arg("model", |arg| arg.help(MODEL_HELP)))]
+#[command(mut_arg("dtype", |arg| {
+    arg.help("How weights are kept [default: bf16; those of the draft: int8]")
+}))]
 pub(crate) struct Args {
     #[command(flatten)]
     model: ModelConfig,

@@ -23,6 +23,9 @@ use simulated::Simulated;
 /// Entries of a simulated vocabulary that nobody says anything of.
 const SIMULATED_VOCAB: usize = 4096;
 
+/// MiB for keys and values unless somebody says otherwise, as the engine has it.
+const KV_MIB: u64 = 512;
+
 /// A model and how it is held. As flags, each overrides the file's value.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields, default)]
@@ -30,7 +33,7 @@ pub(crate) struct ModelConfig {
     /// Model: a folder, file:///path, hf://owner/name or hf://owner/name@revision
     #[arg(long, value_name = "URI")]
     pub(crate) model: Option<String>,
-    /// How weights are kept [default: bf16; of a draft: int8]
+    /// How weights are kept [default: bf16]
     #[arg(long)]
     pub(crate) dtype: Option<Dtype>,
     /// How keys and values are kept [default: f32 with f32 weights, else bf16]
@@ -130,6 +133,16 @@ impl ModelConfig {
         let folder = runtime.block_on(resolve(uri, Part::All))?;
         let options = self.cpu_options(reporter, uri)?;
         let runner = CpuRunner::load(&folder, &options).map_err(|error| match error {
+            LoadError::Option {
+                option: "kv",
+                allowed,
+                ..
+            } => {
+                let mib = self.kv_mib.unwrap_or(KV_MIB);
+                usage(format!(
+                    "--kv-mib (kvCacheMemory of its object) is {mib} MiB; it must be {allowed}"
+                ))
+            }
             LoadError::Option { .. } => usage(error.to_string()),
             error => anyhow::Error::new(error).context(format!("cannot load model {uri}")),
         })?;
@@ -357,6 +370,25 @@ mod tests {
         assert_eq!(loaded.runner.info().vocab_size, tokenizer.vocab_size());
         assert_eq!(loaded.tokenizer_digest, tokenizer.digest());
         assert_eq!(loaded.runner.info().path, "sim");
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_refused_by_the_flag_that_asks_for_it() {
+        let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/draft");
+        let config = ModelConfig {
+            model: Some(shipped.to_owned()),
+            kv_mib: Some(1 << 40),
+            ..ModelConfig::default()
+        };
+        let runtime = crate::child::small_runtime().unwrap();
+        let refused = config.load(&runtime, Reporter::Parent).err().unwrap();
+        let said = refused.to_string();
+        assert!(
+            said.starts_with("--kv-mib") && said.contains("1099511627776 MiB;"),
+            "{said}"
+        );
+        assert!(refused.is::<crate::failure::UsageError>());
+        assert_eq!(CpuOptions::default().kv, KvSize::Bytes(KV_MIB << 20));
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub(crate) struct EngineArgs {
     listen: Vec<Address>,
     #[command(flatten)]
     tls: TlsArgs,
-    /// Where /metrics, /health, /ready, /status and /rounds are served, HOST:PORT
+    /// Where /metrics, /health, /ready, /status and /rounds are served, HOST:PORT [default: nowhere]
     #[arg(long, value_name = "ADDRESS")]
     metrics_listen: Option<String>,
     /// Do not keep keys and values of what has ended

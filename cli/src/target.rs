@@ -22,13 +22,14 @@ use crate::{
 
 /// Arguments of `foretoken target`.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("instance", |arg| arg.help("Name of this replica [default: target]")))]
 pub(crate) struct Args {
     #[command(flatten)]
     service: service::EngineArgs,
-    /// Policy of requests that name none: Autoregressive, Speculative or SSD
+    /// Policy of requests that name none: Autoregressive, Speculative or SSD [default: Speculative]
     #[arg(long, value_parser = parse_policy)]
     policy: Option<PolicyName>,
-    /// Lookahead of requests that name none: a number, or adaptive:MAX
+    /// Lookahead of requests that name none: a number, or adaptive:MAX [default: adaptive:12]
     #[arg(long, value_name = "K", value_parser = parse_lookahead)]
     lookahead: Option<LookaheadConfig>,
     /// Speculation endpoint as NAME=ADDRESS, or ADDRESS; repeatable, best first
