@@ -48,7 +48,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot) {
         Span::from(format!("  {}", plain::requests(snapshot))),
     ]);
     frame.render_widget(Paragraph::new(title), head);
-    draw_figures(frame, left, figures);
+    draw_figures(frame, left, &figures);
     draw_services(frame, right, &snapshot.services);
     draw_sessions(frame, sessions, &snapshot.sessions);
     let legend = Line::from(vec![
@@ -76,7 +76,7 @@ fn framed(title: &str) -> Block<'_> {
     Block::new().borders(Borders::TOP).title(title)
 }
 
-fn draw_figures(frame: &mut Frame<'_>, area: Rect, figures: Vec<[String; 3]>) {
+fn draw_figures(frame: &mut Frame<'_>, area: Rect, figures: &[[String; 3]]) {
     let width = usize::from(area.width).saturating_sub(2 * GAP);
     // On a very narrow screen a name is better cut than a number.
     let name_width = NAME.min(width / 2);
