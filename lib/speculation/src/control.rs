@@ -227,7 +227,7 @@ impl Controller {
 
     /// Takes in how long a step of `rows` took.
     pub fn observe_step(&mut self, rows: u32, took: Duration) {
-        self.steps.observe(rows, took);
+        self.steps.observe_alike(rows, took);
     }
 
     /// Takes in how long a round of a session took, from verdict to verdict: `asked` tokens were

@@ -288,7 +288,7 @@ impl Endpoints {
 
     /// Tells all controllers what a step took.
     pub(super) fn observe_step(&mut self, rows: u32, took: Duration) {
-        self.steps.observe(rows, took);
+        self.steps.observe_alike(rows, took);
         for endpoint in &mut self.list {
             endpoint.cohorts.observe_step(rows, took);
         }

@@ -148,7 +148,7 @@ impl Learned {
 
     /// Takes in how long a pass took.
     pub(super) fn observe_pass(&mut self, rows: u32, took: Duration) {
-        self.steps.observe(rows, took);
+        self.steps.observe_alike(rows, took);
         self.controller.observe_step(rows, took);
     }
 

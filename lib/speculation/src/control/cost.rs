@@ -51,9 +51,21 @@ impl StepCost {
         seconds.max(1e-9)
     }
 
-    /// Takes in a step of `rows` that took this long: moves the points around it a little, the others
-    /// less, and none past one of more rows.
+    /// Takes in a step of `rows` that took this long, where steps of other rows may be of another kind:
+    /// moves the points around it a little.
     pub fn observe(&mut self, rows: u32, took: Duration) {
+        self.correct(rows, took, 0.0);
+    }
+
+    /// The same where all steps are of one kind: moves the other points too, less, and none past one of
+    /// more rows.
+    pub fn observe_alike(&mut self, rows: u32, took: Duration) {
+        let nearest = self.correct(rows, took, COMMON);
+        self.put_in_order(nearest);
+    }
+
+    /// Corrects the points around `rows`, and the others by this share of it; the index of the nearest.
+    fn correct(&mut self, rows: u32, took: Duration, others: f64) -> usize {
         let expected = self.seconds(rows);
         // A step that was held up by something else counts half as much again at most.
         let ratio = (took.as_secs_f64() / expected).clamp(0.5, 1.5);
@@ -67,11 +79,10 @@ impl StepCost {
             };
             // By as many seconds as there, for what others have in common is added; of short ones no
             // more than their part.
-            let common = COMMON * (1.0 - share) * (expected / point.1).min(1.0);
+            let common = others * (1.0 - share) * (expected / point.1).min(1.0);
             point.1 *= 1.0 + RATE * (share + common) * (ratio - 1.0);
         }
-        let nearest = near + usize::from(along > 0.5);
-        self.put_in_order(nearest);
+        near + usize::from(along > 0.5)
     }
 
     /// Moves whoever takes longer than one of more rows, but not the point of this index.
@@ -155,16 +166,16 @@ mod tests {
             }
         };
         for _ in 0..2000 {
-            cost.observe(32, ms(bare(32) + 12.8));
+            cost.observe_alike(32, ms(bare(32) + 12.8));
             grows(&cost);
         }
         assert!((cost.seconds(32) - 29.2e-3).abs() < 1e-4);
         assert!(cost.seconds(64) > 0.8 * 35.6e-3, "{cost:?}");
         // Then rows are as cheap as they can be, and few ones are as dear as many.
         for _ in 0..2000 {
-            cost.observe(128, ms(10.0));
+            cost.observe_alike(128, ms(10.0));
             grows(&cost);
-            cost.observe(1, ms(60.0));
+            cost.observe_alike(1, ms(60.0));
             grows(&cost);
         }
     }
