@@ -129,6 +129,13 @@ metadata: {name: a}
 spec: {model: {uri: \"hf://a/b\"}}
 ";
     fs::write(&file, text).unwrap();
+    const ROUTER: [&str; 5] = [
+        "router",
+        "--model",
+        "hf://a/b",
+        "--target",
+        "http://127.0.0.1:9",
+    ];
     let up = ["up", "--port", "0", "--state-dir", place];
     let up = [&up[..], &["-f", file.to_str().unwrap()]].concat();
     for (arguments, signal, code) in [
@@ -137,7 +144,7 @@ spec: {model: {uri: \"hf://a/b\"}}
         (&["generate", "--model", "hf://a/b", "Tom"], "TERM", 143),
         (&["target", "--model", "hf://a/b"], "TERM", 143),
         (&["draft", "--model", "hf://a/b"], "INT", 130),
-        (&["router", "--model", "hf://a/b"], "TERM", 143),
+        (&ROUTER, "TERM", 143),
         (&up, "TERM", 143),
     ] {
         let (hub, asked) = silent_hub();
