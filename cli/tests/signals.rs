@@ -24,6 +24,15 @@ const FIRST: [&str; 6] = [
     "--",
 ];
 
+/// A router that is to fetch its model, and has somebody to ask then.
+const ROUTER: [&str; 5] = [
+    "router",
+    "--model",
+    "hf://a/b",
+    "--target",
+    "http://127.0.0.1:9",
+];
+
 /// Whether this machine lets programs be first processes.
 fn can_be_first() -> bool {
     let tried = Command::new("unshare").args(FIRST).arg("true").output();
@@ -129,13 +138,6 @@ metadata: {name: a}
 spec: {model: {uri: \"hf://a/b\"}}
 ";
     fs::write(&file, text).unwrap();
-    const ROUTER: [&str; 5] = [
-        "router",
-        "--model",
-        "hf://a/b",
-        "--target",
-        "http://127.0.0.1:9",
-    ];
     let up = ["up", "--port", "0", "--state-dir", place];
     let up = [&up[..], &["-f", file.to_str().unwrap()]].concat();
     for (arguments, signal, code) in [
