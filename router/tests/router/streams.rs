@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 
-use crate::{Script, faults::soon, start};
+use crate::{Script, Setup, faults::soon, start};
 
 const TEXT: &str = " naïve 🦀 text with a stop\n\nhere";
 
@@ -27,19 +27,15 @@ fn joined(events: &[Value], index: u64) -> (String, Value, usize) {
     (text, finish, chunks)
 }
 
-#[tokio::test]
-async fn a_choice_is_told_before_the_others_have_begun() {
-    let mut script = Script::says(TEXT);
-    script.most_begun = 1;
-    let setup = start(script).await;
-    let body = json!({"prompt": "x", "max_tokens": 100, "n": 3, "stream": true});
+/// Asks for a stream, leaves it as soon as so much has been told, and waits until nothing of it is left.
+async fn leave(setup: &Setup, body: &Value, is_enough: impl Fn(&[u8]) -> bool) {
     let body = body.to_string();
-    let mut stream = setup
-        .client()
+    let client = setup.client();
+    let mut stream = client
         .open("POST", "/v1/completions", body.as_bytes())
         .await;
     let mut told = Vec::new();
-    while !String::from_utf8_lossy(&told).contains("\"finish_reason\":\"stop\"") {
+    while !is_enough(&told) {
         assert!(stream.read_buf(&mut told).await.unwrap() > 0, "it goes on");
     }
     drop(stream);
@@ -47,20 +43,21 @@ async fn a_choice_is_told_before_the_others_have_begun() {
 }
 
 #[tokio::test]
+async fn a_choice_is_told_before_the_others_have_begun() {
+    let mut script = Script::says(TEXT);
+    script.most_begun = 1;
+    let setup = start(script).await;
+    let body = json!({"prompt": "x", "max_tokens": 100, "n": 3, "stream": true});
+    let has_end =
+        |told: &[u8]| String::from_utf8_lossy(told).contains("\"finish_reason\":\"stop\"");
+    leave(&setup, &body, has_end).await;
+}
+
+#[tokio::test]
 async fn what_a_client_left_is_counted_too() {
     let setup = start(Script::endless()).await;
     let body = json!({"prompt": "x", "max_tokens": 1000, "ignore_eos": true, "stream": true});
-    let body = body.to_string();
-    let mut stream = setup
-        .client()
-        .open("POST", "/v1/completions", body.as_bytes())
-        .await;
-    let mut told = Vec::new();
-    while told.len() < 10_000 {
-        assert!(stream.read_buf(&mut told).await.unwrap() > 0, "it goes on");
-    }
-    drop(stream);
-    soon("it is left", || setup.targets[0].running() == 0).await;
+    leave(&setup, &body, |told| told.len() >= 10_000).await;
     assert_eq!(
         setup.metric("foretoken_requests_cancelled_total").await,
         1.0

@@ -70,11 +70,12 @@ impl RepositoryCache {
     /// The snapshot, if `revision` is a commit that was fetched with all that belongs to it: commits
     /// never change, so the hub need not be asked. What other tools fetched may lack anything.
     pub(super) fn complete_commit(&self, revision: &str) -> Option<PathBuf> {
-        let known = self.read_ref(revision)?;
-        if !is_commit(revision) || known != revision {
-            return None;
+        let is_whole = is_commit(revision) && self.read_ref(revision)? == revision;
+        if is_whole {
+            self.usable(revision)
+        } else {
+            None
         }
-        self.usable(revision)
     }
 
     /// The snapshot that `revision` meant when it was last downloaded, if a model can be made of it.
@@ -88,12 +89,12 @@ impl RepositoryCache {
     fn usable(&self, commit: &str) -> Option<PathBuf> {
         let snapshot = self.snapshot(commit);
         let has = |file: &str| snapshot.join(file).is_file();
-        let usable = if self.without_weights {
-            has("config.json") && has("tokenizer.json")
+        let has_rest = if self.without_weights {
+            has("tokenizer.json")
         } else {
-            has("config.json") && has_weights(&snapshot)
+            has_weights(&snapshot)
         };
-        usable.then_some(snapshot)
+        (has("config.json") && has_rest).then_some(snapshot)
     }
 
     fn read_ref(&self, revision: &str) -> Option<String> {

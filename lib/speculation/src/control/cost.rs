@@ -72,10 +72,12 @@ impl StepCost {
         let (near, along) = self.segment(f64::from(rows)).unwrap_or((0, 0.0));
         let along = along.min(1.0);
         for (i, point) in self.points.iter_mut().enumerate() {
-            let share = match i {
-                _ if i == near => 1.0 - along,
-                _ if i == near + 1 => along,
-                _ => 0.0,
+            let share = if i == near {
+                1.0 - along
+            } else if i == near + 1 {
+                along
+            } else {
+                0.0
             };
             // By as many seconds as there, for what others have in common is added; of short ones no
             // more than their part.
