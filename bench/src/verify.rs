@@ -62,7 +62,7 @@ pub fn run(args: &VerifyArgs, results: &Path) -> anyhow::Result<()> {
         "verify_ratio",
         format!(
             "Milliseconds of one forward pass over m rows at context {CONTEXT}, logits for all rows, {} thread(s), \
-             {} rounds interleaved after one warm-up round, medians; in brackets the ratio to m = 1. Stream: bytes of \
+             {} rounds interleaved after one warm-up round, medians of the rounds' best of three passes; in brackets the ratio to m = 1. Stream: bytes of \
              weights (and their scales) of a pass over its time, as a share of what the fastest of plain sums over the same number of bytes \
              reaches, in huge pages too, that read in one place, in two or in four at once.",
             args.threads, args.rounds,

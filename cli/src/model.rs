@@ -146,12 +146,13 @@ impl ModelConfig {
             LoadError::Option { .. } => usage(error.to_string()),
             error => anyhow::Error::new(error).context(format!("cannot load model {uri}")),
         })?;
-        let generation = GenerationConfig::load(&folder)?;
-        let tokenizer_digest = if folder.join("tokenizer.json").exists() {
-            Tokenizer::load(&folder)?.digest().to_owned()
-        } else {
-            String::new()
-        };
+        let mut generation = GenerationConfig::load(&folder)?;
+        let mut tokenizer_digest = String::new();
+        if folder.join("tokenizer.json").exists() {
+            let tokenizer = Tokenizer::load(&folder)?;
+            generation = generation.with_tokenizer(&tokenizer);
+            tokenizer_digest = tokenizer.digest().to_owned();
+        }
         Ok(Loaded {
             longest: runner.spec().max_positions,
             runner: Box::new(runner),
@@ -180,7 +181,7 @@ impl ModelConfig {
         };
         let folder = runtime.block_on(resolve(uri, Part::Text))?;
         let tokenizer = Tokenizer::load(&folder)?;
-        let generation = GenerationConfig::load(&folder)?;
+        let generation = GenerationConfig::load(&folder)?.with_tokenizer(&tokenizer);
         let runner = simulated.runner(tokenizer.vocab_size());
         Ok(Loaded {
             longest: runner.info().max_positions,

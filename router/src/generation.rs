@@ -260,6 +260,10 @@ impl Generation {
         self.metrics
             .latency
             .observe(self.arrived.elapsed().as_secs_f64());
+        if let Some(later) = told.checked_sub(1).filter(|&later| later > 0) {
+            let each = self.tally.decode().as_secs_f64() / f64::from(later);
+            self.metrics.per_token.observe(each);
+        }
         self.shared.metrics.finished(&self.job.model.name, reason);
     }
 
@@ -307,8 +311,12 @@ impl Generation {
     fn started(&mut self, cached_tokens: u32, prompt_logprobs: Vec<TokenLogprobs>) {
         // A replay says it again, about a longer prompt.
         if !self.started {
-            self.tally.cached_tokens = cached_tokens.min(self.request.prompt_len as u32);
+            let prompt = self.request.prompt_len as u32;
+            self.tally.cached_tokens = cached_tokens.min(prompt);
             self.tally.prompt_logprobs = prompt_logprobs;
+            let (all, cached) = (&self.metrics.prompt_tokens, &self.metrics.cached_tokens);
+            all.inc_by(prompt.into());
+            cached.inc_by(self.tally.cached_tokens.into());
         }
         self.started = true;
         self.deadline = None;
@@ -334,8 +342,7 @@ impl Generation {
         if let Some(last) = self.last.replace(now) {
             let took = now - last;
             tally.decode += took;
-            let each = took.as_secs_f64() / tokens.len() as f64;
-            self.metrics.inter_token.observe(each);
+            self.metrics.inter_token.observe(took.as_secs_f64());
         }
         if tally.first.is_none() {
             let took = now - self.arrived;
@@ -439,9 +446,6 @@ impl Drop for Generation {
         self.metrics.accepted.inc_by(u64::from(self.tally.accepted));
         self.metrics.drafts.inc_by(u64::from(self.tally.drafts));
         self.metrics.drafted.inc_by(u64::from(self.tally.drafted));
-        self.metrics
-            .cached_tokens
-            .inc_by(u64::from(self.tally.cached_tokens));
         if !self.over {
             self.metrics.cancelled.inc();
         }

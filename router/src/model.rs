@@ -54,7 +54,7 @@ impl Model {
         }
         let tokenizer = Arc::new(Tokenizer::load(&folder)?);
         let template = ChatTemplate::load(&folder)?;
-        let generation = GenerationConfig::load(&folder)?;
+        let generation = GenerationConfig::load(&folder)?.with_tokenizer(&tokenizer);
         if template.is_default() {
             tracing::info!(
                 model = name,

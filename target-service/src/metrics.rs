@@ -125,7 +125,7 @@ impl Metrics {
             queue_time: to.long_times("vllm:request_queue_time_seconds", "Seconds from arrival to a place in the batch"),
             prefill_time: to.long_times("vllm:request_prefill_time_seconds", "Seconds from a place in the batch to the first token"),
             decode_time: to.long_times("vllm:request_decode_time_seconds", "Seconds from the first token to the last"),
-            inter_token: to.short_times("vllm:inter_token_latency_seconds", "Seconds between tokens, mean of a round"),
+            inter_token: to.short_times("vllm:inter_token_latency_seconds", "Seconds between the tokens of one round and those of the next"),
             per_token: to.short_times("vllm:request_time_per_output_token_seconds", "Seconds a token, mean over a request's tokens after the first"),
             prompt_sizes: to.tokens("vllm:request_prompt_tokens", "Prompt tokens of a finished request"),
             output_sizes: to.tokens("vllm:request_generation_tokens", "Tokens emitted for a finished request"),
@@ -197,8 +197,7 @@ impl Metrics {
         if let Some(round) = pass.round {
             let label = [("source", source_name(round.source))];
             if pass.emitted > 0 {
-                let each = round.took.as_secs_f64() / pass.emitted as f64;
-                self.inter_token.observe(each);
+                self.inter_token.observe(round.took.as_secs_f64());
             }
             let extra = round.took.saturating_sub(pass.verification);
             let (all, rest) = (&self.round_seconds, &self.round_extra_seconds);

@@ -115,7 +115,7 @@ impl Recording {
             FinishReason::Stop(_) => "stop",
             FinishReason::Length => "length",
         };
-        span.set(attribute::FINISH_REASON, reason);
+        span.finished(reason);
         span.set(attribute::POLICY, stats.policy.clone());
         for (name, count) in [
             (attribute::OUTPUT_TOKENS, emitted),

@@ -174,6 +174,10 @@ class Traces(unittest.TestCase):
         self.assertEqual(above[("foretoken-target", "generate")], ("foretoken-router", "generate"))
         self.assertEqual(above[("foretoken-target", "round")], ("foretoken-target", "generate"))
         self.assertEqual(above[("foretoken-draft", "draft")], ("foretoken-target", "generate"))
+        ends = [attributes(span) for _, span in spans if span["name"] == "generate"]
+        for end in ends:
+            [reason] = end["gen_ai.response.finish_reasons"]["values"]
+            self.assertIn(reason["stringValue"], ("stop", "length"))
         rounds = [attributes(span) for _, span in spans if span["name"] == "round"]
         self.assertEqual(len(rounds), usage["rounds"])
         for name, field in (("drafted_tokens", "drafted"), ("accepted_tokens", "accepted")):

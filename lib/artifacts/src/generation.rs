@@ -5,7 +5,10 @@ use std::path::Path;
 use foretoken_speculation::{TokenId, sampling::SamplingParams};
 use serde_json::Value;
 
-use crate::file::{FileError, Object};
+use crate::{
+    Tokenizer,
+    file::{FileError, Object},
+};
 
 /// Token ids and sampling defaults of a model.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -113,6 +116,15 @@ impl GenerationConfig {
             vocab_size: number("vocab_size")?,
         })
     }
+
+    /// With the tokenizer's own end of a sequence, which ends an output too, as in vLLM: the files
+    /// beside a model that was tuned for chat often name only what its base ended with.
+    #[must_use]
+    pub fn with_tokenizer(mut self, tokenizer: &Tokenizer) -> Self {
+        let eos = tokenizer.eos();
+        self.eos.extend(eos.filter(|eos| !self.eos.contains(eos)));
+        self
+    }
 }
 
 #[cfg(test)]
@@ -146,6 +158,24 @@ mod tests {
         assert_eq!(config.sampling.temperature, Some(0.6));
         assert_eq!(config.sampling.top_k, Some(20));
         assert_eq!(config.max_positions, Some(64));
+    }
+
+    #[test]
+    fn what_ends_a_sequence_by_the_tokenizer_ends_an_output_too() {
+        let dir = folder(&[
+            ("generation_config.json", r#"{"eos_token_id": [0]}"#),
+            ("tokenizer_config.json", r#"{"eos_token": "<turn>"}"#),
+            (
+                "tokenizer.json",
+                r#"{"added_tokens": [], "model": {"type": "WordLevel", "unk_token": "a",
+                    "vocab": {"a": 0, "b": 1, "<turn>": 2}}}"#,
+            ),
+        ]);
+        let tokenizer = Tokenizer::load(dir.path()).unwrap();
+        let own = GenerationConfig::load(dir.path()).unwrap();
+        let both = own.with_tokenizer(&tokenizer);
+        assert_eq!(both.eos, [TokenId(0), TokenId(2)]);
+        assert_eq!(both.clone().with_tokenizer(&tokenizer), both);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Text to token ids and back.
 //!
-//! A model's `tokenizer.json` is authoritative; `tokenizer_config.json` is asked for one thing
-//! that it may lack: whether a beginning-of-sequence token stands first.
+//! A model's `tokenizer.json` is authoritative; `tokenizer_config.json` is asked for what it lacks:
+//! whether a beginning-of-sequence token stands first, and which token ends a sequence.
 
 mod incremental;
 mod pieces;
@@ -72,6 +72,7 @@ pub struct Tokenizer {
     /// Put first if special tokens are wanted and the post-processor does not do it.
     bos: Option<TokenId>,
     add_bos: bool,
+    eos: Option<TokenId>,
     digest: String,
 }
 
@@ -80,6 +81,7 @@ pub struct Tokenizer {
 struct TokenizerConfig {
     add_bos_token: Option<bool>,
     bos_token: Option<SpecialToken>,
+    eos_token: Option<SpecialToken>,
 }
 
 impl TokenizerConfig {
@@ -88,6 +90,7 @@ impl TokenizerConfig {
         Ok(Self {
             add_bos_token: config.field("add_bos_token", "true or false", Value::as_bool)?,
             bos_token: SpecialToken::read(&config, "bos_token")?,
+            eos_token: SpecialToken::read(&config, "eos_token")?,
         })
     }
 }
@@ -167,19 +170,18 @@ impl Tokenizer {
         inner.with_truncation(None).map_err(|e| e.to_string())?;
         inner.with_padding(None);
         let raw: Value = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
-        let pieces = Pieces::new(&inner);
+        let pieces = Pieces::new(&inner)?;
         let digest = pieces::digest(&inner, &raw);
-        let bos = config
-            .bos_token
-            .as_ref()
-            .and_then(|token| inner.token_to_id(token.text()))
-            .map(TokenId);
-        let add_bos = config.add_bos_token.unwrap_or(false);
+        let id = |token: &Option<SpecialToken>| {
+            let id = inner.token_to_id(token.as_ref()?.text())?;
+            Some(TokenId(id))
+        };
         Ok(Self {
+            bos: id(&config.bos_token),
+            add_bos: config.add_bos_token.unwrap_or(false),
+            eos: id(&config.eos_token),
             inner,
             pieces,
-            bos,
-            add_bos,
             digest,
         })
     }
@@ -237,6 +239,11 @@ impl Tokenizer {
     /// The id of a token by its text in the vocabulary.
     pub fn token_id(&self, token: &str) -> Option<TokenId> {
         self.inner.token_to_id(token).map(TokenId)
+    }
+
+    /// The token that ends a sequence, by `tokenizer_config.json`.
+    pub fn eos(&self) -> Option<TokenId> {
+        self.eos
     }
 
     /// One more than the highest id. A model's vocabulary may be larger (padding), never smaller.

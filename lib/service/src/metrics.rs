@@ -106,7 +106,7 @@ impl Meters {
         self.add(name, help, NamedFraction::default())
     }
 
-    /// Times of steps and messages: from 20 us to 1 s.
+    /// Times of steps and messages: from 20 us to 86 s.
     pub fn short_times(&mut self, name: &str, help: &str) -> Histogram {
         self.add(name, help, short_times())
     }
@@ -117,9 +117,9 @@ impl Meters {
         self.add(name, help, family)
     }
 
-    /// Times of requests: from 0.5 ms to 65 s.
+    /// Times of requests: from 0.5 ms to 70 minutes.
     pub fn long_times(&mut self, name: &str, help: &str) -> Histogram {
-        self.histogram(name, help, (0.0005, 2.0, 18))
+        self.histogram(name, help, (0.0005, 2.0, 24))
     }
 
     /// Rows of steps: from 1 to 2048.
@@ -160,7 +160,7 @@ impl Meters {
 }
 
 fn short_times() -> Histogram {
-    Histogram::new(exponential_buckets(0.000_02, 1.6, 24))
+    Histogram::new(exponential_buckets(0.000_02, 1.8, 27))
 }
 
 #[cfg(test)]

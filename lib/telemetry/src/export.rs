@@ -24,8 +24,6 @@ use crate::Settings;
 
 /// Most spans of one message to a collector.
 const BATCH: usize = 512;
-/// How long a collector may take for a batch.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// How long what is left may take once the service ends.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -124,6 +122,7 @@ impl Exporting {
         let mut exporter = SpanExporter::builder()
             .with_tonic()
             .with_endpoint(settings.endpoint.clone())
+            .with_timeout(settings.patience)
             .build()?;
         exporter.set_resource(resource);
         let (queue, spans) = Queue::new(settings.queue, counts);
@@ -133,6 +132,7 @@ impl Exporting {
             exported: counts.exported.clone(),
             lost: counts.dropped_for("collector"),
             endpoint: settings.endpoint.clone(),
+            patience: settings.patience,
             is_failing: false,
         };
         let task = tokio::spawn(send(sender, spans, settings.gather, stop.clone()));
@@ -187,17 +187,19 @@ struct Sender {
     exported: Counter,
     lost: Counter,
     endpoint: String,
+    patience: Duration,
     is_failing: bool,
 }
 
 impl Sender {
     async fn send(&mut self, batch: Vec<SpanData>) {
         let count = batch.len() as u64;
-        let sent = timeout(PATIENCE, self.exporter.export(batch)).await;
+        // The exporter's own limit leaves out the time until it is connected.
+        let sent = timeout(self.patience, self.exporter.export(batch)).await;
         let problem = match sent {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(error.to_string()),
-            Err(_) => Some(format!("no answer within {} s", PATIENCE.as_secs())),
+            Err(_) => Some(format!("no answer within {:?}", self.patience)),
         };
         let endpoint = &self.endpoint;
         if let Some(problem) = &problem {

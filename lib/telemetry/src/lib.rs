@@ -34,8 +34,8 @@ pub mod attribute {
     pub const OUTPUT_TOKENS: &str = "gen_ai.usage.output_tokens";
     /// Name that users know the model by.
     pub const MODEL: &str = "gen_ai.request.model";
-    /// Why the output ended.
-    pub const FINISH_REASON: &str = "gen_ai.response.finish_reason";
+    /// Why the outputs ended; a list, of one here.
+    pub const FINISH_REASONS: &str = "gen_ai.response.finish_reasons";
     /// Name of a request, as in logs and answers.
     pub const REQUEST: &str = "foretoken.request_id";
     /// Policy of the request.

@@ -2,8 +2,7 @@
 //!
 //! <https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/>. A value
 //! that makes no sense is warned of and left, as the standard asks: traces never keep a service
-//! from starting. Headers and time limits (`OTEL_EXPORTER_OTLP_HEADERS`, `…_TIMEOUT`) are read by
-//! the exporter itself.
+//! from starting. Headers (`OTEL_EXPORTER_OTLP_HEADERS`) are read by the exporter itself.
 
 use std::time::Duration;
 
@@ -14,6 +13,8 @@ use opentelemetry_sdk::{Resource, trace::Sampler};
 const QUEUE: usize = 4096;
 /// How long spans are gathered before they are sent.
 const GATHER: Duration = Duration::from_secs(1);
+/// How long a collector may take for what it is sent at once, by the standard.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Which requests are recorded.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,6 +39,8 @@ pub struct Settings {
     pub queue: usize,
     /// How long spans are gathered before they are sent.
     pub gather: Duration,
+    /// How long the collector may take for what it is sent at once.
+    pub patience: Duration,
 }
 
 impl Settings {
@@ -58,6 +61,7 @@ impl Settings {
             ],
             queue: QUEUE,
             gather: GATHER,
+            patience: PATIENCE,
         }
     }
 
@@ -111,12 +115,15 @@ impl Settings {
         if let Some(name) = variable("OTEL_SERVICE_NAME") {
             settings.attributes.push(("service.name".into(), name));
         }
-        let number = |name| variable(name)?.parse::<u64>().ok().filter(|&n| n > 0);
-        if let Some(spans) = number("OTEL_BSP_MAX_QUEUE_SIZE") {
+        let number = |value: Option<String>| value?.parse::<u64>().ok().filter(|&n| n > 0);
+        if let Some(spans) = number(variable("OTEL_BSP_MAX_QUEUE_SIZE")) {
             settings.queue = spans.min(1 << 20) as usize;
         }
-        if let Some(milliseconds) = number("OTEL_BSP_SCHEDULE_DELAY") {
+        if let Some(milliseconds) = number(variable("OTEL_BSP_SCHEDULE_DELAY")) {
             settings.gather = Duration::from_millis(milliseconds);
+        }
+        if let Some(milliseconds) = number(of_signal("TIMEOUT")) {
+            settings.patience = Duration::from_millis(milliseconds);
         }
         Some(settings)
     }
@@ -244,5 +251,14 @@ mod tests {
         assert_eq!(of("k8s.pod.name").as_deref(), Some("p-1"));
         assert_eq!(of("service.instance.id").as_deref(), Some("t-0"));
         assert_eq!((settings.queue, settings.gather.as_millis()), (16, 20));
+        let limits = [
+            ENDPOINT,
+            ("OTEL_EXPORTER_OTLP_TIMEOUT", "30000"),
+            ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "15000"),
+        ];
+        for (given, seconds) in [(1, 10), (2, 30), (3, 15)] {
+            let settings = read(&limits[..given]).unwrap();
+            assert_eq!(settings.patience, Duration::from_secs(seconds));
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::{
 
 use foretoken_speculation::{TraceContext, trace::TraceFlags};
 use opentelemetry::{
-    Context, KeyValue, Value,
+    Context, KeyValue, StringValue, Value,
     trace::{
         self, Span as _, SpanBuilder, SpanContext, SpanKind, Status, TraceContextExt as _,
         TraceState, Tracer as _, TracerProvider as _,
@@ -21,7 +21,7 @@ use opentelemetry_sdk::{
 use prometheus_client::registry::Registry;
 
 use crate::{
-    Settings,
+    Settings, attribute,
     export::{Counts, Exporting, Queue},
 };
 
@@ -226,6 +226,12 @@ impl Span {
     /// Says something of it.
     pub fn set(&self, name: &'static str, value: impl Into<Value>) {
         self.cx.span().set_attribute(KeyValue::new(name, value));
+    }
+
+    /// Says why the output that it is about ended.
+    pub fn finished(&self, reason: &'static str) {
+        let reasons = vec![StringValue::from(reason)];
+        self.set(attribute::FINISH_REASONS, Value::Array(reasons.into()));
     }
 
     /// Says that something happened in it.

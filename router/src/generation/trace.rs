@@ -14,7 +14,7 @@ pub(super) fn begin(call: &Span, target: &str, losses: u32) {
 
 /// The choice is over: what it took, as `usage.foretoken` tells it.
 pub(super) fn end(call: &Span, reason: &'static str, tally: &Tally) {
-    call.set(attribute::FINISH_REASON, reason);
+    call.finished(reason);
     if let Some(policy) = &tally.policy {
         call.set(attribute::POLICY, policy.clone());
     }

@@ -85,9 +85,6 @@ async fn answer(
     } else {
         news.try_next().await?;
     }
-    let metrics = shared.metrics.of_model(&job.model.name);
-    let prompt_tokens: usize = job.prompts.iter().map(|prompt| prompt.tokens.len()).sum();
-    metrics.prompt_tokens.inc_by(prompt_tokens as u64);
     if job.output.stream {
         let chunks = Chunks::new(Arc::clone(&job), &envelope);
         // The place is given back when the stream has ended or its reader has gone.

@@ -1,5 +1,7 @@
 //! Everything but completions.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use crate::{Script, config, start, start_with};
@@ -72,7 +74,11 @@ async fn health_waits_for_the_first_target_only() {
 
 #[tokio::test]
 async fn metrics_have_the_names_that_vllms_users_know() {
-    let setup = start(Script::says(" one two three")).await;
+    let mut script = Script::says(" one two three");
+    // One token, and three in a second round.
+    let pause = Duration::from_millis(30);
+    script.pause = pause;
+    let setup = start(script).await;
     let before = setup.client().get("/metrics").await.text().to_owned();
     let idle = "vllm:num_requests_running{model_name=\"tiny\"} 0";
     assert!(before.contains(idle), "{idle} in\n{before}");
@@ -80,23 +86,41 @@ async fn metrics_have_the_names_that_vllms_users_know() {
         .client()
         .post(
             "/v1/completions",
-            &json!({"prompt": "x", "max_tokens": 100}),
+            &json!({"prompt": "x", "max_tokens": 100, "n": 2}),
         )
         .await;
     let text = setup.client().get("/metrics").await.text().to_owned();
     for name in [
-        "vllm:prompt_tokens_total{model_name=\"tiny\"} 2",
-        "vllm:generation_tokens_total{model_name=\"tiny\"} 4",
-        "vllm:request_success_total{model_name=\"tiny\",finished_reason=\"stop\"} 1",
+        "vllm:prompt_tokens_total{model_name=\"tiny\"} 4",
+        "vllm:prompt_tokens_cached_total{model_name=\"tiny\"} 4",
+        "vllm:generation_tokens_total{model_name=\"tiny\"} 8",
+        "vllm:request_success_total{model_name=\"tiny\",finished_reason=\"stop\"} 2",
         "vllm:num_requests_running{model_name=\"tiny\"} 0",
-        "vllm:time_to_first_token_seconds_count{model_name=\"tiny\"} 1",
-        "vllm:e2e_request_latency_seconds_count{model_name=\"tiny\"} 1",
+        "vllm:time_to_first_token_seconds_count{model_name=\"tiny\"} 2",
+        "vllm:e2e_request_latency_seconds_count{model_name=\"tiny\"} 2",
+        "vllm:inter_token_latency_seconds_count{model_name=\"tiny\"} 2",
+        // 50 ms for three tokens after the first, twice.
+        "vllm:request_time_per_output_token_seconds_sum{model_name=\"tiny\"} 0.0333",
         "vllm:spec_decode_num_accepted_tokens_total{model_name=\"tiny\"}",
         "foretoken_targets_ready 1",
         "foretoken_http_responses_total{path=\"/v1/completions\",status=\"200\"} 1",
     ] {
         assert!(text.contains(name), "{name} in\n{text}");
     }
+    let between = text
+        .lines()
+        .find_map(|line| line.strip_prefix("vllm:inter_token_latency_seconds_sum"));
+    let between: f64 = between
+        .unwrap()
+        .rsplit_once(' ')
+        .unwrap()
+        .1
+        .parse()
+        .unwrap();
+    assert!(
+        between >= 2.0 * pause.as_secs_f64(),
+        "{between}: whole, not a token's share"
+    );
 }
 
 #[tokio::test]

@@ -7,20 +7,52 @@ use minijinja::{Error, ErrorKind, Value, value::Kwargs};
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
-/// `", "` and `": "` on one line.
-struct Spaced;
+/// All on one line.
+struct Line {
+    /// Between items.
+    item: String,
+    /// After keys.
+    key: String,
+}
 
-impl Formatter for Spaced {
+impl Line {
+    /// As the `separators` of a filter say, which none has to have.
+    fn read(args: &Kwargs, indent: Option<usize>) -> Result<Self, Error> {
+        let Some(given) = args.get::<Option<Vec<String>>>("separators")? else {
+            return Ok(Self {
+                item: ", ".to_owned(),
+                key: ": ".to_owned(),
+            });
+        };
+        match <[String; 2]>::try_from(given) {
+            Ok([item, key]) if indent.is_none() => Ok(Self { item, key }),
+            _ => {
+                let problem = "separators are two texts, and go without indent";
+                Err(Error::new(ErrorKind::InvalidOperation, problem))
+            }
+        }
+    }
+
+    fn next<W: ?Sized + Write>(&self, w: &mut W, first: bool) -> io::Result<()> {
+        if first {
+            Ok(())
+        } else {
+            w.write_all(self.item.as_bytes())
+        }
+    }
+}
+
+impl Formatter for Line {
     fn begin_array_value<W: ?Sized + Write>(&mut self, w: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { w.write_all(b", ") }
+        self.next(w, first)
     }
 
     fn begin_object_key<W: ?Sized + Write>(&mut self, w: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { w.write_all(b", ") }
+        self.next(w, first)
     }
 
     fn begin_object_value<W: ?Sized + Write>(&mut self, w: &mut W) -> io::Result<()> {
-        w.write_all(b": ")
+        w.write_all(self.key.as_bytes())
     }
 }
 
@@ -28,12 +60,15 @@ impl Formatter for Spaced {
 #[expect(clippy::needless_pass_by_value, reason = "the signature of a filter")]
 pub(super) fn tojson(value: Value, args: Kwargs) -> Result<Value, Error> {
     let indent: Option<usize> = args.get("indent")?;
+    let line = Line::read(&args, indent)?;
     // Accepted and already so.
-    let _: Option<bool> = args.get("ensure_ascii")?;
+    for name in ["ensure_ascii", "sort_keys"] {
+        let _: Option<bool> = args.get(name)?;
+    }
     args.assert_all_used()?;
     let mut out = Vec::new();
     let written = match indent {
-        None => value.serialize(&mut Serializer::with_formatter(&mut out, Spaced)),
+        None => value.serialize(&mut Serializer::with_formatter(&mut out, line)),
         Some(width) => {
             let spaces = " ".repeat(width.min(16));
             let formatter = PrettyFormatter::with_indent(spaces.as_bytes());

@@ -96,6 +96,13 @@ fn json_is_written_as_python_writes_it() {
         pretty.render(&json!([{"a": 1}]), &prompt()).unwrap(),
         "[\n  {\n    \"a\": 1\n  }\n]"
     );
+    let dense = "{{ messages | tojson(separators=(',', ':'), sort_keys=true) }}";
+    let dense = load(&[("chat_template.jinja", dense)]).unwrap();
+    let messages = json!([{"a": [1, 2], "b": 3}]);
+    assert_eq!(
+        dense.render(&messages, &prompt()).unwrap(),
+        r#"[{"a":[1,2],"b":3}]"#
+    );
 }
 
 #[test]

@@ -49,6 +49,9 @@ impl Spelling {
     }
 }
 
+/// Highest id that a token may have; models have a hundredth of so many.
+const HIGHEST: u32 = (1 << 24) - 1;
+
 /// Bytes of all tokens, back to back.
 pub(super) struct Pieces {
     bytes: Vec<u8>,
@@ -61,11 +64,19 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
-    pub(super) fn new(tokenizer: &HfTokenizer) -> Self {
+    /// # Errors
+    /// If an id is beyond all vocabularies: all up to it would have to be kept.
+    pub(super) fn new(tokenizer: &HfTokenizer) -> Result<Self, String> {
         let spelling = Spelling::of(tokenizer);
         let added = tokenizer.get_added_tokens_decoder();
-        let highest = tokenizer.get_vocab(true).into_values().max();
-        let len = highest.map_or(0, |id| id + 1);
+        let highest = tokenizer.get_vocab(true).into_iter();
+        let highest = highest.max_by_key(|(_, id)| *id);
+        if let Some((token, id)) = highest.as_ref().filter(|(_, id)| *id > HIGHEST) {
+            return Err(format!(
+                "the id of {token:?} is {id}, but may be {HIGHEST} at most"
+            ));
+        }
+        let len = highest.map_or(0, |(_, id)| id + 1);
         let unprintable = byte_characters();
         let own = tokenizer.get_vocab(false).into_values().max();
         let mut pieces = Self {
@@ -86,7 +97,7 @@ impl Pieces {
             pieces.ends.push(pieces.bytes.len() as u32);
             pieces.special[id as usize] = added.get(&id).is_some_and(|token| token.special);
         }
-        pieces
+        Ok(pieces)
     }
 
     pub(super) fn len(&self) -> usize {

@@ -119,6 +119,14 @@ fn errors_name_the_file() {
         broken.contains("tokenizer.json is not a valid tokenizer"),
         "{broken}"
     );
+    let model = json!({"type": "WordLevel", "unk_token": "a", "vocab": {"a": 4_000_000_000_u32}});
+    let absurd = json!({"added_tokens": [], "model": model}).to_string();
+    fs::write(dir.path().join("tokenizer.json"), absurd).unwrap();
+    let absurd = Tokenizer::load(dir.path()).err().unwrap().to_string();
+    assert!(
+        absurd.contains(r#"the id of "a" is 4000000000, but may be 16777215 at most"#),
+        "{absurd}"
+    );
 }
 
 #[test]

@@ -92,6 +92,11 @@ impl Config {
         }
     }
 
+    /// Whether it has no field.
+    pub fn is_empty(&self) -> bool {
+        self.fields.is_empty()
+    }
+
     /// A whole number in a range, if there is one.
     ///
     /// # Errors

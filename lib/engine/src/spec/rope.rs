@@ -60,7 +60,7 @@ pub enum RopeScaling {
 }
 
 impl Rope {
-    /// Reads `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (4).
+    /// Reads `rope_theta` and `rope_scaling` (transformers 4) or `rope_parameters` (5).
     ///
     /// # Errors
     /// If a parameter is missing or out of range.
@@ -69,21 +69,21 @@ impl Rope {
         head_dim: usize,
         max_positions: usize,
     ) -> Result<Self, SpecError> {
-        // Files written for both readers hold both forms; the newer one wins, as in transformers 5.
-        let scaling = match config.object("rope_parameters")? {
-            Some(parameters) => Some(parameters),
-            None => config.object("rope_scaling")?,
-        };
-        let nested = scaling
-            .as_ref()
-            .map(|s| s.positive("rope_theta"))
-            .transpose()?
-            .flatten();
-        let theta = match nested {
-            Some(theta) => theta,
-            None => config.positive("rope_theta")?.unwrap_or(10_000.0),
-        };
-        for holder in [Some(config), scaling.as_ref()].into_iter().flatten() {
+        // Files written for both readers hold both forms. The older one wins if it says anything, as in
+        // transformers 5: it is what people add to a file to reach further.
+        let older = config.object("rope_scaling")?;
+        let newer = config.object("rope_parameters")?;
+        let older = older.filter(|scaling| !scaling.is_empty());
+        let scaling = older.as_ref().or(newer.as_ref());
+        let mut theta = None;
+        for holder in [scaling, Some(config), newer.as_ref()]
+            .into_iter()
+            .flatten()
+        {
+            theta = theta.or(holder.positive("rope_theta")?);
+        }
+        let theta = theta.unwrap_or(10_000.0);
+        for holder in [Some(config), scaling].into_iter().flatten() {
             if holder
                 .positive("partial_rotary_factor")?
                 .is_some_and(|f| !(1.0..=1.0).contains(&f))
@@ -93,7 +93,7 @@ impl Rope {
         }
         let scaling = match scaling {
             None => RopeScaling::None,
-            Some(parameters) => scaling_from(config, &parameters, max_positions)?,
+            Some(parameters) => scaling_from(config, parameters, max_positions)?,
         };
         Ok(Self {
             theta,
@@ -102,15 +102,17 @@ impl Rope {
         })
     }
 
-    /// Positions the model reaches when the file declares `declared`: `YaRN` is often switched on
-    /// without raising `max_position_embeddings`.
+    /// Positions the model reaches when the file declares `declared`: `max_position_embeddings` is
+    /// not raised for a linear scaling, and often not for `YaRN`.
     pub fn reach(&self, declared: usize) -> usize {
-        match self.scaling {
+        let scaled = match self.scaling {
+            RopeScaling::Linear { factor } => factor * declared as f64,
             RopeScaling::Yarn {
                 factor, original, ..
-            } => declared.max(((factor * original) as usize).min(MAX_POSITIONS)),
-            _ => declared,
-        }
+            } => factor * original,
+            RopeScaling::None | RopeScaling::Llama3 { .. } => 0.0,
+        };
+        declared.max((scaled as usize).min(MAX_POSITIONS))
     }
 
     /// Multiplies cosine and sine (1 but for `YaRN`).

@@ -63,12 +63,39 @@ fn both_generations_of_the_file_describe_the_same_model() {
 }
 
 #[test]
-fn a_file_that_serves_both_generations_is_read_like_the_newer() {
-    let both = json!({"rope_scaling": null, "rope_parameters": {"rope_theta": 1e4}});
-    let Positions::Rope(rope) = read(&with(llama(), &both)).unwrap().positions else {
-        panic!("llama rotates")
+fn a_file_that_serves_both_generations_is_read_as_transformers_5_does() {
+    let rope = |older: Value, newer: Value| {
+        let both = json!({"rope_scaling": older, "rope_parameters": newer, "rope_theta": null});
+        let Positions::Rope(rope) = read(&with(llama(), &both)).unwrap().positions else {
+            panic!("llama rotates")
+        };
+        (rope.theta, rope.scaling)
     };
-    assert!((rope.theta - 1e4).abs() < 1e-9);
+    let newer = json!({"rope_type": "default", "rope_theta": 1e4});
+    let nothing = [Value::Null, json!({})];
+    for older in nothing {
+        let read = rope(older, newer.clone());
+        assert_eq!(read, (1e4, RopeScaling::None));
+    }
+    let linear = json!({"type": "linear", "factor": 4});
+    let scaled = RopeScaling::Linear { factor: 4.0 };
+    for newer in [newer, json!({"rope_theta": 1e4})] {
+        assert_eq!(rope(linear.clone(), newer), (1e4, scaled.clone()));
+    }
+    let own = json!({"type": "linear", "factor": 4, "rope_theta": 2e4});
+    assert_eq!(rope(own, json!({})), (2e4, scaled));
+}
+
+#[test]
+fn a_linear_scaling_reaches_so_much_further() {
+    let scaled = |factor: f64| {
+        let scaling = json!({"rope_scaling": {"type": "linear", "factor": factor},
+            "max_position_embeddings": 4096});
+        read(&with(llama(), &scaling)).unwrap().max_positions
+    };
+    assert_eq!(scaled(4.0), 16_384);
+    assert_eq!(scaled(0.5), 4096, "not less than the file says");
+    assert_eq!(scaled(1e30), 1 << 28);
 }
 
 #[test]

@@ -13,10 +13,11 @@ pub(super) trait Frames<F>: Send {
 /// Why no more frames come.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
-    /// The peer does not want this side, and says why.
+    /// The two ends do not go together, and the peer says why.
     #[error("{0}")]
     Refused(String),
-    /// The connection broke, or the peer broke the rules.
+    /// The connection broke, the peer broke the rules, or does not allow this side to use it, which
+    /// may change at any time and says nothing of how the two go together.
     #[error("{0}")]
     Lost(String),
 }
@@ -24,9 +25,7 @@ pub(super) enum Failure {
 impl From<&Status> for Failure {
     fn from(status: &Status) -> Self {
         match status.code() {
-            Code::FailedPrecondition | Code::PermissionDenied => {
-                Self::Refused(status.message().into())
-            }
+            Code::FailedPrecondition => Self::Refused(status.message().into()),
             _ => Self::Lost(end_of_call(status)),
         }
     }

@@ -131,7 +131,8 @@ impl Drop for Dialer {
 impl Dialer {
     async fn run(mut self) {
         let mut backoff = Backoff::new(&self.options);
-        let mut silent = false;
+        // What the owner was told last of why there is no link.
+        let mut told = None;
         let stop = self.stop.clone();
         loop {
             let begun = Instant::now();
@@ -147,14 +148,14 @@ impl Dialer {
             let wait = match attempt {
                 Ok(Ended::Stopped) => return,
                 Err(Failure::Refused(reason)) => {
-                    silent = true;
+                    told = Some(reason.clone());
                     (self.on_event)(LinkEvent::Incompatible(reason));
                     backoff.longest()
                 }
                 Ok(Ended::Lost(reason)) | Err(Failure::Lost(reason)) => {
-                    // Once is enough: nothing has changed since the last time.
-                    if up || !silent {
-                        silent = true;
+                    // Once is enough, until something changes.
+                    if up || told.as_ref() != Some(&reason) {
+                        told = Some(reason.clone());
                         (self.on_event)(LinkEvent::Down(reason));
                     }
                     backoff.wait()

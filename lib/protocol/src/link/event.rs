@@ -111,8 +111,8 @@ pub enum LinkEvent {
     Malformed(Received<Malformed>),
     /// Nothing has been heard for three beats (or something has again): prefer other endpoints.
     Suspect(bool),
-    /// The link is gone, and all sessions on it; it is dialled again by itself. Comes once per
-    /// `Up`, and once if the first attempt fails.
+    /// There is no link, and no session on it; it is dialled again by itself. Comes once per `Up`,
+    /// and where an attempt fails for another reason than the last one did.
     Down(String),
     /// The endpoint and this target do not go together; it is asked again, rarely, since either
     /// may be replaced.

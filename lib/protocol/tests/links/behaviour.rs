@@ -175,11 +175,12 @@ fn a_target_that_starts_first_finds_its_endpoint_later() {
         assert!(matches!(first, LinkEvent::Down(_)), "{first:?}");
         assert_eq!(target.link.send(vec![open(1, 1)]), Err(SendError::Down));
         let _endpoint = serve(&address, welcome(), eager());
-        let second = target.events.recv_timeout(LONG).expect("an event");
-        assert!(
-            matches!(second, LinkEvent::Up(_)),
-            "said once that it is down: {second:?}"
-        );
+        let mut last = first;
+        while !matches!(last, LinkEvent::Up(_)) {
+            let next = target.events.recv_timeout(LONG).expect("an event");
+            assert_ne!(next, last, "said once, until another reason keeps it down");
+            last = next;
+        }
     });
 }
 
@@ -263,7 +264,7 @@ fn a_silent_peer_is_suspected_then_dropped() {
     let impatient = LinkOptions {
         beat: Duration::from_millis(50),
         suspect_after: Duration::from_millis(200),
-        dead_after: Duration::from_secs(3),
+        dead_after: Duration::from_secs(10),
         ..eager()
     };
     over_sockets(|address| {

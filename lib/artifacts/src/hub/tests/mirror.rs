@@ -180,6 +180,11 @@ pub(super) fn tiny() -> Vec<(&'static str, Vec<u8>)> {
 
 /// Serves a mirror and returns options that point to it and to a cache of its own.
 pub(super) async fn serve(mirror: Mirror) -> (Arc<Mirror>, HubOptions, tempfile::TempDir) {
+    // Silence is waited out; whatever else is waited for comes.
+    let patience = match mirror.break_by {
+        Break::Silence => Duration::from_secs(2),
+        Break::Cut => Duration::from_secs(20),
+    };
     let mirror = Arc::new(mirror);
     let app = Router::new()
         .route("/api/models/owner/tiny/revision/main", get(info))
@@ -197,7 +202,7 @@ pub(super) async fn serve(mirror: Mirror) -> (Arc<Mirror>, HubOptions, tempfile:
     let options = HubOptions {
         endpoint: Some(endpoint),
         cache: Some(cache.path().to_owned()),
-        patience: Some(Duration::from_secs(2)),
+        patience: Some(patience),
         ..HubOptions::default()
     };
     (mirror, options, cache)
