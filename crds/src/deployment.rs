@@ -303,7 +303,7 @@ pub struct EndpointSource {
 }
 
 /// The router of a deployment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [rule(
     "!has(self.exposure) || !has(self.gateway)",
@@ -331,6 +331,9 @@ pub struct RouterSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "origins")]
     pub allowed_origins: Vec<String>,
+    /// What is added to its pods in a cluster; the container is called `router`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<PodPatch>,
 }
 
 /// Schema of origins. Browsers leave out the port that goes without saying, so one that has it would
@@ -372,6 +375,7 @@ impl Default for RouterSpec {
             gateway: None,
             api_keys: None,
             allowed_origins: Vec::new(),
+            template: None,
         }
     }
 }

@@ -178,7 +178,7 @@ pub struct PodPatch {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<PodMetadata>,
     /// A part of a pod's `spec`, merged by the rules of strategic merge patches: containers by name,
-    /// and what serves is in the container `target` or `draft`.
+    /// and what serves is in the container `target`, `draft` or `router`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "anything")]
     pub spec: Option<Value>,

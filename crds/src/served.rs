@@ -6,7 +6,7 @@ use crate::{
     manifest::{Document, Manifest},
     object::{Accelerator, ModelSource},
     problem::{Lines, Problem},
-    profile::Device,
+    profile::{AcceleratorProfile, Device},
 };
 
 /// Everything in `manifest` that this version does not serve, with a message that says so.
@@ -38,19 +38,16 @@ fn deployment(
         );
     }
     let parallelism = spec.target.parallelism.unwrap_or_default();
-    if parallelism.tensor > 1 {
-        say(
-            "spec.target.parallelism.tensor",
-            "only 1 is served by this version",
-        );
+    let asked = spec.target.accelerator.as_ref();
+    for (field, count) in [
+        ("spec.target.parallelism.tensor", parallelism.tensor),
+        ("spec.target.parallelism.pipeline", parallelism.pipeline),
+    ] {
+        if count > 1 {
+            say(field, spread(manifest.profile(asked)));
+        }
     }
-    if parallelism.pipeline > 1 {
-        say(
-            "spec.target.parallelism.pipeline",
-            "only 1 is served by this version",
-        );
-    }
-    if let Some(message) = device(manifest, spec.target.accelerator.as_ref()) {
+    if let Some(message) = device(manifest, asked) {
         say("spec.target.accelerator", &message);
     }
     if let Some(speculation) = &spec.speculation
@@ -99,6 +96,16 @@ fn endpoint(manifest: &Manifest, path: &str, spec: &EndpointSpec, lines: &Lines)
     }
     problems.extend(model(&format!("{path}.model"), &spec.model, lines));
     problems
+}
+
+/// Why one machine does not spread targets over devices; `profile` is theirs, if it is known.
+fn spread(profile: Option<&AcceleratorProfile>) -> &'static str {
+    if profile.is_some_and(AcceleratorProfile::is_simulated) {
+        "needs a cluster: give 1 to run on one machine"
+    } else {
+        "more than 1 is served in a cluster only, and of a simulated model only (an \
+         AcceleratorProfile with device: sim)"
+    }
 }
 
 /// Why one machine does not have what is `asked` for; nothing asked for is CPU cores.

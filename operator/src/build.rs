@@ -37,6 +37,7 @@ use crate::{
 };
 
 pub use deployment::{Given, deployment, url};
+pub(crate) use endpoint::access;
 pub use endpoint::{Canary, GivenToEndpoint, endpoint};
 pub(crate) use group::{LONGEST_NAME, name as group_name};
 pub use pod::PatchError;

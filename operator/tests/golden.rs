@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 use foretoken_crds::{AcceleratorProfile, Manifest, object::Accelerator};
 use foretoken_operator::{
     Certificates, Issuer, Made, Object, Settings,
-    build::{self, Canary, GivenToEndpoint},
+    build::{self, Canary, Given, GivenToEndpoint},
     resolve::{self, Known},
 };
 use foretoken_router::RouterConfig;
@@ -82,7 +82,7 @@ fn wanted(text: &str, settings: &Settings) -> Vec<Object> {
         deployment.metadata.uid = Some(format!("deployment-{index}"));
         let resolved = resolve::resolve(&deployment, &known);
         assert_eq!(resolved.problems, [], "endpoints resolve");
-        let given = build::Given {
+        let given = Given {
             profile: profile(deployment.spec.target.accelerator.as_ref()),
             endpoints: &resolved.found,
             targets: None,
@@ -162,6 +162,21 @@ fn profiles_volumes_templates_and_exposure_change_what_is_wanted() {
     compare(&folder.join("claims.in.yaml"), "claims.yaml");
     compare(&folder.join("groups.in.yaml"), "groups.yaml");
     compare(&folder.join("allocation.in.yaml"), "allocation.yaml");
+}
+
+#[test]
+fn a_template_that_makes_no_pod_is_named() {
+    for part in ["target", "router"] {
+        let text = format!(
+            "apiVersion: foretoken.io/v1alpha1\nkind: SpecDecodeDeployment\nmetadata: {{name: story}}\n\
+             spec: {{model: {{uri: \"hf://a/b\"}}, {part}: {{template: {{spec: {{containers: 3}}}}}}}}\n"
+        );
+        let manifest = Manifest::parse(&text).unwrap();
+        let object = &manifest.deployments[0].object;
+        let refused = build::deployment(object, Given::default(), &settings()).unwrap_err();
+        let start = format!("{part}.template makes no pod: ");
+        assert!(refused.to_string().starts_with(&start), "{refused}");
+    }
 }
 
 #[test]

@@ -46,7 +46,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
     commands.add_parser("test-api", help="see that an API server judges objects of our kinds as `foretoken check` does, and takes the chart")
     commands.add_parser("test-groups", help="see that a target that spans pods is made, served, rolled and replaced whole")
     commands.add_parser("test-certificates", help="see that all serve with certificates that the real cert-manager issues, and renews")
-    commands.add_parser("test-telemetry", help="see that a collector gets traces, and that Prometheus reads the rules")
+    commands.add_parser("test-telemetry", help="see that a collector gets traces, and when alert rules fire")
     commands.add_parser("down", help="end the cluster and remove all that it made")
     commands.add_parser("status", help="which programs run, and their memory")
     commands.add_parser("check", help="whether this machine can run the cluster; changes nothing")
@@ -191,6 +191,9 @@ def images(folder: Path) -> None:
 def test_telemetry() -> int:
     """Runs the tests of traces and rules; they need no cluster."""
     programs = api.built([build.TELEMETRY])[build.TELEMETRY.name]
+    go = machine.go()
+    if go is not None and not build.test(build.TELEMETRY, go):
+        return 1
     variables = os.environ | {"FORETOKEN_TELEMETRY_PROGRAMS": str(programs)}
     return subprocess.run([sys.executable, str(layout.HERE / "on_collector.py")], env=variables, check=False).returncode
 

@@ -268,7 +268,7 @@ fn what_is_not_served_yet_is_valid_and_a_gap_of_its_line() {
         (
             "\n  target: {parallelism: {tensor: 2}}".into(),
             6,
-            "only 1 is served",
+            "in a cluster only, and of a simulated model only",
         ),
         (
             "\n  target: {accelerator: {profile: h100}}".into(),
@@ -301,6 +301,26 @@ fn what_is_not_served_yet_is_valid_and_a_gap_of_its_line() {
         let gaps = served::gaps(&Manifest::parse(&text).unwrap());
         assert!(gaps[0].message.contains("needs a cluster"), "{gaps:?}");
     }
+}
+
+#[test]
+fn a_simulated_target_that_spans_devices_needs_a_cluster_and_nothing_else() {
+    let text = format!(
+        "{}---\napiVersion: {API_VERSION}\nkind: AcceleratorProfile\nmetadata: {{name: pretended}}\n\
+         spec: {{device: sim}}\n",
+        deployment(
+            "  model: {uri: \"hf://a/b\"}\n  target:\n    parallelism: {tensor: 2, pipeline: 3}\n\
+             \x20   accelerator: {profile: pretended}\n"
+        )
+    );
+    let gaps = served::gaps(&Manifest::parse(&text).unwrap());
+    let said = gaps
+        .iter()
+        .map(|gap| (gap.field.as_str(), gap.message.as_str()));
+    let message = "needs a cluster: give 1 to run on one machine";
+    let fields = ["tensor", "pipeline"].map(|name| format!("spec.target.parallelism.{name}"));
+    let expected = fields.iter().map(|field| (field.as_str(), message));
+    assert_eq!(said.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
 }
 
 #[test]

@@ -79,18 +79,18 @@ pub struct Tokenizer {
 /// What matters here of `tokenizer_config.json`.
 #[derive(Default)]
 struct TokenizerConfig {
-    add_bos_token: Option<bool>,
-    bos_token: Option<SpecialToken>,
-    eos_token: Option<SpecialToken>,
+    add_bos: Option<bool>,
+    bos: Option<SpecialToken>,
+    eos: Option<SpecialToken>,
 }
 
 impl TokenizerConfig {
     fn load(folder: &Path) -> Result<Self, FileError> {
         let config = Object::read(folder, "tokenizer_config.json")?;
         Ok(Self {
-            add_bos_token: config.field("add_bos_token", "true or false", Value::as_bool)?,
-            bos_token: SpecialToken::read(&config, "bos_token")?,
-            eos_token: SpecialToken::read(&config, "eos_token")?,
+            add_bos: config.field("add_bos_token", "true or false", Value::as_bool)?,
+            bos: SpecialToken::read(&config, "bos_token")?,
+            eos: SpecialToken::read(&config, "eos_token")?,
         })
     }
 }
@@ -177,9 +177,9 @@ impl Tokenizer {
             Some(TokenId(id))
         };
         Ok(Self {
-            bos: id(&config.bos_token),
-            add_bos: config.add_bos_token.unwrap_or(false),
-            eos: id(&config.eos_token),
+            bos: id(&config.bos),
+            add_bos: config.add_bos.unwrap_or(false),
+            eos: id(&config.eos),
             inner,
             pieces,
             digest,

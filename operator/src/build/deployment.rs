@@ -48,7 +48,7 @@ pub struct Given<'a> {
 /// The objects that `deployment` wants. Its policy has a data path: see [`crate::accept`].
 ///
 /// # Errors
-/// Its template makes no pod.
+/// A template of it makes no pod.
 pub fn deployment(
     deployment: &SpecDecodeDeployment,
     given: Given<'_>,
@@ -241,7 +241,7 @@ impl Build<'_> {
             discovers: true,
             traces: self.traces(),
             marks: Vec::new(),
-            patch: None,
+            patch: spec.template.as_ref(),
         };
         let exposure = spec.exposure.unwrap_or_default();
         let kind = match exposure.kind {

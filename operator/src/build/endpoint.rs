@@ -70,13 +70,10 @@ pub fn endpoint(
         ..foretoken_configuration::draft(spec)
     };
     let text = file(&json!({"service": told(&config)}));
-    // Read again when it changes, so it is no part of what pods are started with.
-    let granted_name = format!("{}-grants", owner.name);
-    let grants = json!({"data": {GRANTS: file(&given.grants)}});
-    let grants = owner.object(Made::ConfigMap, WHO_MAY, &granted_name, &grants);
+    let [grants, guard] = access(endpoint, &given.grants);
     let pods = Pods {
         draft: &draft,
-        mounted: [(draft.name(), "service"), (granted_name, "grants")],
+        mounted: [(draft.name(), "service"), (grants.name.clone(), "grants")],
         digest: digest(&Value::from(text.as_str())),
         config: &config,
         settings,
@@ -90,7 +87,7 @@ pub fn endpoint(
         draft.config_map(&text),
         grants,
         draft.headless(&[("link", LINK), ("metrics", METRICS)]),
-        draft.network_policy(LINK, Some(&granted(spec.allowed_namespaces.as_ref()))),
+        guard,
         draft.disruption_budget(),
     ];
     objects.extend(draft.certificate(settings));
@@ -108,6 +105,23 @@ pub fn endpoint(
     objects.push(deployment);
     objects.extend(canary);
     Ok(objects)
+}
+
+/// What holds targets to `grants`, and the network to what `endpoint` allows.
+pub(crate) fn access(endpoint: &SpeculationEndpoint, grants: &Grants) -> [Object; 2] {
+    let owner = Owner::new(Kind::SpeculationEndpoint, &endpoint.metadata);
+    let draft = Component {
+        owner: &owner,
+        component: DRAFT,
+    };
+    // Read again when it changes, so it is no part of what pods are started with.
+    let name = format!("{}-grants", owner.name);
+    let text = json!({"data": {GRANTS: file(grants)}});
+    let from = granted(endpoint.spec.allowed_namespaces.as_ref());
+    [
+        owner.object(Made::ConfigMap, WHO_MAY, &name, &text),
+        draft.network_policy(LINK, Some(&from)),
+    ]
 }
 
 /// What pods of all revisions have in common.

@@ -6,7 +6,7 @@ use foretoken_crds::object::PodPatch;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use serde_json::{Value, json};
 
-use super::{ROUTER, devices::Devices, model::ModelVolume};
+use super::{ROUTER, TARGET, devices::Devices, model::ModelVolume};
 use crate::{
     merge::merge,
     object::{CONFIGURATION, Owner},
@@ -75,8 +75,12 @@ pub(super) fn tls_secret(
 
 /// A patch that makes no pod.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("template makes no pod: {0}; correct it by `kubectl explain pod.spec`")]
-pub struct PatchError(String);
+#[error("{field} makes no pod: {reason}; correct it by `kubectl explain pod.spec`")]
+pub struct PatchError {
+    /// Where it stands in its object's spec.
+    field: &'static str,
+    reason: String,
+}
 
 impl Pod<'_> {
     /// The template of the pods.
@@ -136,7 +140,14 @@ impl Pod<'_> {
         });
         match serde_json::from_value::<PodTemplateSpec>(template.clone()) {
             Ok(_) => Ok(template),
-            Err(error) => Err(PatchError(error.to_string())),
+            Err(error) => Err(PatchError {
+                field: match self.component {
+                    TARGET => "target.template",
+                    ROUTER => "router.template",
+                    _ => "template",
+                },
+                reason: error.to_string(),
+            }),
         }
     }
 

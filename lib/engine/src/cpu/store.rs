@@ -88,7 +88,8 @@ pub(super) enum KvData {
 }
 
 impl KvStore {
-    /// A store of zeros. Memory is taken from the system as pages are first written.
+    /// A store of zeros. All of its memory is taken from the system at once: what there is no room for
+    /// fails here, not under a request.
     pub fn new(shape: KvShape, kind: KvType) -> Self {
         let len = shape.layers * shape.pages * shape.kv_heads * shape.block();
         let data = match kind {
