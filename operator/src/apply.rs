@@ -1,6 +1,8 @@
 //! Brings what the cluster has to what is wanted: writes what differs, deletes what is not wanted
 //! any more, and nothing else.
 
+mod difference;
+
 use futures::future::{BoxFuture, join_all};
 use kube::{
     Api, Client, ResourceExt as _,
@@ -17,6 +19,7 @@ use crate::{
     object::{Made, OPERATOR, Object, Owner},
     world::{Live, World},
 };
+use difference::{differs, surplus};
 
 /// Most objects of one owner that are written at once.
 const AT_ONCE: usize = 6;
@@ -36,10 +39,32 @@ pub(crate) struct Written {
     pub(crate) undone: Vec<String>,
     /// Whether something that pods read again while they run has another content.
     pub(crate) is_remounted: bool,
+    /// Components whose pods are another number or others now, which no watch may have shown yet.
+    pub(crate) rolling: Vec<String>,
 }
 
 /// Makes what was made for `owner` what is `wanted`.
 pub(crate) async fn apply(
+    client: &Client,
+    world: &World,
+    owner: &Owner,
+    wanted: &[Object],
+) -> Result<Written, Failure> {
+    let mut written = apply_some(client, world, owner, wanted).await?;
+    for kind in Made::ALL {
+        for live in world.made_for(kind, owner) {
+            let is_wanted = |object: &Object| object.kind == kind && object.name == live.name;
+            if !wanted.iter().any(is_wanted) && !live.is_leaving {
+                delete(client, kind, &live).await?;
+                written.pruned += 1;
+            }
+        }
+    }
+    Ok(written)
+}
+
+/// Brings what is `wanted` of what is made for `owner`, and leaves the rest as it is.
+pub(crate) async fn apply_some(
     client: &Client,
     world: &World,
     owner: &Owner,
@@ -59,18 +84,13 @@ pub(crate) async fn apply(
             let brought = brought?;
             let is_changed = matches!(brought, Brought::Changed | Brought::Undone(_));
             written.is_remounted |= is_changed && build::is_read_again(object);
-            written.applied += usize::from(brought != Brought::Current);
+            let is_written = brought != Brought::Current;
+            written.applied += usize::from(is_written);
+            if is_written && object.kind.makes_pods() {
+                written.rolling.push(object.component.clone());
+            }
             if let Brought::Undone(what) = brought {
                 written.undone.push(what);
-            }
-        }
-    }
-    for kind in Made::ALL {
-        for live in world.made_for(kind, owner) {
-            let is_wanted = |object: &Object| object.kind == kind && object.name == live.name;
-            if !wanted.iter().any(is_wanted) && !live.is_leaving {
-                delete(client, kind, &live).await?;
-                written.pruned += 1;
             }
         }
     }
@@ -112,9 +132,13 @@ async fn bring(
             Ok(Brought::Changed)
         }
         Compared::Edited(field) => {
-            let applied = write(client, object).await?;
-            if differs(&json!(applied), object).as_ref() == Some(&field) {
-                // It is only spelt differently, and still is: `cpu: 2` is kept as "2".
+            let mut applied = json!(write(client, object).await?);
+            if let Some(without) = surplus(&applied, object, &field) {
+                applied = json!(replace(client, object, &without).await?);
+            }
+            if differs(&applied, object).as_ref() == Some(&field) {
+                // It is only spelt differently, and still is: `cpu: 2` is kept as "2". Or somebody adds
+                // to it whatever is written, as webhooks do.
                 live.is_as_applied();
                 return Ok(Brought::Current);
             }
@@ -151,44 +175,6 @@ fn compare(live: &Live, wanted: &Object) -> Compared {
         live.is_as_applied();
     }
     difference.map_or(Compared::Same, Compared::Edited)
-}
-
-/// The first field in which an object that is there, as `said`, does not have what is `wanted`.
-fn differs(said: &Value, wanted: &Object) -> Option<String> {
-    let mut fields = wanted.body.as_object().into_iter().flatten();
-    fields.find_map(|(name, wanted)| match name.as_str() {
-        // Lists leave out what all of their items are.
-        "apiVersion" | "kind" => None,
-        _ => difference(said.get(name).unwrap_or(&Value::Null), wanted, name),
-    })
-}
-
-/// The first field below `path` in which `live` does not have what is `wanted`; it may have more.
-fn difference(live: &Value, wanted: &Value, path: &str) -> Option<String> {
-    match (live, wanted) {
-        (Value::Object(live), Value::Object(wanted)) => wanted.iter().find_map(|(name, wanted)| {
-            let path = format!("{path}.{name}");
-            difference(live.get(name).unwrap_or(&Value::Null), wanted, &path)
-        }),
-        (Value::Array(live), Value::Array(wanted)) if live.len() == wanted.len() => {
-            let mut pairs = live.iter().zip(wanted).enumerate();
-            pairs.find_map(|(index, (live, wanted))| {
-                difference(live, wanted, &format!("{path}[{index}]"))
-            })
-        }
-        (Value::Null, wanted) if is_empty(wanted) => None,
-        (live, wanted) => (live != wanted).then(|| path.to_owned()),
-    }
-}
-
-/// Whether the API server may leave `value` out.
-fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Object(fields) => fields.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
-    }
 }
 
 fn api(client: &Client, kind: Made, namespace: &str) -> Api<DynamicObject> {
@@ -241,6 +227,24 @@ pub(crate) async fn create(client: &Client, object: &Object) -> Result<bool, Fai
 pub(crate) async fn write(client: &Client, object: &Object) -> Result<DynamicObject, Failure> {
     let sent = send(client, object, &object.body).await;
     sent.map_err(|source| not_applied(object, source))
+}
+
+/// Writes these fields of `object`, whole lists of them: of most lists applying leaves what somebody else
+/// has added. What it is then.
+async fn replace(
+    client: &Client,
+    object: &Object,
+    fields: &Value,
+) -> Result<DynamicObject, Failure> {
+    let params = PatchParams {
+        field_manager: Some(OPERATOR.to_owned()),
+        ..PatchParams::default()
+    };
+    let api = api(client, object.kind, &object.namespace);
+    let replaced = api
+        .patch(&object.name, &params, &Patch::Merge(fields))
+        .await;
+    replaced.map_err(|source| not_applied(object, source))
 }
 
 fn not_applied(object: &Object, source: kube::Error) -> Failure {
@@ -296,34 +300,5 @@ async fn delete(client: &Client, kind: Made, live: &Live) -> Result<(), Failure>
             what: format!("delete {kind:?} {namespace}/{name}"),
             source,
         }),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_the_server_adds_is_no_difference_and_what_somebody_edits_is() {
-        let wanted = json!({"spec": {"replicas": 2, "list": [{"name": "a"}], "nothing": {}}});
-        let live = json!({
-            "spec": {"replicas": 2, "list": [{"name": "a", "default": 1}], "default": true},
-            "status": {},
-        });
-        assert_eq!(difference(&live, &wanted, ""), None);
-        for (edited, field) in [
-            (
-                json!({"spec": {"replicas": 3, "list": [{"name": "a"}]}}),
-                ".spec.replicas",
-            ),
-            (json!({"spec": {"replicas": 2, "list": []}}), ".spec.list"),
-            (json!({"spec": {"list": [{"name": "a"}]}}), ".spec.replicas"),
-            (
-                json!({"spec": {"replicas": 2, "list": [{"name": "b"}]}}),
-                ".spec.list[0].name",
-            ),
-        ] {
-            assert_eq!(difference(&edited, &wanted, "").as_deref(), Some(field));
-        }
     }
 }

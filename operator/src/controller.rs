@@ -1,9 +1,11 @@
 //! Runs reconciliations: whoever is concerned by a change is brought to what it says, one at a time
 //! each, several at once.
 
+mod announce;
 mod certified;
 mod deployment;
 mod endpoint;
+mod failing;
 mod rollout;
 mod scale;
 mod told;
@@ -14,7 +16,6 @@ use std::{
     future::Future,
     sync::Arc,
     sync::Mutex,
-    sync::PoisonError,
     time::{Duration, Instant},
 };
 
@@ -26,7 +27,7 @@ use kube::{
     runtime::{
         Controller,
         controller::{Action, Config},
-        events::{Event, EventType, Recorder, Reporter},
+        events::{Recorder, Reporter},
         reflector::{ObjectRef, Store},
     },
 };
@@ -35,9 +36,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Object, Owner, apply,
-    apply::Written,
-    build,
+    Object, Owner, apply, build,
     certificates::{Certificates, Service},
     failure::{Failure, Retry},
     hearsay::{Hearsay, Whose},
@@ -45,9 +44,11 @@ use crate::{
     object::OPERATOR,
     scale::Scaler,
     settings::{self, Settings},
-    status::{self, Change, HasConditions, Refused, Workload},
+    status::{self, Failing, HasConditions, Refused, Workload},
     world::{Bells, Unclear, World},
 };
+use announce::Notes;
+use failing::Failures;
 use told::Told;
 
 /// How often everything is looked at again though nothing told of a change.
@@ -62,10 +63,10 @@ pub(crate) struct Context {
     world: World,
     hearsay: Hearsay,
     recorder: Recorder,
+    notes: Mutex<Notes>,
     /// The operator's own authority; none if certificates come from elsewhere.
     certificates: Option<Certificates>,
-    /// Failures in a row, by object.
-    failures: Mutex<HashMap<String, u32>>,
+    failures: Failures,
     /// What was advised of late for pools that follow the load, by object.
     scalers: Mutex<HashMap<String, Scaler>>,
     began: Instant,
@@ -113,7 +114,8 @@ pub(crate) async fn run(
         recorder: Recorder::new(client.clone(), reporter),
         client,
         settings,
-        failures: Mutex::default(),
+        notes: Mutex::default(),
+        failures: Failures::default(),
         scalers: Mutex::default(),
         began: Instant::now(),
         leaving: Mutex::default(),
@@ -181,11 +183,9 @@ impl Context {
     /// When an object that failed is tried again.
     fn failed<K: Resource<DynamicType = ()>>(&self, object: &K, failure: &Failure) -> Action {
         let key = key(object);
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = failures.entry(key.clone()).or_insert(0);
-        *count = count.saturating_add(1);
-        let pause = failure.retry().pause(*count);
-        if failure.retry() != Retry::Conflict || *count > 3 {
+        let count = self.failures.count(&key, Instant::now());
+        let pause = failure.retry().pause(count);
+        if failure.retry() != Retry::Conflict || count > 3 {
             tracing::warn!(object = key, error = %failure, ?pause, "not done; tried again");
         }
         Action::requeue(pause)
@@ -202,9 +202,14 @@ impl Context {
         if let Some(failure) = failure {
             return Err(failure);
         }
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        failures.remove(&key(object));
+        self.failures.end(&key(object));
         Ok(Action::requeue(again.unwrap_or(RESYNC)))
+    }
+
+    /// Forgets what failed of an object that goes, and what was advised for it.
+    fn forget<K: Resource<DynamicType = ()>>(&self, object: &K) {
+        self.failures.end(&key(object));
+        self.forget_advice(object);
     }
 
     /// Writes a status if it is news, and tells people which conditions changed; or says how long it
@@ -237,35 +242,6 @@ impl Context {
         Ok(None)
     }
 
-    /// Tells people of changes. Nothing depends on it.
-    async fn announce<K: Resource<DynamicType = ()>>(&self, object: &K, changes: Vec<Change>) {
-        for change in changes {
-            let Change {
-                is_warning,
-                reason,
-                mut note,
-            } = change;
-            while note.len() > 1000 {
-                note.pop();
-            }
-            let event = Event {
-                type_: if is_warning {
-                    EventType::Warning
-                } else {
-                    EventType::Normal
-                },
-                reason,
-                note: Some(note),
-                action: "Reconcile".to_owned(),
-                secondary: None,
-            };
-            let published = self.recorder.publish(&event, &object.object_ref(&())).await;
-            if let Err(error) = published {
-                tracing::debug!(%error, "an event was not published");
-            }
-        }
-    }
-
     /// Brings what was made for `object` to what is wanted, `services` having certificates before
     /// their pods start, and tells people what they had changed.
     async fn bring<K: Resource<DynamicType = ()>>(
@@ -281,63 +257,66 @@ impl Context {
         } else {
             None
         };
-        let wanted = match wanted {
-            Ok(wanted) => wanted,
-            Err(refused) => {
+        let (wanted, failure) = match (wanted, uncertified) {
+            (Ok(_), Some(failure)) if failure.is_refusal() => return Brought::failed(failure),
+            (Ok(wanted), failure) => (wanted, failure),
+            (Err(refused), failure) => {
                 return Brought {
                     refused: Some(refused),
-                    failure: uncertified,
+                    failure,
+                    ..Brought::default()
                 };
             }
         };
         match apply::apply(&self.client, &self.world, owner, &wanted).await {
-            Ok(Written {
-                applied,
-                pruned,
-                undone,
-                is_remounted,
-            }) => {
-                if is_remounted {
-                    nudge::nudge(&self.client, self.world.all_pods_of(owner)).await;
-                }
-                if applied + pruned > 0 {
-                    let Owner {
-                        namespace, name, ..
-                    } = owner;
-                    tracing::info!(namespace, name, applied, pruned, "brought to what it says");
-                }
-                self.announce_undone(object, undone).await;
+            Ok(mut written) => {
+                let rolling = std::mem::take(&mut written.rolling);
+                self.announce_written(object, owner, written).await;
                 Brought {
-                    failure: uncertified,
+                    failure,
+                    rolling,
                     ..Brought::default()
                 }
             }
-            Err(failure) => {
-                let blamed = failure.is_refusal();
-                let refused = blamed.then(|| refused(failure.reason(), &failure));
-                Brought {
-                    refused,
-                    failure: Some(failure),
-                }
-            }
+            Err(failure) => Brought::failed(failure),
         }
+    }
+
+    /// What people are told of what failed of `object`, if that is not why it is `refused`.
+    fn failing<K>(
+        &self,
+        object: &K,
+        failure: Option<&Failure>,
+        refused: Option<&Refused>,
+    ) -> Option<Failing>
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        let failure = failure.filter(|failure| refused.is_none() || !failure.is_refusal());
+        let whose = (&*key(object), object.meta().generation);
+        Some(self.failures.told(whose, failure?, Instant::now()))
     }
 
     /// Sees to it that the components of `owner` have certificates, and that pods soon have new ones.
     async fn certify(&self, owner: &Owner, components: &[&'static str]) -> Result<(), Failure> {
         let mut is_written = self.world.take_renewal(owner);
         let (now, is_new) = (Timestamp::now(), self.world.is_new(owner));
+        let mut done = Ok(());
         if let Some(certificates) = &self.certificates {
             for component in components {
                 let service = Service { owner, component };
                 let ensured = certificates.ensure(&self.client, &service, now, is_new);
-                is_written |= ensured.await?;
+                match ensured.await {
+                    Ok(written) => is_written |= written,
+                    // The others have theirs all the same.
+                    Err(failure) => done = done.and(Err(failure)),
+                }
             }
         }
         if is_written {
             nudge::nudge(&self.client, self.world.all_pods_of(owner)).await;
         }
-        Ok(())
+        done
     }
 
     /// The profile that is asked for, if it exists.
@@ -399,23 +378,6 @@ impl Context {
         workload.fetching = self.hearsay.fetching(&whose);
         Some(workload)
     }
-
-    /// Tells people that what they changed was put back.
-    async fn announce_undone<K>(&self, object: &K, undone: Vec<String>)
-    where
-        K: Resource<DynamicType = ()>,
-    {
-        let change = |what: String| Change {
-            is_warning: true,
-            reason: "EditUndone".to_owned(),
-            note: format!(
-                "{what} was changed by somebody else and is put back: edit this object, or its \
-                 template, instead"
-            ),
-        };
-        let changes = undone.into_iter().map(change).collect();
-        self.announce(object, changes).await;
-    }
 }
 
 /// What became of what is wanted.
@@ -425,6 +387,31 @@ struct Brought {
     refused: Option<Refused>,
     /// What failed.
     failure: Option<Failure>,
+    /// Components of which something that makes pods was written.
+    rolling: Vec<String>,
+}
+
+impl Brought {
+    fn failed(failure: Failure) -> Self {
+        let blamed = failure.is_refusal();
+        Self {
+            refused: blamed.then(|| refused(failure.reason(), &failure)),
+            failure: Some(failure),
+            rolling: Vec::new(),
+        }
+    }
+
+    fn rolls(&self, component: &str) -> bool {
+        self.rolling.iter().any(|one| one == component)
+    }
+
+    /// What is known of the pods of `component`: of what was written a moment ago the cluster has seen
+    /// nothing, whatever it said before.
+    fn known(&self, component: &str, workload: Option<Workload>) -> Option<Workload> {
+        let mut workload = workload?;
+        workload.is_seen &= !self.rolls(component);
+        Some(workload)
+    }
 }
 
 /// The same for people.
@@ -432,5 +419,28 @@ fn refused(reason: &str, message: impl Display) -> Refused {
     Refused {
         reason: reason.to_owned(),
         message: message.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_a_moment_ago_is_not_settled_whatever_was_seen() {
+        let settled = Workload {
+            is_seen: true,
+            ..Workload::default()
+        };
+        let brought = Brought {
+            rolling: vec![build::TARGET.to_owned()],
+            ..Brought::default()
+        };
+        let is_settled = |component| {
+            let known = brought.known(component, Some(settled.clone()));
+            known.map(|workload| workload.is_settled())
+        };
+        assert_eq!(is_settled(build::TARGET), Some(false));
+        assert_eq!(is_settled(build::ROUTER), Some(true));
     }
 }

@@ -70,6 +70,10 @@ const FIRST: Duration = Duration::from_millis(500);
 const LONGEST: Duration = Duration::from_secs(120);
 /// Pause of [`Retry::Conflict`].
 const AT_ONCE: Duration = Duration::from_millis(50);
+/// Failures in a row, and how long, that may pass by themselves before anybody is told: an API server that
+/// starts anew is away for some seconds.
+const FEW: u32 = 3;
+const PASSING: Duration = Duration::from_secs(5);
 /// What admission says of owners of a kind that it has not heard of yet: for half a minute after its
 /// definition was installed.
 const NOT_MAPPED: &str = "cannot find RESTMapping";
@@ -139,6 +143,14 @@ impl Retry {
             Self::Patient => PATIENT,
         }
     }
+
+    /// Whether people are told of what failed so often in a row, and has for so long.
+    pub fn is_told(self, failures: u32, lasting: Duration) -> bool {
+        match self {
+            Self::Patient => true,
+            Self::Conflict | Self::Backoff => failures > FEW && lasting >= PASSING,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -189,6 +201,17 @@ mod tests {
         assert!(pauses.is_sorted());
         assert_eq!(pauses.last(), Some(&LONGEST));
         assert!(Retry::Conflict.pause(1) < Retry::Conflict.pause(10));
+    }
+
+    #[test]
+    fn what_passes_by_itself_is_not_told_and_what_waits_for_somebody_is_at_once() {
+        assert!(Retry::Patient.is_told(1, Duration::ZERO));
+        for retry in [Retry::Conflict, Retry::Backoff] {
+            assert!(!retry.is_told(1, Duration::ZERO));
+            assert!(!retry.is_told(1, PASSING), "once");
+            assert!(!retry.is_told(40, Duration::from_millis(200)), "a moment");
+            assert!(retry.is_told(FEW + 1, PASSING));
+        }
     }
 
     #[test]

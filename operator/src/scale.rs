@@ -166,20 +166,24 @@ impl Scaler {
     }
 }
 
-/// How many would bring the pressure to 1.
+/// How many would bring the pressure to 1. Who does not speak, yet or any more, counts as idle where more
+/// are advised and as busy as it should be where fewer are.
 fn advise(current: u32, pressure: &Pressure) -> u32 {
     let Pressure { ratio, heard, .. } = pressure;
     if (ratio - 1.0).abs() <= TOLERANCE {
         return current;
     }
-    let wanted = f64::from(*heard) * ratio.min(MOST);
+    let busy = f64::from(*heard) * ratio.min(MOST);
     // Rounding errors do not make a replica.
-    let wanted = (wanted - 1e-9).ceil() as u32;
-    if wanted > current {
-        return wanted.min(current.saturating_mul(2).max(current + STEP));
+    let whole = |wanted: f64| (wanted - 1e-9).ceil() as u32;
+    if whole(busy) > current {
+        return whole(busy).min(current.saturating_mul(2).max(current + STEP));
     }
-    // Who does not speak yet may be about to take its share.
-    if *heard < current { current } else { wanted }
+    let silent = f64::from(current.saturating_sub(*heard));
+    if (busy + silent) / f64::from(current) >= 1.0 - TOLERANCE {
+        return current;
+    }
+    whole(busy + silent)
 }
 
 #[cfg(test)]

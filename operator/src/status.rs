@@ -8,7 +8,7 @@ mod speculation;
 mod trouble;
 mod workload;
 
-pub use condition::{Change, Conditions, HasConditions, Refused, changes, is_urgent};
+pub use condition::{Change, Conditions, Failing, HasConditions, Refused, changes, is_urgent};
 pub use deployment::{Observed, deployment};
 pub use endpoint::{ObservedEndpoint, endpoint};
 pub use trouble::{Trouble, cause, of_certificate, of_pod};

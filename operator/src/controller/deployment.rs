@@ -10,7 +10,10 @@ use foretoken_crds::{
 use k8s_openapi::jiff::Timestamp;
 use kube::runtime::controller::Action;
 
-use super::{Brought, Context, refused, scale::Pool};
+use super::{
+    Brought, Context, refused,
+    scale::{Advice, Pool},
+};
 use crate::{
     accept,
     build::{self, DRAFT, Given, ROUTER, TARGET},
@@ -30,7 +33,7 @@ pub(super) async fn reconcile(
     if object.metadata.deletion_timestamp.is_some() {
         // Its objects go with it: it owns them.
         context.deployments.forget(object.as_ref());
-        context.forget_advice(object.as_ref());
+        context.forget(object.as_ref());
         return Ok(Action::await_change());
     }
     let owner = Owner::new(Kind::SpecDecodeDeployment, &object.metadata);
@@ -40,8 +43,9 @@ pub(super) async fn reconcile(
         // What else it says nobody here knows: all that was made for it stays as it is.
         Some(unclear) if unclear.is_in_parts => (None, Err(unclear.refused())),
         _ => {
-            let targets = context.targets_of(&object, &owner).await;
-            let wanted = context.wanted_of_deployment(&object, &resolved, targets);
+            let targets = context.targets_of(&object, &owner);
+            let count = targets.as_ref().map(|advice| advice.replicas);
+            let wanted = context.wanted_of_deployment(&object, &resolved, count);
             (targets, wanted)
         }
     };
@@ -49,18 +53,27 @@ pub(super) async fn reconcile(
     let brought = context
         .bring(object.as_ref(), &owner, services, wanted)
         .await;
-    let Brought { refused, failure } = brought;
+    let scaling = targets.is_some();
+    context
+        .announce_scaled(object.as_ref(), targets, &brought)
+        .await;
+    let [target, router] = [TARGET, ROUTER]
+        .map(|component| brought.known(component, context.component(&owner, component)));
+    let Brought {
+        refused, failure, ..
+    } = brought;
     let refused = unclear.map(|unclear| unclear.refused()).or(refused);
     let used = resolved.found.iter().map(|found| context.used(found));
     let observed = Observed {
         endpoints: used.collect(),
-        target: context.component(&owner, TARGET),
+        target,
         revisions: context.served_by(&owner),
-        router: context.component(&owner, ROUTER),
+        router,
         namesakes: context.world.namesakes(&object),
         figures: context.hearsay.deployment(&owner.named()),
         selectors: [owner.selector_text(TARGET), owner.selector_text(ROUTER)],
         is_simulated: context.is_simulated(object.spec.target.accelerator.as_ref()),
+        failing: context.failing(object.as_ref(), failure.as_ref(), refused.as_ref()),
         resolved,
         refused,
     };
@@ -72,7 +85,7 @@ pub(super) async fn reconcile(
     let later = context
         .tell(told, object.as_ref(), (before, &status), may_wait)
         .await?;
-    let again = later.or(targets.map(|_| scale::PERIOD));
+    let again = later.or(scaling.then_some(scale::PERIOD));
     let again = again.or_else(|| context.uncertified_in(&owner, services));
     context.ended(object.as_ref(), failure, again)
 }
@@ -90,7 +103,7 @@ impl Context {
     }
 
     /// How many targets there should be, if that follows the load.
-    async fn targets_of(&self, object: &SpecDecodeDeployment, owner: &Owner) -> Option<u32> {
+    fn targets_of(&self, object: &SpecDecodeDeployment, owner: &Owner) -> Option<Advice> {
         let scaling = object.spec.target.scaling.as_ref()?;
         let figures = self.hearsay.deployment(&owner.named());
         let pool = Pool {
@@ -99,7 +112,7 @@ impl Context {
             current: self.component(owner, TARGET).map(|live| live.wanted),
             pressure: figures.and_then(|told| scale::of_targets(scaling.metric, &told.load)),
         };
-        Some(self.scaled(object, pool).await)
+        Some(self.scaled(object, pool))
     }
 
     fn wanted_of_deployment(
@@ -119,7 +132,7 @@ impl Context {
             targets,
         };
         build::deployment(object, given, &self.settings)
-            .map_err(|error| refused("InvalidTemplate", format!("spec.target.{error}")))
+            .map_err(|error| refused("InvalidTemplate", format!("spec.{error}")))
     }
 
     /// Revisions that targets which are ready have.

@@ -21,12 +21,12 @@ use serde_json::json;
 use super::{
     Brought, Context, refused,
     rollout::{Drafts, Rolled},
-    scale::Pool,
+    scale::{Advice, Pool},
 };
 use crate::{
-    accept,
+    accept, apply,
     build::{self, Canary, DRAFT, GivenToEndpoint},
-    failure::Failure,
+    failure::{Failure, Retry},
     object::{FINALIZER, OPERATOR, Object, Owner},
     rollout::Course,
     scale,
@@ -49,18 +49,14 @@ pub(super) async fn reconcile(
     context: Arc<Context>,
 ) -> Result<Action, Failure> {
     if let Some(deleted) = &object.metadata.deletion_timestamp {
-        let left = left(deleted.0, Timestamp::now(), context.leaving_for(&object));
-        if left.is_zero() || !context.is_named(&object) || context.is_left(&object) {
-            context.endpoints.forget(object.as_ref());
-            context.forget_advice(object.as_ref());
-            context.hold(&object, false).await?;
-            return Ok(Action::await_change());
-        }
-        return Ok(Action::requeue(left.min(HEARD)));
+        return context.let_go(&object, deleted.0).await;
     }
-    context
-        .hold(&object, context.has_consumers(&object))
-        .await?;
+    let held = context.hold(&object, context.has_consumers(&object)).await;
+    let not_held = match held.err() {
+        // There is another version of it to look at.
+        Some(failure) if failure.retry() == Retry::Conflict => return Err(failure),
+        not_held => not_held,
+    };
     let owner = Owner::new(Kind::SpeculationEndpoint, &object.metadata);
     let told = &context.endpoints;
     let before = told.before(object.as_ref(), object.status.as_ref());
@@ -72,10 +68,11 @@ pub(super) async fn reconcile(
         Some(unclear) => Err(unclear.refused()),
         None => context.accepted(&object),
     };
-    let count = match is_in_parts {
+    let advice = match is_in_parts {
         Some(_) => None,
-        None => context.count_of(&object, &owner, &drafts).await,
+        None => context.count_of(&object, &owner, &drafts),
     };
+    let count = advice.as_ref().map(|advice| advice.replicas);
     let (wanted, decision) = match accepted {
         Ok(()) => {
             let rolled = context.roll(&object, before.as_deref(), (&owner, &drafts), count);
@@ -90,13 +87,26 @@ pub(super) async fn reconcile(
     let brought = context
         .bring(object.as_ref(), &owner, services, wanted)
         .await;
-    let Brought { refused, failure } = brought;
+    context
+        .announce_scaled(object.as_ref(), advice, &brought)
+        .await;
+    let draft = brought.known(DRAFT, context.drafts(&owner).all());
+    let Brought {
+        refused,
+        mut failure,
+        ..
+    } = brought;
+    if refused.is_some() && is_in_parts.is_none() {
+        let held = context.hold_to_grants(&object, &owner).await;
+        failure = failure.or(held.err());
+    }
+    let failure = failure.or(not_held);
     let refused = unclear.map(|unclear| unclear.refused()).or(refused);
     let course = decision.as_ref().map(|decision| decision.course);
-    let drafts = context.drafts(&owner);
     let observed = ObservedEndpoint {
+        failing: context.failing(object.as_ref(), failure.as_ref(), refused.as_ref()),
         refused,
-        draft: drafts.all(),
+        draft,
         rollout: decision,
         selector: owner.selector_text(DRAFT),
         figures: context.hearsay.endpoint(&owner.named()),
@@ -127,6 +137,22 @@ fn left(deleted: Timestamp, now: Timestamp, known_for: Duration) -> Duration {
 }
 
 impl Context {
+    /// One look at an endpoint that was `deleted` then: it goes as soon as it may.
+    async fn let_go(
+        &self,
+        object: &SpeculationEndpoint,
+        deleted: Timestamp,
+    ) -> Result<Action, Failure> {
+        let left = left(deleted, Timestamp::now(), self.leaving_for(object));
+        if left.is_zero() || !self.is_named(object) || self.is_left(object) {
+            self.endpoints.forget(object);
+            self.forget(object);
+            self.hold(object, false).await?;
+            return Ok(Action::await_change());
+        }
+        Ok(Action::requeue(left.min(HEARD)))
+    }
+
     /// How long this process has known that an endpoint leaves.
     fn leaving_for(&self, object: &SpeculationEndpoint) -> Duration {
         let now = Instant::now();
@@ -146,16 +172,16 @@ impl Context {
     }
 
     /// How many drafts there should be, if that follows the load.
-    async fn count_of(
+    fn count_of(
         &self,
         object: &SpeculationEndpoint,
         owner: &Owner,
         drafts: &Drafts,
-    ) -> Option<u32> {
+    ) -> Option<Advice> {
         let scaling = object.spec.scaling.as_ref()?;
         // Two revisions are compared under one load; it is followed again after that.
         if let Some(both) = drafts.while_compared(scaling.min) {
-            return Some(both);
+            return Some(Advice::of(both));
         }
         let figures = self.hearsay.endpoint(&owner.named());
         let pool = Pool {
@@ -164,7 +190,7 @@ impl Context {
             current: drafts.serving().map(|live| live.wanted),
             pressure: figures.and_then(|told| scale::of_drafts(scaling.metric, &told)),
         };
-        Some(self.scaled(object, pool).await)
+        Some(self.scaled(object, pool))
     }
 
     /// Whether this version serves it.
@@ -198,6 +224,22 @@ impl Context {
         };
         build::endpoint(&serving, &given, &self.settings)
             .map_err(|error| refused("InvalidTemplate", format!("spec.{error}")))
+    }
+
+    /// Who may use an endpoint is carried out though nothing else of it is: what it was before serves
+    /// on, and a grant that was revoked must not.
+    async fn hold_to_grants(
+        &self,
+        object: &SpeculationEndpoint,
+        owner: &Owner,
+    ) -> Result<(), Failure> {
+        if self.world.is_new(owner) {
+            return Ok(());
+        }
+        let access = build::access(object, &self.world.granted(object));
+        let written = apply::apply_some(&self.client, &self.world, owner, &access).await?;
+        self.announce_written(object, owner, written).await;
+        Ok(())
     }
 
     /// Whether a deployment names an endpoint that is being deleted, so that its targets may draft

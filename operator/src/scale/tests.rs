@@ -52,21 +52,39 @@ fn more_come_at_once_and_in_proportion() {
 }
 
 #[test]
-fn replicas_that_do_not_speak_yet_are_neither_doubled_nor_taken_away() {
-    let mut scaler = Scaler::default();
-    let bounds = scaling(1, 100);
-    let pressed = pressure(1.6, 2);
-    assert_eq!(
-        scaler.replicas(&bounds, Some(4), Some(&pressed), seconds(0)),
-        4
-    );
-    for at in (15..900).step_by(15) {
-        let idle = pressure(0.1, 2);
+fn replicas_that_do_not_speak_count_as_idle_for_more_and_as_busy_for_fewer() {
+    for (current, heard, ratio, wanted) in [
+        (4, 2, 1.6, 4),
+        (4, 2, 0.1, 3),
+        (4, 2, 0.5, 3),
+        (4, 3, 0.1, 2),
+        (10, 9, 0.2, 3),
+        // What is left alone is a part of the whole pool.
+        (10, 1, 0.1, 10),
+        (2, 1, 0.9, 2),
+    ] {
+        let told = advise(current, &pressure(ratio, heard));
         assert_eq!(
-            scaler.replicas(&bounds, Some(4), Some(&idle), seconds(at)),
-            4
+            told, wanted,
+            "{heard} of {current} speak, and are under {ratio}"
         );
     }
+}
+
+#[test]
+fn a_replica_that_never_speaks_keeps_no_others() {
+    let mut scaler = Scaler::default();
+    let (bounds, mut current) = (scaling(1, 10), 8);
+    let mut turned = Vec::new();
+    for at in (0..1800).step_by(15) {
+        let idle = pressure(0.1, current - 1);
+        let told = scaler.replicas(&bounds, Some(current), Some(&idle), seconds(at));
+        if told != current {
+            turned.push((at, told));
+        }
+        current = told;
+    }
+    assert_eq!(turned, [(315, 2)], "the one that speaks, and the other");
 }
 
 #[test]

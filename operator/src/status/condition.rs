@@ -43,6 +43,15 @@ pub struct Refused {
     pub message: String,
 }
 
+/// What was not brought to what an object says, and is tried again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failing {
+    /// It may pass by itself.
+    Briefly,
+    /// It has failed for a while, or until somebody does something.
+    Lastingly(Refused),
+}
+
 /// Conditions that are being set anew.
 #[derive(Debug)]
 pub struct Conditions<'a> {
@@ -129,14 +138,29 @@ impl<'a> Conditions<'a> {
         &mut self,
         workloads: &[(&str, &Workload)],
         refused: Option<&Refused>,
+        failing: Option<&Failing>,
     ) {
+        let lasting = failing.and_then(|failing| match failing {
+            Failing::Briefly => None,
+            Failing::Lastingly(why) => Some(why),
+        });
         if refused.is_some() {
             let message = "it is not acted upon until it is accepted; what ran before goes on";
+            let message = match lasting {
+                Some(Refused { message: why, .. }) => format!("{message}; {why}"),
+                None => message.to_owned(),
+            };
             return self.set(PROGRESSING, false, "NotAccepted", message);
+        }
+        if let Some(Refused { reason, message }) = lasting {
+            return self.set(PROGRESSING, true, reason, message);
         }
         let is_underway = |(_, workload): &&(&str, &Workload)| !workload.is_settled();
         let underway = workloads.iter().filter(is_underway);
         let underway: Vec<_> = underway.collect();
+        if underway.is_empty() && failing.is_some() {
+            return self.unfinished();
+        }
         if underway.is_empty() {
             return self.set(PROGRESSING, false, "Complete", "what is asked for runs");
         }
@@ -155,6 +179,20 @@ impl<'a> Conditions<'a> {
             }
         }
         self.set(PROGRESSING, true, reason, message);
+    }
+
+    /// Sets `Progressing` where something has just failed: as it was, if what is asked for is what it was.
+    fn unfinished(&mut self) {
+        let mut before = self.before.iter();
+        let before = before.find(|known| {
+            known.type_ == PROGRESSING && known.observed_generation == self.generation
+        });
+        if let Some(before) = before {
+            self.set.push(before.clone());
+        } else {
+            let message = "not all that it says is carried out yet: it is tried again";
+            self.set(PROGRESSING, true, "RollingOut", message);
+        }
     }
 
     /// All that were set.
@@ -302,6 +340,41 @@ mod tests {
         assert_eq!(after.finish()[0].status, "Unknown");
         assert_eq!(changes(&unknown(&[]), &conditions(&[], 1, true, "B")), []);
         assert_eq!(changes(&unknown(&[]), &known).len(), 1);
+    }
+
+    #[test]
+    fn nothing_is_complete_while_it_fails() {
+        let settled = Workload {
+            is_seen: true,
+            ..Workload::default()
+        };
+        let told = |before: &[Condition], generation, failing: Option<&Failing>| {
+            let now = Timestamp::UNIX_EPOCH;
+            let mut conditions = Conditions::new(before, now, Some(generation));
+            conditions.progressing(&[("target", &settled)], None, failing);
+            conditions.finish()
+        };
+        let shown = |conditions: &[Condition]| {
+            let Condition { status, reason, .. } = &conditions[0];
+            format!("{status} {reason}")
+        };
+        let lasting = Failing::Lastingly(Refused {
+            reason: "ApplyFailed".into(),
+            message: "exceeded quota".into(),
+        });
+        let complete = told(&[], 1, None);
+        assert_eq!(shown(&complete), "False Complete");
+        assert_eq!(
+            shown(&told(&complete, 2, Some(&Failing::Briefly))),
+            "True RollingOut"
+        );
+        let failed = told(&complete, 2, Some(&lasting));
+        assert_eq!(shown(&failed), "True ApplyFailed");
+        assert_eq!(failed[0].message, "exceeded quota");
+        // What may pass turns nothing back and forth.
+        assert_eq!(told(&complete, 1, Some(&Failing::Briefly)), complete);
+        assert_eq!(told(&failed, 2, Some(&Failing::Briefly)), failed);
+        assert_eq!(shown(&told(&failed, 2, None)), "False Complete");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use foretoken_crds::{
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    condition::{Conditions, Refused},
+    condition::{Conditions, Failing, Refused},
     speculation,
     workload::Workload,
 };
@@ -28,6 +28,8 @@ use crate::{
 pub struct Observed {
     /// Why it is not acted upon, if it is not.
     pub refused: Option<Refused>,
+    /// What of it fails, if anything does.
+    pub failing: Option<Failing>,
     /// What its sources of drafts mean.
     pub resolved: Resolved,
     /// The same with whether each serves sessions.
@@ -80,7 +82,8 @@ pub fn deployment(
     ready(&mut conditions, TARGET_READY, "target", &target, targets);
     ready(&mut conditions, ROUTER_READY, "router", &router, routers);
     speculation::speculation_active(&mut conditions, &told);
-    conditions.progressing(&[("target", &target), ("router", &router)], refused);
+    let workloads = [("target", &target), ("router", &router)];
+    conditions.progressing(&workloads, refused, observed.failing.as_ref());
     match (target.ready, router.ready) {
         (0, _) => {
             let why = target.why_not_ready("target", targets);

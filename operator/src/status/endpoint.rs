@@ -11,7 +11,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{
     at_most,
-    condition::{Conditions, Refused},
+    condition::{Conditions, Failing, Refused},
     workload::Workload,
 };
 use crate::{
@@ -24,6 +24,8 @@ use crate::{
 pub struct ObservedEndpoint {
     /// Why it is not acted upon, if it is not.
     pub refused: Option<Refused>,
+    /// What of it fails, if anything does.
+    pub failing: Option<Failing>,
     /// Its pods; none if there is no Deployment yet.
     pub draft: Option<Workload>,
     /// Selector of its pods.
@@ -49,9 +51,11 @@ pub fn endpoint(
     conditions.accepted(observed.refused.as_ref(), observed.is_simulated);
     let draft = observed.draft.clone().unwrap_or_default();
     super::rollout::rolled_out(&mut conditions, object, observed.rollout.as_ref());
-    let is_told = super::rollout::progressing(&mut conditions, observed.rollout.as_ref());
+    let (refused, failing) = (observed.refused.as_ref(), observed.failing.as_ref());
+    let fails = matches!(failing, Some(Failing::Lastingly(_)));
+    let is_told = !fails && super::rollout::progressing(&mut conditions, observed.rollout.as_ref());
     if !is_told {
-        conditions.progressing(&[("draft", &draft)], observed.refused.as_ref());
+        conditions.progressing(&[("draft", &draft)], refused, failing);
     }
     if draft.ready > 0 {
         let message = format!("{} of {} drafts are ready", draft.ready, draft.wanted);

@@ -108,11 +108,15 @@ fn state(
         .filter(|one| one.compatible != Some(false))
         .collect();
     let linked = fitting.iter().filter(|one| is_linked(one)).count();
+    // The cluster says so, also to an operator that has heard nobody yet.
+    let target = observed.target.as_ref();
+    let is_target_ready = target.is_some_and(|target| target.ready > 0);
     match (ready.len(), fitting.len(), linked) {
         _ if !resolve::drafts(object) => (Off, Some("NotAskedFor")),
         (0, ..) if all == 0 => (Off, Some("NoEndpoints")),
         (0, ..) => (Off, Some("NoEndpointReady")),
         (_, 0, _) => (Off, Some("NoneCompatible")),
+        _ if !is_target_ready => (Off, Some("NoTargetReady")),
         (_, _, 0) => (Off, Some("NotConnected")),
         (ready, ..) if ready < all => (Degraded, Some("SomeEndpointsMissing")),
         (ready, fitting, _) if fitting < ready => (Degraded, Some("SomeIncompatible")),
@@ -183,6 +187,10 @@ pub(super) fn speculation_active(conditions: &mut Conditions<'_>, told: &Specula
             false,
             "no endpoint has the target's tokens: see EndpointsCompatible; requests are served \
              without",
+        ),
+        "NoTargetReady" => (
+            false,
+            "endpoints are ready and no target is that they could draft for: see TargetReady",
         ),
         "NotConnected" => (
             false,

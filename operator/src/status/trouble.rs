@@ -172,16 +172,25 @@ fn of_container((pod, models): (&str, &[&str]), container: &ContainerStatus) -> 
         Some("ErrImagePull" | "ImagePullBackOff" | "ErrImageNeverPull" | "InvalidImageName") => {
             Some(not_pulled((pod, models), container, said))
         }
-        Some("CreateContainerConfigError" | "CreateContainerError" | "RunContainerError") => {
-            let (name, said) = (&container.name, shortened(said));
-            let message = format!(
-                "container {name} of pod {pod} cannot be made: {said}: correct what is named, in \
-                 template or in the namespace"
-            );
-            Some(trouble("ContainerNotCreated", message))
+        Some("CreateContainerConfigError" | "CreateContainerError") => {
+            Some(not_created(pod, container, said))
         }
-        _ => ended(container).map(|end| of_end(pod, container, end)),
+        // Between two tries it is said of the last one alone, and then in other words.
+        _ => match ended(container) {
+            Some(end) => Some(of_end(pod, container, end)),
+            None if why == Some("RunContainerError") => Some(not_created(pod, container, said)),
+            None => None,
+        },
     }
+}
+
+fn not_created(pod: &str, container: &ContainerStatus, said: &str) -> Trouble {
+    let (name, said) = (&container.name, shortened(said));
+    let message = format!(
+        "container {name} of pod {pod} cannot be made: {said}: correct what is named, in template or in \
+         the namespace"
+    );
+    trouble("ContainerNotCreated", message)
 }
 
 /// How a container that should not have ended did, last time.
@@ -241,6 +250,10 @@ fn of_end(pod: &str, container: &ContainerStatus, end: &ContainerStateTerminated
              weights in fewer bits (dtype), or less for keys and values (kvCacheMemory)"
         );
         return trouble("OutOfMemory", message);
+    }
+    // What the runtime says of a process that it could not start.
+    if let Some("StartError" | "ContainerCannotRun") = end.reason.as_deref() {
+        return not_created(pod, container, end.message.as_deref().unwrap_or_default());
     }
     let said = last_line(end.message.as_deref().unwrap_or_default());
     let reason = cause(name, &said);

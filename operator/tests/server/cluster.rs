@@ -8,10 +8,14 @@ use foretoken_operator::{
     object::{MANAGED_BY, OPERATOR},
     operate_on,
 };
-use k8s_openapi::api::{coordination::v1::Lease, core::v1::Namespace, events::v1::Event};
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{Namespace, ResourceQuota, Service},
+    events::v1::Event,
+};
 use kube::{
     Api, Client, Config, ResourceExt as _,
-    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
+    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
 use serde_json::{Value, json};
@@ -306,6 +310,59 @@ impl Cluster {
             events
                 .iter()
                 .any(|event| event.reason.as_deref() == Some(reason))
+        })
+        .await;
+    }
+
+    /// What people were told of this reason.
+    pub(crate) async fn notes(&self, namespace: &str, reason: &str) -> Vec<String> {
+        let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
+        let events = api.list(&ListParams::default()).await.unwrap();
+        let its = events.into_iter().filter(|event| {
+            let is_ours = event.reporting_controller.as_deref() == Some(OPERATOR);
+            is_ours && event.reason.as_deref() == Some(reason)
+        });
+        its.filter_map(|event| event.note).collect()
+    }
+
+    /// Waits until people were told of this reason with a note that has this part.
+    pub(crate) async fn has_note(&self, namespace: &str, reason: &str, part: &str) {
+        wait_for(&format!("event {reason}: {part}"), async || {
+            let notes = self.notes(namespace, reason).await;
+            notes.iter().any(|note| note.contains(part))
+        })
+        .await;
+    }
+
+    /// Allows no Services in a namespace beside those that there are, or any again.
+    pub(crate) async fn allow_services(&self, namespace: &str, allowed: bool) {
+        const NAME: &str = "no-services";
+        let api: Api<ResourceQuota> = Api::namespaced(self.client.clone(), namespace);
+        if allowed {
+            api.delete(NAME, &DeleteParams::default()).await.unwrap();
+            return;
+        }
+        let quota = json!({"metadata": {"name": NAME}, "spec": {"hard": {"services": "0"}}});
+        let quota = serde_json::from_value(quota).unwrap();
+        api.create(&PostParams::default(), &quota).await.unwrap();
+        // As its controller would.
+        let none = json!({"status": {"hard": {"services": "0"}, "used": {"services": "0"}}});
+        let params = PatchParams::default();
+        api.patch_status(NAME, &params, &Patch::Merge(&none))
+            .await
+            .unwrap();
+        let service = json!({
+            "metadata": {"name": "probe"},
+            "spec": {"ports": [{"port": 1}], "clusterIP": "None"},
+        });
+        let service = serde_json::from_value(service).unwrap();
+        let tried = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
+        let api: Api<Service> = Api::namespaced(self.client.clone(), namespace);
+        wait_for("a quota", async || {
+            api.create(&tried, &service).await.is_err()
         })
         .await;
     }

@@ -9,6 +9,7 @@ mod chance;
 mod cluster;
 mod control_plane;
 mod cut;
+mod grants;
 mod groups;
 mod lifecycle;
 mod rolling;
@@ -72,6 +73,7 @@ async fn a_cluster_becomes_what_its_objects_say_and_stays_so() {
     drop(turn);
 
     readiness_is_told(&cluster).await;
+    lifecycle::an_edit_is_complete_when_its_pods_are_and_not_before(&cluster).await;
     speaking::what_services_say_is_told(&cluster).await;
     speaking::the_number_of_targets_follows_the_load(&cluster).await;
     troubles::each_has_its_reason_and_says_what_to_do(&cluster).await;
@@ -79,7 +81,8 @@ async fn a_cluster_becomes_what_its_objects_say_and_stays_so() {
     only_what_changed_is_written(&cluster).await;
     lifecycle::the_scale_subresource_scales(&cluster).await;
     let operator = rolling::a_draft_is_tried_beside_the_old_one(&cluster, operator).await;
-    edits_by_hand_are_undone(&cluster).await;
+    lifecycle::edits_by_hand_are_undone(&cluster).await;
+    lifecycle::what_somebody_adds_is_undone_where_it_means_something_else(&cluster).await;
     a_policy_without_a_data_path_is_refused(&cluster).await;
     troubles::an_object_of_a_newer_definition_is_told_so_and_holds_nobody_up(&cluster).await;
     let operator = troubles::what_a_newer_definition_says_is_there_for_the_next_operator_too(
@@ -87,9 +90,10 @@ async fn a_cluster_becomes_what_its_objects_say_and_stays_so() {
     )
     .await;
     troubles::a_model_of_the_same_name_is_told(&cluster).await;
-    a_grant_is_needed(&cluster).await;
+    grants::are_needed(&cluster).await;
     groups::a_target_that_spans_pods_needs_sets_of_them(&cluster).await;
     services_have_certificates(&cluster).await;
+    troubles::what_the_cluster_does_not_allow_is_told(&cluster).await;
     names_of_others_are_not_taken(&cluster).await;
     names_of_other_deployments_are_not_taken(&cluster).await;
     operator.stop().await;
@@ -263,25 +267,6 @@ async fn what_is_spelt_otherwise_is_not_written_again(cluster: &Cluster) {
         .await;
 }
 
-async fn edits_by_hand_are_undone(cluster: &Cluster) {
-    let edit = json!({"spec": {"selector": {"foretoken.io/deployment": "nobody"}}});
-    cluster
-        .edit(Made::Service, "tales", "story-target", &edit)
-        .await;
-    cluster
-        .becomes(Made::Service, "tales", "story-target", |service| {
-            service.data["spec"]["selector"]["foretoken.io/deployment"] == "story"
-        })
-        .await;
-    cluster
-        .delete_made(Made::ConfigMap, "tales", "story-registry")
-        .await;
-    cluster
-        .exists(Made::ConfigMap, "tales", "story-registry")
-        .await;
-    cluster.has_event("tales", "EditUndone").await;
-}
-
 async fn a_policy_without_a_data_path_is_refused(cluster: &Cluster) {
     let before = cluster
         .get(Made::Deployment, "chat", "story-target")
@@ -306,34 +291,6 @@ async fn a_policy_without_a_data_path_is_refused(cluster: &Cluster) {
     cluster.patch_deployment("chat", &policy).await;
     cluster
         .deployment_is("chat", ACCEPTED, "True Accepted")
-        .await;
-}
-
-async fn a_grant_is_needed(cluster: &Cluster) {
-    let granted = async |words: &'static str| {
-        cluster
-            .becomes(Made::ConfigMap, "drafts", "story-grants", |map| {
-                let text = map.data["data"]["grants.json"].to_string();
-                text.split_whitespace().collect::<String>().contains(words)
-            })
-            .await;
-    };
-    granted(r#"[\n\"chat\",\n\"drafts\",\n\"tales\"\n]"#).await;
-    cluster.label_namespace("tales", &json!(null)).await;
-    granted(r#"[\n\"chat\",\n\"drafts\"\n]"#).await;
-    cluster
-        .deployment_is("tales", ENDPOINTS_RESOLVED, "False NotGranted")
-        .await;
-    cluster
-        .becomes(Made::ConfigMap, "tales", "story-registry", |map| {
-            !map.data.to_string().contains("story-draft")
-        })
-        .await;
-    cluster.pods_are_looked_at("tales", "target").await;
-    cluster.pods_are_looked_at("drafts", "draft").await;
-    cluster.label_namespace("tales", &json!("shared")).await;
-    cluster
-        .deployment_is("tales", ENDPOINTS_RESOLVED, "True Resolved")
         .await;
 }
 
@@ -427,6 +384,15 @@ async fn names_of_others_are_not_taken(cluster: &Cluster) {
     let theirs = is_refused_a_name(cluster, &text, "mine", theirs).await;
     assert_eq!(theirs.data["data"], json!({"a": "b"}));
     cluster.delete_deployment("chat", "mine").await;
+    // Of Secrets too, which are never listed.
+    cluster
+        .apply("apiVersion: v1\nkind: Secret\nmetadata: {name: ours-router-tls, namespace: chat}\nstringData: {a: b}\n")
+        .await;
+    let text = text.replace("name: mine\n", "name: ours\n");
+    let theirs = (Made::Secret, "ours-router-tls");
+    let theirs = is_refused_a_name(cluster, &text, "ours", theirs).await;
+    assert_eq!(theirs.data["data"], json!({"a": "Yg=="}));
+    cluster.delete_deployment("chat", "ours").await;
 }
 
 /// Two deployments may come to the same name for an endpoint of theirs.

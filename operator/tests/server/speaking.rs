@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use foretoken_crds::status::{
     Consumer,
-    condition::{ENDPOINTS_COMPATIBLE, SPECULATION_ACTIVE},
+    condition::{ACCEPTED, ENDPOINTS_COMPATIBLE, SPECULATION_ACTIVE},
 };
 use foretoken_operator::Made;
 use foretoken_service::report::{
@@ -171,12 +171,31 @@ pub(crate) async fn the_number_of_targets_follows_the_load(cluster: &Cluster) {
             .await;
     };
     has(2).await;
-    cluster.has_event("chat", "Scaled").await;
+    cluster
+        .has_note("chat", "Scaled", "from 1 to 2 targets: ")
+        .await;
+
+    // Of what is not accepted nothing is scaled, and nothing told.
+    let told = cluster.notes("chat", "Scaled").await;
+    let scaling = json!({"min": 3, "max": 4, "metric": "PageUse"});
+    let policy = |kind: &str| json!({"policy": {"type": kind}});
+    let more = json!({"spec": {"target": {"scaling": scaling}, "speculation": policy("MirrorSD")}});
+    cluster.patch_deployment("chat", &more).await;
+    cluster
+        .deployment_is("chat", ACCEPTED, "False PolicyNotServed")
+        .await;
+    assert_eq!(cluster.notes("chat", "Scaled").await, told);
+    let served = json!({"spec": {"speculation": policy("SSD")}});
+    cluster.patch_deployment("chat", &served).await;
+    has(3).await;
+    cluster
+        .has_note("chat", "Scaled", "from 2 to 3 targets")
+        .await;
 
     // Fewer would be enough, and calm has not lasted yet.
     targets.says(using(10));
     tokio::time::sleep(ASKED_TWICE).await;
-    has(2).await;
+    has(3).await;
     let one = json!({"spec": {"target": {"replicas": 1, "scaling": null}}});
     cluster.patch_deployment("chat", &one).await;
     has(1).await;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use foretoken_crds::{
     Kind,
-    status::condition::{ACCEPTED, ENDPOINTS_RESOLVED, READY, TARGET_READY},
+    status::condition::{ACCEPTED, ENDPOINTS_RESOLVED, PROGRESSING, READY, TARGET_READY},
 };
 use foretoken_operator::Made;
 use kube::api::DynamicObject;
@@ -163,9 +163,9 @@ pub(crate) async fn a_pod_that_ends_again_and_again_makes_no_storm(cluster: &Clu
         "{after:?}, before {before:?}"
     );
 
-    let writes = cluster.writes();
     let ended = status(&none, &ended("target", "error: no such flag"));
-    for _ in 0..TURNS {
+    let (mut before, mut writes) = (after, cluster.writes());
+    for turn in 0..=TURNS {
         cluster
             .set_pods("chat", "target", &status(&none, &none))
             .await;
@@ -173,6 +173,10 @@ pub(crate) async fn a_pod_that_ends_again_and_again_makes_no_storm(cluster: &Clu
         cluster.deployment_is("chat", READY, "True Serving").await;
         cluster.set_pods("chat", "target", &ended).await;
         cluster.deployment_is("chat", TARGET_READY, expected).await;
+        if turn == 0 {
+            cluster.settles(SILENCE).await;
+            (before, writes) = (cluster.events("chat").await, cluster.writes());
+        }
     }
     let events = cluster.events("chat").await;
     for (reason, all) in &events {
@@ -191,6 +195,31 @@ pub(crate) async fn a_pod_that_ends_again_and_again_makes_no_storm(cluster: &Clu
         .await;
     cluster.make_pods_ready("chat", 2).await;
     cluster.deployment_is("chat", READY, "True Serving").await;
+}
+
+/// A quota that is no mistake of the object's is told all the same, and when it is gone all is well.
+pub(crate) async fn what_the_cluster_does_not_allow_is_told(cluster: &Cluster) {
+    let deployment = |served: &str| {
+        format!(
+            "apiVersion: foretoken.io/v1alpha1\nkind: SpecDecodeDeployment\nmetadata: {{name: short, namespace: tales}}\n\
+             spec: {{model: {{uri: 'oci://story-target:dev', servedName: {served}}}, target: {{replicas: 0}},\n  \
+             router: {{replicas: 0}}, speculation: {{policy: {{type: Autoregressive}}}}}}\n"
+        )
+    };
+    let says = async |condition: &str, expected: &str| {
+        cluster
+            .condition_is("tales", "short", condition, expected)
+            .await;
+    };
+    cluster.allow_services("tales", false).await;
+    cluster.apply(&deployment("one")).await;
+    says(PROGRESSING, "True ApplyFailed").await;
+    cluster.allow_services("tales", true).await;
+    // A look at it.
+    cluster.apply(&deployment("two")).await;
+    says(PROGRESSING, "False Complete").await;
+    says(ACCEPTED, "True Accepted").await;
+    cluster.delete_deployment("tales", "short").await;
 }
 
 pub(crate) async fn an_object_of_a_newer_definition_is_told_so_and_holds_nobody_up(

@@ -58,6 +58,7 @@ fn observed() -> Observed {
         router: Some(workload(2)),
         selectors: ["t=1".into(), "r=1".into()],
         refused: None,
+        failing: None,
     }
 }
 

@@ -4,7 +4,10 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
 use super::*;
-use crate::{resolve::Resolved, status::deployment};
+use crate::{
+    resolve::Resolved,
+    status::{Workload, deployment},
+};
 
 fn object(kind: &str) -> SpecDecodeDeployment {
     let object = json!({
@@ -48,10 +51,25 @@ fn told(
     endpoints: &[UsedEndpoint],
     figures: Option<DeploymentFigures>,
 ) -> DeploymentStatus {
+    told_of(1, before, endpoints, figures)
+}
+
+fn told_of(
+    targets: u32,
+    before: Option<&DeploymentStatus>,
+    endpoints: &[UsedEndpoint],
+    figures: Option<DeploymentFigures>,
+) -> DeploymentStatus {
+    let target = Workload {
+        wanted: 1,
+        ready: targets,
+        ..Workload::default()
+    };
     let observed = Observed {
         resolved: Resolved::default(),
         endpoints: endpoints.to_vec(),
         figures,
+        target: Some(target),
         ..Observed::default()
     };
     deployment(&object("SSD"), before, &observed, Timestamp::UNIX_EPOCH)
@@ -172,6 +190,24 @@ fn the_state_follows_links_where_they_are_known() {
         );
         assert!(!message.is_empty());
     }
+}
+
+#[test]
+fn nobody_drafts_for_targets_that_are_not_ready_and_an_operator_that_starts_takes_nothing_back() {
+    let endpoints = [used("tiny", true)];
+    for figures in [None, Some(heard(&[])), Some(heard(&[("tiny", 1, None)]))] {
+        let status = told_of(0, None, &endpoints, figures);
+        let (state, holds, message) = shown(&status, SPECULATION_ACTIVE);
+        assert_eq!(
+            (state.as_str(), holds.as_str()),
+            ("Off NoTargetReady", "False NoTargetReady")
+        );
+        assert!(message.contains("see TargetReady"), "{message}");
+    }
+    // It has heard nobody yet.
+    let drafts = told(None, &endpoints, Some(heard(&[("tiny", 1, None)])));
+    let (state, holds, _) = shown(&told(Some(&drafts), &endpoints, None), SPECULATION_ACTIVE);
+    assert_eq!((state.trim(), holds.as_str()), ("Active", "True Drafting"));
 }
 
 #[test]

@@ -220,6 +220,29 @@ fn what_goes_back_and_forth_is_told_in_one_way() {
 }
 
 #[test]
+fn a_process_that_cannot_be_started_is_told_in_one_way() {
+    let said = "exec: \"foretoken\": executable file not found in $PATH";
+    for reason in ["StartError", "ContainerCannotRun"] {
+        let end = json!({"terminated": {"exitCode": 128, "reason": reason, "message": said}});
+        let fails = json!({"waiting": {"reason": "RunContainerError", "message": said}});
+        let waits = json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}});
+        let states = [
+            (&fails, &json!({})),
+            (&fails, &end),
+            (&waits, &end),
+            (&end, &json!({})),
+        ];
+        let told = states.map(|(state, last)| {
+            told(&json!({"containerStatuses": container("target", state, last)}))
+        });
+        let (first, message) = &told[0];
+        assert_eq!(*first, "ContainerNotCreated");
+        assert!(message.contains("executable file not found"), "{message}");
+        assert!(told.iter().all(|one| *one == told[0]), "{told:?}");
+    }
+}
+
+#[test]
 fn pods_that_serve_start_or_go_have_no_trouble() {
     let crashed = ended("target", "Error", "error: once");
     for status in [

@@ -1,15 +1,19 @@
 //! What users change of their own objects, and what these say of themselves.
 
-use std::time::Duration;
+use std::{pin::pin, sync::Mutex, time::Duration};
 
 use foretoken_crds::{
     SpecDecodeDeployment, SpeculationEndpoint,
     status::{DeploymentStatus, EndpointStatus, condition},
 };
+use futures::TryStreamExt as _;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{
     Api, ResourceExt as _,
-    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, TypeMeta},
+    api::{
+        ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, TypeMeta,
+        WatchEvent, WatchParams,
+    },
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -236,6 +240,35 @@ impl Cluster {
             },
         )
         .await;
+    }
+
+    /// What the deployment `story` says of its progress while something is `done`: status and reason of
+    /// each status that is written, with the generation that it is of.
+    pub(crate) async fn progress_while(
+        &self,
+        namespace: &str,
+        done: impl Future<Output = ()>,
+    ) -> Vec<(i64, String)> {
+        let told = Mutex::new(Vec::new());
+        let params = WatchParams::default().fields("metadata.name=story");
+        let api = self.deployments(namespace);
+        let watched = async {
+            let events = api.watch(&params, "0").await.unwrap();
+            let mut events = pin!(events);
+            while let Some(event) = events.try_next().await.unwrap() {
+                if let WatchEvent::Added(object) | WatchEvent::Modified(object) = event {
+                    let status = object.status.unwrap_or_default();
+                    let said = shown(&status.conditions, condition::PROGRESSING);
+                    let generation = status.observed_generation.unwrap_or_default();
+                    told.lock().unwrap().push((generation, said));
+                }
+            }
+        };
+        tokio::select! {
+            () = watched => panic!("the watch ended"),
+            () = done => {}
+        }
+        told.into_inner().unwrap()
     }
 
     /// Message of a condition of the deployment `story`.
