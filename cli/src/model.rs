@@ -146,13 +146,14 @@ impl ModelConfig {
             LoadError::Option { .. } => usage(error.to_string()),
             error => anyhow::Error::new(error).context(format!("cannot load model {uri}")),
         })?;
-        let mut generation = GenerationConfig::load(&folder)?;
-        let mut tokenizer_digest = String::new();
-        if folder.join("tokenizer.json").exists() {
+        let generation = GenerationConfig::load(&folder)?;
+        let (generation, tokenizer_digest) = if folder.join("tokenizer.json").exists() {
             let tokenizer = Tokenizer::load(&folder)?;
-            generation = generation.with_tokenizer(&tokenizer);
-            tokenizer_digest = tokenizer.digest().to_owned();
-        }
+            let generation = generation.with_tokenizer(&tokenizer);
+            (generation, tokenizer.digest().to_owned())
+        } else {
+            (generation, String::new())
+        };
         Ok(Loaded {
             longest: runner.spec().max_positions,
             runner: Box::new(runner),

@@ -36,7 +36,7 @@ fn write(out: &mut impl Write, text: &str) -> Result<(), OutputError> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
+    use std::{fs::File, thread, time::Duration};
 
     use super::*;
 
@@ -45,7 +45,13 @@ mod tests {
         let (reader, mut writer) = io::pipe().unwrap();
         write(&mut writer, "a").unwrap();
         drop(reader);
-        let closed = write(&mut writer, "a").unwrap_err();
+        // Other tests of this process fork, and a child has the reader until it runs its program.
+        let refused = |_| {
+            let written = write(&mut writer, "a");
+            thread::sleep(Duration::from_millis(20));
+            written.err()
+        };
+        let closed = (0..500).find_map(refused).unwrap();
         assert!(matches!(closed, OutputError::Closed), "{closed}");
         let mut full = File::options().write(true).open("/dev/full").unwrap();
         let lost = write(&mut full, "a").unwrap_err();

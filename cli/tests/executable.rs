@@ -56,7 +56,8 @@ fn output_that_is_lost_is_an_error_and_a_reader_that_is_gone_is_none() {
         &["fetch", MODEL],
         &["crd"],
         &["crd", "--dir", folder.to_str().unwrap()],
-        &["top", "--once", "--interval", "0.1", "--address", &address],
+        // The longer an interval, the longer it waits for answers.
+        &["top", "--once", "--interval", "3", "--address", &address],
     ] {
         let full = File::options().write(true).open("/dev/full").unwrap();
         let output = foretoken(arguments).stdout(full).output().unwrap();

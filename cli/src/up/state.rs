@@ -16,6 +16,8 @@ use crate::failure::usage;
 
 /// Longest path of a Unix socket, without the terminating zero.
 const MAX_SOCKET_PATH: usize = 107;
+/// Between two tries to lock a folder.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// A folder that belongs to one `up` as long as it runs.
 #[derive(Debug)]
@@ -92,7 +94,7 @@ impl StateFolder {
                 ),
             }
         })?;
-        match lock_soon(&lock) {
+        match lock_soon(&lock, || thread::sleep(PAUSE)) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(in_use(&path)),
             Err(TryLockError::Error(error)) => {
@@ -139,10 +141,10 @@ impl StateFolder {
 /// Locks a file, or says who has it. One that looks whether it is locked, as `top` does, has it for
 /// an instant, and so has a process forked beside it until it runs its own program: such are waited
 /// for.
-fn lock_soon(lock: &File) -> Result<(), TryLockError> {
+fn lock_soon(lock: &File, mut pause: impl FnMut()) -> Result<(), TryLockError> {
     for _ in 0..20 {
         match lock.try_lock() {
-            Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(50)),
+            Err(TryLockError::WouldBlock) => pause(),
             other => return other,
         }
     }
@@ -200,8 +202,6 @@ fn default_root() -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
-
     use super::*;
 
     fn state() -> State {
@@ -250,17 +250,19 @@ mod tests {
     #[test]
     fn one_that_looks_at_the_lock_stops_none_that_starts() {
         let folder = tempfile::tempdir().unwrap();
-        let stop = AtomicBool::new(false);
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                while !stop.load(Ordering::Relaxed) {
-                    is_in_use(folder.path());
-                }
-            });
-            let opened = (0..50).all(|_| StateFolder::open(Some(folder.path()), "a").is_ok());
-            stop.store(true, Ordering::Relaxed);
-            assert!(opened);
-        });
+        let path = folder.path().join("lock");
+        let lock = File::create(&path).unwrap();
+        let looking = File::open(&path).unwrap();
+        looking.try_lock_shared().unwrap();
+        let mut looking = Some(looking);
+        let pause = || {
+            // Other tests of this process fork, and a child looks on until it runs its program.
+            if looking.take().is_none() {
+                thread::sleep(PAUSE);
+            }
+        };
+        lock_soon(&lock, pause).unwrap();
+        assert!(looking.is_none(), "nobody was waited for");
     }
 
     #[test]

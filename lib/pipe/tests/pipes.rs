@@ -9,6 +9,7 @@ use std::{
         fd::OwnedFd,
         unix::{fs::FileExt, net::UnixStream},
     },
+    sync::mpsc::channel,
     thread,
     time::Duration,
 };
@@ -51,11 +52,12 @@ fn bytes_come_in_order_and_whoever_sleeps_is_woken() {
     const TOTAL: usize = 4 << 20;
     let (mut ours, mut theirs, mut here, mut there, _) = joined();
     there.set_read_timeout(Some(LONG)).expect("a timeout");
+    let (sleeps, reader_sleeps) = channel();
     let writer = thread::spawn(move || {
         let mut size = sizes(1);
         let mut sent = 0;
         // So that the reader sleeps at least once.
-        thread::sleep(Duration::from_millis(20));
+        reader_sleeps.recv().expect("it has nothing to read");
         while sent < TOTAL {
             // From single bytes to more than fits; at times the reader has time to fall asleep.
             let most = [1, 300, 2 * CAPACITY][size(3) - 1];
@@ -83,6 +85,8 @@ fn bytes_come_in_order_and_whoever_sleeps_is_woken() {
         got += len;
         if len == 0 && theirs.reader.may_sleep().expect("looks") {
             slept += 1;
+            // Only the first time is waited for.
+            let _ = sleeps.send(());
             there.read_exact(&mut [0]).expect("is woken in time");
         }
     }
@@ -142,10 +146,7 @@ fn a_peer_that_claims_to_be_elsewhere_is_found_out() {
 
 #[test]
 fn a_file_that_could_shrink_or_is_another_is_not_opened() {
-    let folder = std::env::temp_dir();
-    let path = folder.join(format!("foretoken-pipe-{}", std::process::id()));
-    let plain = File::create_new(&path).expect("a file");
-    std::fs::remove_file(&path).expect("its name is not needed");
+    let plain = tempfile::tempfile().expect("a file");
     let (_, file) = offer().expect("memory");
     let size = File::from(file).metadata().expect("its size").len();
     plain.set_len(size).expect("as long");

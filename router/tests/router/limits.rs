@@ -1,8 +1,11 @@
 //! Requests that are too much get an answer that names the limit, and no target hears of them.
 
+use std::sync::Arc;
+
 use foretoken_router::RouterConfig;
 use foretoken_speculation::TokenId;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
 use crate::{Script, client::Client, config, start, start_with, target::tokenizer};
 
@@ -160,7 +163,8 @@ async fn more_requests_than_can_be_answered_may_come_again() {
         ..config()
     };
     let mut script = Script::says(" ok");
-    script.pause = std::time::Duration::from_secs(2);
+    let gate = Arc::new(Notify::new());
+    script.gate = Some(Arc::clone(&gate));
     let setup = start_with(config, vec![script]).await;
     let body = json!({"prompt": "x", "stream": true});
     let first = {
@@ -170,6 +174,8 @@ async fn more_requests_than_can_be_answered_may_come_again() {
     while setup.targets[0].running() == 0 {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
+    // Nobody else waits there.
+    setup.targets[0].change(|script| script.gate = None);
     let ids = json!({"tokens": [5]});
     for (path, body) in [
         ("/v1/completions", &body),
@@ -183,6 +189,7 @@ async fn more_requests_than_can_be_answered_may_come_again() {
         assert_eq!(error["code"], "too_many_requests");
         assert_eq!(refused.header("retry-after"), Some("1"));
     }
+    gate.notify_one();
     assert_eq!(first.await.expect("it ends"), 200);
     let again = setup.client().post("/v1/completions", &body).await;
     assert_eq!(again.status, 200, "the place was given back");

@@ -142,8 +142,17 @@ async fn a_client_that_takes_nothing_for_too_long_gives_its_place_to_others() {
     assert_eq!(client.post("/v1/completions", &quick).await.status, 200);
 }
 
-#[tokio::test]
-async fn a_place_is_taken_until_its_text_is_read_whoever_waits_for_it() {
+#[test]
+fn a_place_is_taken_until_its_text_is_read_whoever_waits_for_it() {
+    // Long texts are read one by one.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(1)
+        .build();
+    runtime.unwrap().block_on(text_that_waits_to_be_read());
+}
+
+async fn text_that_waits_to_be_read() {
     let mut script = Script::says(" ok");
     script.max_positions = u32::MAX;
     let config = RouterConfig {
@@ -151,6 +160,8 @@ async fn a_place_is_taken_until_its_text_is_read_whoever_waits_for_it() {
         ..config()
     };
     let setup = start_with(config, vec![script]).await;
+    let (ended, until_then) = std::sync::mpsc::channel::<()>();
+    let other_text = tokio::task::spawn_blocking(move || until_then.recv());
     let long = json!({"prompt": "once upon a time ".repeat(100_000)}).to_string();
     let mut gone = open_narrow(&setup, &long).await;
     gone.shutdown().await.unwrap();
@@ -158,7 +169,9 @@ async fn a_place_is_taken_until_its_text_is_read_whoever_waits_for_it() {
     let quick = json!({"prompt": "x", "max_tokens": 3});
     let client = setup.client();
     let ask = async || client.post("/v1/completions", &quick).await.status;
-    assert_eq!(ask().await, 429, "it is still at the text");
+    assert_eq!(ask().await, 429, "it has not come to the text yet");
+    drop(ended);
+    assert!(other_text.await.unwrap().is_err());
     while ask().await != 200 {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

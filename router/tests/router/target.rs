@@ -18,6 +18,7 @@ use foretoken_protocol::{
     },
 };
 use foretoken_speculation::TokenId;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::model_folder;
@@ -43,6 +44,8 @@ pub(crate) struct Script {
     pub(crate) round: usize,
     /// Between rounds.
     pub(crate) pause: Duration,
+    /// Opens between rounds, once each time that it is notified.
+    pub(crate) gate: Option<Arc<Notify>>,
     /// Rounds after the prompt in which nothing is verified, before those in which something is.
     pub(crate) plain_rounds: u32,
     /// Is lost after a pause, before it has read the prompt, and takes nothing any more.
@@ -73,6 +76,7 @@ impl Script {
             output,
             round: 3,
             pause: Duration::ZERO,
+            gate: None,
             plain_rounds: 0,
             dies_reading: false,
             dies_after: None,
@@ -84,6 +88,14 @@ impl Script {
             most_unread: usize::MAX,
             max_positions: 1024,
             counted: GenerationStats::default(),
+        }
+    }
+
+    /// Waits from one round to the next.
+    async fn wait(&self) {
+        tokio::time::sleep(self.pause).await;
+        if let Some(gate) = &self.gate {
+            gate.notified().await;
         }
     }
 
@@ -250,7 +262,7 @@ impl Target {
                 break;
             }
             tokio::select! {
-                () = tokio::time::sleep(script.pause) => {}
+                () = script.wait() => {}
                 () = events.cancelled() => return Err(foretoken_protocol::generate::Cancelled),
             }
         }

@@ -262,8 +262,9 @@ impl Worker {
             recording.bound(&endpoint.name);
         }
         request.finish(reason, self.now);
-        request.flush(self.now);
+        // Whoever has the answer finds it counted.
         self.count_finished(&request, reason);
+        request.flush(self.now);
         self.release(&mut request);
     }
 }

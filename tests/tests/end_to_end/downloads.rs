@@ -12,7 +12,7 @@ use foretoken_tests::{repository, shipped_model};
 use serde_json::json;
 
 use crate::{
-    fixture::{Up, executable, manifest, play, run, wait},
+    fixture::{Up, executable, greeting, manifest, play, run, wait},
     mirror::Mirror,
 };
 
@@ -94,12 +94,9 @@ fn up_fetches_both_models_from_the_mirror_and_generate_finds_them_in_the_cache()
         ("HF_ENDPOINT", mirror.url.as_str()),
         ("HF_HOME", home.path().to_str().unwrap()),
     ];
-    let up = Up::serving(&text_of_file, &variables);
-    assert!(
-        up.greeting().starts_with("ready: story (Speculative) at"),
-        "{}",
-        up.greeting()
-    );
+    let up = greeting("ready: story (Speculative) at", || {
+        Up::serving(&text_of_file, &variables)
+    });
     let answered = run(async {
         let request = json!({
             "model": "story", "prompt": PROMPT, "max_tokens": 12, "temperature": 0,

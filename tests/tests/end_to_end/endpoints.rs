@@ -5,7 +5,7 @@ use std::path::Path;
 use foretoken_tests::{repository, shipped_model};
 use serde_json::{Value, json};
 
-use crate::fixture::{Up, manifest, run, signal, with_broken};
+use crate::fixture::{Up, greeting, manifest, run, signal, with_broken};
 
 /// The shipped pair, and before its draft an endpoint `other` with the model of this folder.
 fn with_other(model: &Path) -> String {
@@ -30,9 +30,8 @@ const REFUSED: &str = "endpoint draft-other-0 refused: the target has a vocabula
 fn a_deployment_whose_only_endpoint_is_refused_says_that_it_is_autoregressive() {
     let text = with_other(&repository().join("tests/fixtures/llama-draft"))
         .replace(", {name: tiny}]", "]");
-    let up = Up::serving(&text, &[]);
     let expected = format!("ready: story (Autoregressive: {REFUSED}");
-    assert!(up.greeting().starts_with(&expected), "{}", up.greeting());
+    let up = greeting(&expected, || Up::serving(&text, &[]));
     run(async {
         let request = json!({"model": "story", "prompt": "Tom", "max_tokens": 8});
         let usage = &up.complete(&request).await["usage"]["foretoken"];
@@ -43,10 +42,10 @@ fn a_deployment_whose_only_endpoint_is_refused_says_that_it_is_autoregressive() 
 #[test]
 fn a_deployment_whose_draft_cannot_be_loaded_is_served_without_it_and_says_so() {
     let folder = tempfile::tempdir().unwrap();
-    let mut up = Up::serving(&with_broken("draft", folder.path()), &[]);
+    let text = with_broken("draft", folder.path());
     let expected = "ready: story (Autoregressive: endpoint draft-tiny-0 could not start: exit \
                     status: 1)";
-    assert!(up.greeting().starts_with(expected), "{}", up.greeting());
+    let mut up = greeting(expected, || Up::serving(&text, &[]));
     let log = up.log();
     assert!(log.contains("model.safetensors"), "{log}");
     assert!(
@@ -65,12 +64,9 @@ fn a_deployment_whose_draft_cannot_be_loaded_is_served_without_it_and_says_so() 
 
 #[test]
 fn of_two_endpoints_one_that_is_refused_is_named_and_the_other_used() {
-    let up = Up::serving(
-        &with_other(&repository().join("tests/fixtures/llama-draft")),
-        &[],
-    );
+    let text = with_other(&repository().join("tests/fixtures/llama-draft"));
     let expected = format!("ready: story (Speculative; {REFUSED}");
-    assert!(up.greeting().starts_with(&expected), "{}", up.greeting());
+    let up = greeting(&expected, || Up::serving(&text, &[]));
     run(async {
         let request = json!({
             "model": "story", "prompt": "Question: Tom has 3 apples.", "max_tokens": 40,
@@ -82,12 +78,9 @@ fn of_two_endpoints_one_that_is_refused_is_named_and_the_other_used() {
 
 #[test]
 fn of_two_endpoints_one_that_hangs_is_passed_over_and_changes_no_byte() {
-    let up = Up::serving(&with_other(&shipped_model("draft")), &[]);
-    assert!(
-        up.greeting().starts_with("ready: story (Speculative) at"),
-        "{}",
-        up.greeting()
-    );
+    let text = with_other(&shipped_model("draft"));
+    let expected = "ready: story (Speculative) at";
+    let up = greeting(expected, || Up::serving(&text, &[]));
     run(async {
         let mut request = json!({
             "model": "story", "prompt": "Question: Tom has 3 apples.", "max_tokens": 60,

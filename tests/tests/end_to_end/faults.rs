@@ -1,8 +1,9 @@
 //! Services die while tokens stream.
 
+use foretoken_tests::eventually;
 use serde_json::{Value, json};
 
-use crate::fixture::{Stream, Up, is_running, run, signal, wait};
+use crate::fixture::{Frozen, Stream, Up, is_running, run, signal, wait};
 
 /// Long enough to be killed in the middle.
 fn request(seed: u64) -> Value {
@@ -80,24 +81,36 @@ async fn drafted_for(up: &Up, expected: &str) {
     up.complete_with_draft(&request(1), is_expected).await;
 }
 
-/// Streams that have begun, of which `victim` serves some if it is a target, and what each will have said.
-async fn begun_at<'a>(
-    up: &Up,
-    victim: &str,
-    asked: &'a [(Value, String)],
-) -> Vec<(Stream, &'a str)> {
+/// Streams that have begun, and what each will have said.
+async fn all_begun<'a>(up: &Up, asked: &'a [(Value, String)]) -> Vec<(Stream, &'a str)> {
     let mut streams = Vec::new();
-    for (request, expected) in asked.iter().cycle() {
-        // Where a stream goes is the router's choice, and targets take turns.
-        let is_there = !victim.starts_with("target")
-            || shown(up, victim, "vllm:num_requests_running").await > 0;
-        if is_there && streams.len() >= asked.len() {
-            break;
-        }
-        assert!(streams.len() < 20, "nothing goes to {victim}");
+    for (request, expected) in asked {
         streams.push((begun(up, request).await, expected.as_str()));
     }
     streams
+}
+
+/// The same, of which the target `victim` serves some. It stands still, so that it has not come to their
+/// end when it is killed.
+async fn begun_at<'a>(
+    up: &Up,
+    (victim, heir): (&str, &str),
+    asked: &'a [(Value, String)],
+) -> (Vec<(Stream, &'a str)>, Frozen) {
+    let mut streams = all_begun(up, asked).await;
+    // Where a stream goes is the router's choice, and targets take turns.
+    for (request, expected) in asked.iter().cycle() {
+        let frozen = up.freeze(victim);
+        let kinds = ["vllm:num_requests_running", "vllm:num_requests_waiting"];
+        let of_heir = shown(up, heir, kinds[0]).await + shown(up, heir, kinds[1]).await;
+        if shown(up, "router", kinds[0]).await > of_heir {
+            return (streams, frozen);
+        }
+        drop(frozen);
+        assert!(streams.len() < 20, "nothing goes to {victim}");
+        streams.push((begun(up, request).await, expected.as_str()));
+    }
+    unreachable!("it goes round and round")
 }
 
 #[test]
@@ -116,12 +129,19 @@ fn a_killed_draft_or_target_changes_no_byte_of_a_stream() {
         ] {
             drafted_for(&up, &asked[0].1).await;
             let replays = shown(&up, "router", "foretoken_replays_total").await;
-            let streams = begun_at(&up, name, &asked).await;
+            let (streams, frozen) = match heir {
+                Some(heir) => {
+                    let (streams, frozen) = begun_at(&up, (name, heir), &asked).await;
+                    (streams, Some(frozen))
+                }
+                None => (all_begun(&up, &asked).await, None),
+            };
             let finished = match heir {
                 Some(heir) => shown(&up, heir, "vllm:request_success_total").await,
                 None => 0,
             };
             up.kill(name);
+            drop(frozen);
             for (stream, expected) in streams {
                 assert_eq!(stream.finish().await, expected, "{name} was killed");
             }
@@ -142,8 +162,16 @@ fn a_killed_router_comes_back_and_answers_the_same() {
     let up = Up::slow(1);
     run(async {
         let expected = undisturbed(&up, &request(2)).await;
-        let broken = begun(&up, &request(2)).await;
+        let begun_in_time = async |_| {
+            let stream = begun(&up, &request(2)).await;
+            // It is not to come to its end before the router does.
+            let frozen = up.freeze("target-0");
+            let running = shown(&up, "router", "vllm:num_requests_running").await;
+            (running > 0).then_some((stream, frozen))
+        };
+        let (broken, frozen) = eventually("begun in time", begun_in_time).await;
         up.kill("router");
+        drop(frozen);
         let had = broken.broken_off().await;
         assert!(
             expected.starts_with(&had),

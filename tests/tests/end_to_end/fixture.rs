@@ -347,6 +347,24 @@ impl Up {
     }
 }
 
+/// Starts `up` until it says at its start what is expected. It waits five seconds for links to be known,
+/// which on a busy machine may be too few; whatever it says before that has to be it.
+pub(crate) fn greeting(expected: &str, start: impl Fn() -> Up) -> Up {
+    let mut tries = (0..5).map(|_| {
+        let begun = Instant::now();
+        let up = start();
+        let greeting = up.greeting();
+        let is_said = greeting.starts_with(expected);
+        assert!(
+            is_said || begun.elapsed() > Duration::from_secs(5),
+            "{greeting}"
+        );
+        is_said.then_some(up)
+    });
+    let up = tries.find_map(|up| up);
+    up.unwrap()
+}
+
 /// A service that stands still.
 pub(crate) struct Frozen(u64);
 

@@ -1,5 +1,7 @@
 //! Sampling options that a request can have.
 
+use std::{iter, ops::Range};
+
 use foretoken_speculation::noise::philox;
 use serde_json::{Value, json};
 
@@ -35,18 +37,14 @@ fn options() -> Vec<Value> {
     ]
 }
 
-/// All combinations with `draws` seeds each, for every prompt: requests of one row differ in nothing
-/// but the prompt. Seeds are the same in every run.
-pub(crate) fn requests(draws: u32) -> Vec<[Value; PROMPTS.len()]> {
+/// All combinations with the seeds of these draws each, for every prompt: requests of one row differ in
+/// nothing but the prompt. Seeds are the same in every run.
+pub(crate) fn requests(draws: Range<u32>) -> Vec<[Value; PROMPTS.len()]> {
     let mut requests = Vec::new();
     for (index, options) in (0..).zip(options()) {
         // Nothing is drawn at temperature 0, whatever the seed.
-        let draws = if options["temperature"] == 0 {
-            1
-        } else {
-            draws
-        };
-        for draw in 0..draws {
+        let is_drawn = options["temperature"] != 0;
+        for draw in draws.clone().filter(|&draw| is_drawn || draw == 0) {
             let seed = philox([index, draw, 0, 0], [0x5eed, 0])[0];
             requests.push(PROMPTS.map(|prompt| {
                 let mut request = options.clone();
@@ -59,6 +57,12 @@ pub(crate) fn requests(draws: u32) -> Vec<[Value; PROMPTS.len()]> {
         }
     }
     requests
+}
+
+/// The first `draws` of each, and after them one more at a time, for whom too little has happened: on a busy
+/// machine few drafts are of use.
+pub(crate) fn rounds_of(draws: u32) -> impl Iterator<Item = Range<u32>> {
+    iter::once(0..draws).chain((draws..4 * draws).map(|draw| draw..draw + 1))
 }
 
 /// The same request under a policy, with windows of this length where it has any.

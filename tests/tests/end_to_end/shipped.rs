@@ -9,7 +9,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    fixture::{Up, executable, machine, model, run},
+    fixture::{Up, executable, greeting, machine, model, run},
     options::PROMPTS,
 };
 
@@ -89,12 +89,9 @@ fn up_serves_the_shipped_pair_if_there_is_no_file() {
         // It is not asked for what is on this machine.
         ("HTTP_PROXY", "http://127.0.0.1:9"),
     ];
-    let up = Up::told(None, &variables, &[]);
-    assert!(
-        up.greeting().contains("story-10m (Speculative)"),
-        "{}",
-        up.greeting()
-    );
+    let up = greeting("ready: story-10m (Speculative)", || {
+        Up::told(None, &variables, &[])
+    });
     let request = json!({
         "model": "story-10m", "prompt": PROMPTS[0], "max_tokens": 16, "temperature": 0,
         "foretoken": {"policy": "Speculative", "lookahead": 5},

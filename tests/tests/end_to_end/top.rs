@@ -35,22 +35,33 @@ async fn busy<T>(up: &Up, done: impl Future<Output = T>) -> T {
     }
 }
 
-/// Figures of drafting ahead are there, and are what they can be.
+/// Figures of drafting ahead that are 1 or more.
+const COUNTS: [&str; 3] = ["decided_rank", "bytes_per_round", "outcomes_per_build"];
+/// Figures of drafting ahead that are parts of a whole.
+const SHARES: [&str; 3] = ["hit_rate", "hidden_share", "used_share"];
+
+/// Whether figures of drafting ahead are there.
+fn are_there(figures: &Value) -> bool {
+    let mut names = COUNTS.iter().chain(&SHARES);
+    let limits = figures["build_limits"].as_object();
+    names.all(|name| figures[name].is_number())
+        && figures["entry_tokens"]["pushed"].as_f64() > Some(0.0)
+        && limits.is_some_and(|limits| !limits.is_empty())
+}
+
+/// They are, and are what they can be.
 fn check_figures(figures: &Value) {
-    for name in ["decided_rank", "bytes_per_round", "outcomes_per_build"] {
+    assert!(are_there(figures), "{figures}");
+    for name in COUNTS {
         assert!(figures[name].as_f64() >= Some(1.0), "{name}: {figures}");
     }
-    for name in ["hit_rate", "hidden_share", "used_share"] {
+    for name in SHARES {
         let share = figures[name].as_f64();
         assert!(
             share >= Some(0.0) && share <= Some(1.0),
             "{name}: {figures}"
         );
     }
-    let pushed = figures["entry_tokens"]["pushed"].as_f64();
-    assert!(pushed > Some(0.0), "{figures}");
-    let limits = figures["build_limits"].as_object();
-    assert!(limits.is_some_and(|limits| !limits.is_empty()), "{figures}");
 }
 
 #[test]
@@ -75,14 +86,16 @@ fn what_runs_is_told_once_in_json_and_in_words() {
                 let log = String::from_utf8_lossy(&output.stderr);
                 assert!(output.status.success(), "{log}");
                 told = serde_json::from_slice(&output.stdout).unwrap();
-                let goes_on = told["now"]["tokens_per_second"].as_f64() > Some(0.0);
+                let goes_on = told["now"]["tokens_per_second"].as_f64() > Some(0.0)
+                    && told["now"]["acceptance_length"].is_number();
                 let is_hit = told["all"]["hit_rate"].as_f64() > Some(0.0);
-                let figures = &told["sessions"][0]["figures"];
-                let is_ranked = figures["decided_rank"].is_number();
+                let of_session = &told["sessions"][0]["figures"];
+                let is_told = are_there(of_session) && are_there(&told["all"]);
                 let is_weighed = told["now"]["bytes_per_round"].as_f64() > Some(0.0);
                 let mut services = told["services"].as_array().unwrap().iter();
-                let all_answer = services.all(|service| service["trouble"].is_null());
-                if goes_on && is_hit && is_ranked && is_weighed && all_answer {
+                let all_answer = services
+                    .all(|service| service["trouble"].is_null() && service["kind"].is_string());
+                if goes_on && is_hit && is_told && is_weighed && all_answer {
                     break;
                 }
             }

@@ -180,7 +180,7 @@ fn callers_decide_what_is_recorded_and_a_collector_that_dies_costs_nobody_anythi
         let answer = run(complete(&up, None));
         assert_eq!(text(&answer), text(&first));
     }
-    let receiver = Receiver::start_on(port);
+    let receiver = Receiver::start_at(port);
     let again = "0123456789abcdef0123456789abcdef";
     wait("traces again", || {
         let answer = run(complete(&up, Some(&format!("00-{again}-{CALLER}-01"))));
@@ -209,11 +209,11 @@ fn a_stop_string_or_a_client_that_goes_away_is_no_error_of_a_target() {
         ("OTEL_EXPORTER_OTLP_ENDPOINT", url.as_str()),
         ("OTEL_BSP_SCHEDULE_DELAY", "20"),
     ];
-    // So slow that the target has not come to the end by itself.
+    // So slow and so much that the target has not come to the end by itself.
     variables.extend(SLOW);
     let up = Up::serving(&manifest(1), &variables);
     let mut request = request();
-    request["max_tokens"] = json!(200);
+    request["max_tokens"] = json!(900);
     request["ignore_eos"] = json!(true);
     let other = "0123456789abcdef0123456789abcdef";
     run(async {

@@ -404,7 +404,7 @@ async fn sessions_that_are_never_closed_end_with_their_lease_and_leave_nothing()
                     _ => {}
                 }
             }
-            (opened > 0 && expired == opened).then_some(())
+            (opened >= SLOTS && expired == opened).then_some(())
         });
         assert_eq!(opened, SLOTS, "the others were refused");
         let honest = dial(&address, "honest");

@@ -17,7 +17,7 @@ use foretoken_speculation::{
 use super::{
     dialled::Dialled,
     rig::*,
-    ssd::{ahead, quick, slow},
+    ssd::{ahead, idle, quick, slow},
 };
 
 /// Everything a service counts: by name, with the labels of the metric itself.
@@ -152,6 +152,8 @@ async fn what_drafting_ahead_comes_to_is_counted_on_both_sides() {
     assert!(stats.iter().all(|s| after_misses(s) >= s.misses));
 
     assert_positions(&of_target);
+    // Until then it may still count.
+    idle(&client, draft_port).await;
     let of_draft = Scrape::of(draft_port).await;
     let judged = of_draft.count("foretoken_verdicts_judged_total");
     let ranked = of_draft.count("foretoken_verdict_rank_count");

@@ -8,7 +8,7 @@ mod again;
 mod fallbacks;
 mod refrains;
 
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 use foretoken_engine::sim::{Latency, Role, SimOptions};
 use foretoken_protocol::generate::{
@@ -142,6 +142,12 @@ async fn tally(client: &GenerateClient, policy: &str, requests: u64) -> Tally {
     tally
 }
 
+/// The seeds of so many requests, and of as many again as long as too little has happened: a machine
+/// with other work has fewer hits.
+fn draws(requests: u64) -> impl Iterator<Item = Range<u64>> {
+    (0..8).map(move |more| more * requests..(more + 1) * requests)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_thousand_samples_follow_the_targets_law() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -152,7 +158,14 @@ async fn a_hundred_thousand_samples_follow_the_targets_law() {
         runner(instant(Role::Target)),
     );
     warm(&client).await;
-    let tally = tally(&client, "Speculative", 1000).await;
+    let mut tally = Tally::default();
+    for seeds in draws(1000) {
+        let asked = seeds.map(|seed| sampled(seed, "Speculative"));
+        tally.fill(&client, asked).await;
+        if tally.accepted > 10_000 {
+            break;
+        }
+    }
     let found = tally.chi_square();
     assert!(found < MOST, "{found} {:?}", tally.pairs);
     // The draft did propose, was often accepted and often not.
@@ -197,15 +210,22 @@ async fn c_is_lowered_where_that_pays_and_samples_follow_the_law_meanwhile() {
     // One output alone, then many, while C comes down.
     let (first, _) = ranks(&client, sampled(7, "SSD")).await;
     assert_eq!(first.len(), TOKENS as usize);
-    let tally = tally(&client, "SSD", 150).await;
+    let (mut tally, mut now) = (Tally::default(), 1.0);
+    for seeds in draws(150) {
+        let asked = seeds.map(|seed| sampled(seed, "SSD"));
+        tally.fill(&client, asked).await;
+        now = c().await;
+        if now < 0.99 && tally.hits > 50 {
+            break;
+        }
+    }
     let found = tally.chi_square();
     assert!(found < MOST, "{found} {:?}", tally.pairs);
-    let c = c().await;
-    assert!(c < 0.99, "{c}");
+    assert!(now < 0.99, "{now}");
     // Answers tell the same.
     let (_, stats) = ranks(&client, sampled(8, "SSD")).await;
     let told = stats.saguaro_c.expect("it was drawn ahead");
-    assert!((f64::from(told) - c).abs() < 0.21, "{told} and {c}");
+    assert!((f64::from(told) - now).abs() < 0.21, "{told} and {now}");
     let figures = Scrape::of(port).await;
     let drawn = figures.count("foretoken_windows_drawn_total");
     let verified = figures.count("vllm:spec_decode_num_drafts_total");
@@ -260,12 +280,15 @@ async fn greedy_requests_are_the_same_under_both_rules() {
     let (client, target) = target(rejecting(with_endpoint(&address)), runner(options));
     warm(&client).await;
     for policy in ["Speculative", "SSD"] {
-        let mut greedy = request(4, 80);
-        assert!(greedy.sampling.is_greedy());
-        greedy.policy = Some(policy.into());
-        let (tokens, stats) = output(&client, greedy.clone()).await;
-        assert!(stats.accepted > 3, "{policy} {}", stats.accepted);
-        assert_eq!(tokens, plain(&client, greedy).await);
+        let is_drafted_for = async |number| {
+            let mut greedy = request(4 * number, 80);
+            assert!(greedy.sampling.is_greedy());
+            greedy.policy = Some(policy.into());
+            let (tokens, stats) = output(&client, greedy.clone()).await;
+            assert_eq!(tokens, plain(&client, greedy).await);
+            (stats.accepted > 3).then_some(())
+        };
+        eventually(policy, is_drafted_for).await;
     }
     target.end().await;
     endpoint.end().await;

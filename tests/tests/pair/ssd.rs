@@ -5,7 +5,7 @@ use std::time::Duration;
 use foretoken_engine::sim::{Latency, Role, SimOptions};
 use foretoken_protocol::{
     Address,
-    generate::{GenerateClient, GenerateRequest},
+    generate::{GenerateClient, GenerateRequest, GenerationStats},
 };
 use foretoken_speculation::TokenId;
 use foretoken_target::{
@@ -44,7 +44,7 @@ pub(super) fn ahead(mut request: GenerateRequest) -> GenerateRequest {
 }
 
 /// Both sides hold nothing any more.
-async fn idle(client: &GenerateClient, port: u16) {
+pub(super) async fn idle(client: &GenerateClient, port: u16) {
     let both = async {
         loop {
             let draft = Scrape::of(port).await.shown("vllm:kv_cache_usage_perc");
@@ -127,29 +127,32 @@ const WAYS: [(FallbackName, DeliveryName); 7] = [
     (FallbackName::Auto, DeliveryName::Pull),
 ];
 
-/// An output whose endpoint is killed and comes back meanwhile; the new one, and where it tells its
-/// metrics.
+/// An endpoint, and where it tells its metrics.
+type Observed = (Running<foretoken_draft::RunError>, u16);
+
+/// An output whose endpoint is killed and comes back meanwhile as `draft`; the new one.
 async fn output_over_a_kill(
     client: &GenerateClient,
     asked: GenerateRequest,
-    (endpoint, address): (Running<foretoken_draft::RunError>, &Address),
-) -> (Vec<TokenId>, (Running<foretoken_draft::RunError>, u16)) {
+    ((endpoint, _), address): (Observed, &Address),
+    draft: SimOptions,
+) -> (Vec<TokenId>, GenerationStats, Observed) {
     let stream = client.generate(asked).await;
     let mut stream = stream.expect("it is accepted");
     let mut tokens = Vec::new();
     reads_ten(&mut stream, &mut tokens).await;
     endpoint.kill().await;
     reads_ten(&mut stream, &mut tokens).await;
-    let again = observed(address, runner(quick(0.7)));
-    collect(stream, &mut tokens).await;
-    (tokens, again)
+    let again = observed(address, runner(draft));
+    let stats = collect(stream, &mut tokens).await;
+    (tokens, stats, again)
 }
 
 #[tokio::test]
 async fn every_way_to_spend_fall_back_and_deliver_gives_the_same_tokens() {
     let folder = tempfile::tempdir().expect("a folder");
     let address = socket(&folder, "draft");
-    let (mut endpoint, _) = observed(&address, runner(quick(0.7)));
+    let mut endpoint = observed(&address, runner(quick(0.7)));
     let short = (0..3).map(|seed| request(seed, 60));
     let asked: Vec<_> = short.chain([request(3, 250)]).collect();
     let mut expected = Vec::new();
@@ -189,22 +192,23 @@ async fn every_way_to_spend_fall_back_and_deliver_gives_the_same_tokens() {
             let mut killed = Some(endpoint);
             let comes_back = async |_| {
                 let last = ahead(asked[3].clone());
-                let endpoint = killed.take().expect("each try has one");
-                let (tokens, (again, port)) =
-                    output_over_a_kill(&client, last, (endpoint, &address)).await;
+                let endpoint = (killed.take().expect("each try has one"), &address);
+                let (tokens, _, again) =
+                    output_over_a_kill(&client, last, endpoint, quick(0.7)).await;
+                let port = again.1;
                 killed = Some(again);
                 assert_eq!(tokens, expected[3], "{way}");
                 let builds = Scrape::of(port).await.shown("foretoken_builds_total");
-                (builds > 0.0).then_some(port)
+                (builds > 0.0).then_some(())
             };
             let what = format!("back before the output ends: {way}");
-            let port = eventually(&what, comes_back).await;
+            eventually(&what, comes_back).await;
             endpoint = killed.take().expect("the last try left one");
-            idle(&client, port).await;
+            idle(&client, endpoint.1).await;
             target.end().await;
         }
     }
-    endpoint.end().await;
+    endpoint.0.end().await;
 }
 
 #[tokio::test]
@@ -236,22 +240,21 @@ async fn trees_of_both_policies_get_the_tokens_of_plain_decoding_and_give_all_pa
 async fn an_endpoint_killed_amid_branches_changes_nothing_but_the_pace() {
     let folder = tempfile::tempdir().expect("a folder");
     let address = socket(&folder, "draft");
-    let endpoint = draft(&address, runner(quick(0.9)));
+    let mut killed = Some(observed(&address, runner(quick(0.9))));
     let (client, target) = target(with_endpoint(&address), runner(slow()));
     warm(&client).await;
     let asked = request(11, 600);
-    let mut stream = client
-        .generate(ahead(asked.clone()))
-        .await
-        .expect("it is accepted");
-    let mut tokens = Vec::new();
-    reads_ten(&mut stream, &mut tokens).await;
-    endpoint.kill().await;
-    reads_ten(&mut stream, &mut tokens).await;
-    let (endpoint, port) = observed(&address, runner(quick(0.9)));
-    let stats = collect(stream, &mut tokens).await;
-    assert!(stats.hits > 0, "{stats:?}");
-    assert_eq!(tokens, plain(&client, asked).await);
+    let expected = plain(&client, asked.clone()).await;
+    let hits = async |_| {
+        let endpoint = (killed.take().expect("each try has one"), &address);
+        let (tokens, stats, again) =
+            output_over_a_kill(&client, ahead(asked.clone()), endpoint, quick(0.9)).await;
+        killed = Some(again);
+        assert_eq!(tokens, expected);
+        (stats.hits > 0).then_some(())
+    };
+    eventually("a hit", hits).await;
+    let (endpoint, port) = killed.expect("the last try left one");
     idle(&client, port).await;
     target.end().await;
     endpoint.end().await;
@@ -298,8 +301,13 @@ async fn the_shipped_pair_verifies_trees_without_changing_a_token() {
         ..with_endpoint(&address)
     };
     let (client, target, target_port) = observed_target(config, shipped("target"));
-    let mut trees = 0.0;
+    warm(&client).await;
+    let trees = async || {
+        let figures = Scrape::of(target_port).await;
+        figures.shown("foretoken_tree_windows_total")
+    };
     for ssd in [false, true] {
+        let before = trees().await;
         let mut accepted = 0;
         for (seed, temperature) in [(0, 0.0), (1, 0.7), (2, 1.0), (3, 1.0)] {
             let mut asked = request(seed, 60);
@@ -312,11 +320,7 @@ async fn the_shipped_pair_verifies_trees_without_changing_a_token() {
             assert_eq!(tokens, expected, "SSD: {ssd}, temperature {temperature}");
             accepted += stats.accepted;
         }
-        let before = trees;
-        trees = Scrape::of(target_port)
-            .await
-            .shown("foretoken_tree_windows_total");
-        assert!(trees > before, "no trees, SSD: {ssd}");
+        assert!(trees().await > before, "no trees, SSD: {ssd}");
         assert!(accepted > 0);
     }
     idle(&client, port).await;

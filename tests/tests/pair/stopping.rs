@@ -4,12 +4,16 @@ use std::time::Duration;
 
 use foretoken_draft::DraftConfig;
 use foretoken_engine::sim::Role;
-use foretoken_protocol::link::{Consumer, LinkEvent, LoadReport};
+use foretoken_protocol::{
+    generate::{GenerateEvent, GenerateStream},
+    link::{Consumer, LinkEvent, LoadReport},
+};
 use foretoken_speculation::{
     Epoch, Seed, SessionId, TokenId,
     message::{Open, ToDraft, ToTarget},
     sampling::SamplingParams,
 };
+use futures::StreamExt as _;
 
 use super::{dialled::Dialled, rig::*};
 
@@ -84,6 +88,23 @@ async fn a_stopping_endpoint_says_so_turns_sessions_away_and_ends_with_its_last_
     });
 }
 
+/// Reads until a token comes that a draft had proposed.
+async fn reads_accepted(stream: &mut GenerateStream, tokens: &mut Vec<TokenId>) {
+    loop {
+        let event = stream.next().await.expect("it goes on");
+        match event.expect("the target lives") {
+            GenerateEvent::Tokens(round) => {
+                tokens.extend(round.tokens.iter().map(|piece| piece.token));
+                if round.tokens.iter().any(|piece| piece.accepted) {
+                    return;
+                }
+            }
+            GenerateEvent::Started { .. } => {}
+            GenerateEvent::Finished { .. } => panic!("nothing was accepted"),
+        }
+    }
+}
+
 #[tokio::test]
 async fn an_endpoint_stopped_amid_an_output_ends_well_and_is_not_missed() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -99,7 +120,7 @@ async fn an_endpoint_stopped_amid_an_output_ends_well_and_is_not_missed() {
     let asked = request(21, 2000);
     let mut stream = client.generate(asked.clone()).await.expect("accepted");
     let mut tokens = Vec::new();
-    reads_ten(&mut stream, &mut tokens).await;
+    reads_accepted(&mut stream, &mut tokens).await;
     endpoint.end().await;
     let stats = collect(stream, &mut tokens).await;
     assert!(stats.accepted > 0, "{stats:?}");

@@ -73,7 +73,8 @@ fn board() -> Board {
 fn filled() -> Board {
     let mut board = board();
     board.note(hello(TARGET, "target", "target-0"));
-    let (then, now) = (Instant::now(), Instant::now() + Duration::from_secs(2));
+    let then = Instant::now();
+    let now = then + Duration::from_secs(2);
     let began = UNIX_EPOCH.elapsed().unwrap().as_secs_f64() - 100.0;
     let target = |tokens: u32, hits: u32, misses: u32| {
         format!(
@@ -194,7 +195,8 @@ fn a_router_alone_tells_what_it_counts_and_nothing_is_made_up_for_the_rest() {
     let nothing = board.snapshot();
     assert_eq!(nothing.requests, Requests::default());
     assert_eq!(nothing.now, Figures::default());
-    let (then, now) = (Instant::now(), Instant::now() + Duration::from_secs(2));
+    let then = Instant::now();
+    let now = then + Duration::from_secs(2);
     for (tokens, at) in [(1000, then), (3400, now)] {
         let text = format!(
             "foretoken_targets_ready 1\nvllm:num_requests_running 3\n\

@@ -109,9 +109,11 @@ fn draft() -> Role {
     }
 }
 
-/// A script that serves until a file is there, takes that away and ends.
+/// A script that serves until a file is there, takes that away and ends. It does not begin while there
+/// is a file `hold`.
 fn until(file: &str) -> String {
-    format!("{READY}; while [ ! -e {file} ]; do sleep 0.02; done; rm {file}")
+    let wait = "while [ -e hold ]; do sleep 0.02; done";
+    format!("{wait}; {READY}; while [ ! -e {file} ]; do sleep 0.02; done; rm {file}")
 }
 
 #[test]
@@ -217,12 +219,14 @@ async fn ready_is_true_only_while_a_router_and_a_target_serve() {
         let is_back = |state: &State| state.services[0].restarts == 1 && state.services[0].ready;
         stage.wait("a target is back", is_back).await;
         for dead in [&["end-router"][..], &["end-target-0", "end-target-1"]] {
-            // Whoever comes back is not used yet.
+            // Whoever comes back is not used yet, and nobody does before all of them have gone.
             is_ready.store(false, Ordering::Relaxed);
+            fs::write(stage.file("hold"), "").unwrap();
             for name in dead {
                 end(name);
             }
             stage.wait("nothing is ready", |state| !state.ready).await;
+            fs::remove_file(stage.file("hold")).unwrap();
             is_ready.store(true, Ordering::Relaxed);
             stage.wait("all is ready again", |state| state.ready).await;
         }

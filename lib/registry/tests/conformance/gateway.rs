@@ -61,10 +61,15 @@ impl Gateway {
         self.ask("kv/compaction", physical).await.unwrap();
     }
 
+    /// All leases that have not run out.
+    pub(crate) async fn leases(&self) -> Vec<Value> {
+        let listed = self.ask("lease/leases", json!({})).await.unwrap();
+        listed["leases"].as_array().cloned().unwrap_or_default()
+    }
+
     /// Ends all leases, and says how many there were.
     pub(crate) async fn revoke_all(&self) -> usize {
-        let listed = self.ask("lease/leases", json!({})).await.unwrap();
-        let leases = listed["leases"].as_array().cloned().unwrap_or_default();
+        let leases = self.leases().await;
         for lease in &leases {
             let id = &lease["ID"];
             self.ask("lease/revoke", json!({"ID": id})).await.unwrap();

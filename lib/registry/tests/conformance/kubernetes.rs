@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use tokio::sync::Mutex;
 
 use crate::{
-    programs::{self, Etcd, Program, free_port},
+    programs::{self, Etcd, Program, TRIES, free_ports},
     proxy::Proxy,
     suite::{Backend, becomes, conforms},
 };
@@ -36,33 +36,9 @@ struct Plane {
 
 impl Plane {
     async fn start(programs: &Path) -> Self {
-        let folder = tempfile::tempdir().unwrap();
         let etcd = Etcd::start(programs, "http", &[]);
-        let port = free_port();
-        let wrote = Command::new(programs.join("credentials"))
-            .arg(format!("--folder={}", folder.path().display()))
-            .arg(format!("--server=https://127.0.0.1:{port}"))
-            .args(["--node=node", "--hosts=127.0.0.1"])
-            .status();
-        assert!(wrote.unwrap().success());
-        let file = |name: &str| folder.path().join(name).display().to_string();
-        let key = file("service-accounts.key");
-        let arguments = vec![
-            format!("--etcd-servers=http://127.0.0.1:{}", etcd.port),
-            "--bind-address=127.0.0.1".to_owned(),
-            format!("--secure-port={port}"),
-            "--endpoint-reconciler-type=none".to_owned(),
-            "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
-            format!("--client-ca-file={}", file("ca.crt")),
-            format!("--tls-cert-file={}", file("kube-apiserver.crt")),
-            format!("--tls-private-key-file={}", file("kube-apiserver.key")),
-            "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
-            format!("--service-account-key-file={key}"),
-            format!("--service-account-signing-key-file={key}"),
-            "--authorization-mode=RBAC".to_owned(),
-        ];
-        let log = folder.path().join("kube-apiserver.log");
-        let api_server = Program::start(programs.join("kube-apiserver"), arguments, log);
+        let mut tries = (0..TRIES).map(|_| api_server(programs, etcd.port));
+        let (api_server, port, folder) = tries.find_map(|it| it).unwrap();
         let kubeconfig = Kubeconfig::read_from(folder.path().join("admin.kubeconfig")).unwrap();
         let options = KubeConfigOptions::default();
         let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
@@ -82,6 +58,38 @@ impl Plane {
         let ready = async || namespaces.get("default").await.is_ok();
         self.api_server.wait(ready).await;
     }
+}
+
+/// An API server that keeps what it knows in the etcd on that port, its port, and the folder of its
+/// credentials; none if it ends at once.
+fn api_server(programs: &Path, etcd: u16) -> Option<(Program, u16, TempDir)> {
+    let folder = tempfile::tempdir().unwrap();
+    let [port] = free_ports();
+    let wrote = Command::new(programs.join("credentials"))
+        .arg(format!("--folder={}", folder.path().display()))
+        .arg(format!("--server=https://127.0.0.1:{port}"))
+        .args(["--node=node", "--hosts=127.0.0.1"])
+        .status();
+    assert!(wrote.unwrap().success());
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let key = file("service-accounts.key");
+    let arguments = vec![
+        format!("--etcd-servers=http://127.0.0.1:{etcd}"),
+        "--bind-address=127.0.0.1".to_owned(),
+        format!("--secure-port={port}"),
+        "--endpoint-reconciler-type=none".to_owned(),
+        "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
+        format!("--client-ca-file={}", file("ca.crt")),
+        format!("--tls-cert-file={}", file("kube-apiserver.crt")),
+        format!("--tls-private-key-file={}", file("kube-apiserver.key")),
+        "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+        format!("--service-account-key-file={key}"),
+        format!("--service-account-signing-key-file={key}"),
+        "--authorization-mode=RBAC".to_owned(),
+    ];
+    let log = folder.path().join("kube-apiserver.log");
+    let api_server = Program::start(programs.join("kube-apiserver"), arguments, log);
+    Some((api_server.listening(port)?, port, folder))
 }
 
 /// A namespace with Services, and a file that names them.

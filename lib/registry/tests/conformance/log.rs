@@ -2,10 +2,17 @@
 
 use std::{
     io,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, LazyLock, Mutex, PoisonError},
 };
 
-use tracing::{Level, subscriber::DefaultGuard};
+use tracing::{
+    Dispatch, Level,
+    subscriber::{DefaultGuard, NoSubscriber},
+};
+
+/// Lives as long as the tests do. Beside a single subscriber, what the thread of another test comes by
+/// first is asked of that thread's, which is none, and never told to anybody.
+static OTHER: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::new()));
 
 /// Lines logged on this thread while it lives.
 pub(crate) struct Log {
@@ -24,6 +31,7 @@ impl Log {
 
     /// Starts listening to what is of that level or worse.
     pub(crate) fn listen_to(level: Level) -> Self {
+        LazyLock::force(&OTHER);
         let lines = Lines::default();
         let writer = lines.clone();
         let subscriber = tracing_subscriber::fmt()

@@ -2,9 +2,10 @@
 
 use std::{
     env, fs,
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -12,6 +13,8 @@ use tempfile::TempDir;
 
 /// How long a program may take to start.
 const START: Duration = Duration::from_secs(90);
+/// How often a program is started that ends because others have got its ports before it.
+pub(crate) const TRIES: usize = 5;
 
 /// Where the programs are. Without them nothing is tested, loudly; with
 /// `FORETOKEN_TEST_CLUSTER=required` that is a failure.
@@ -36,10 +39,11 @@ pub(crate) fn folder() -> Option<PathBuf> {
     newest
 }
 
-/// A port that nobody listens on.
-pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
+/// Ports that nobody listens on.
+pub(crate) fn free_ports<const N: usize>() -> [u16; N] {
+    // Held until all are there, so that none is drawn twice.
+    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    listeners.map(|listener| listener.local_addr().unwrap().port())
 }
 
 /// A program that can be ended, started again, and held.
@@ -89,12 +93,29 @@ impl Program {
         assert!(sent.unwrap().success());
     }
 
+    /// This program, once somebody listens on `port`; none if it ends before.
+    pub(crate) fn listening(mut self, port: u16) -> Option<Self> {
+        let began = Instant::now();
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(began.elapsed() < START, "it does not start");
+            thread::sleep(Duration::from_millis(20));
+            if self.has_ended() {
+                return None;
+            }
+        }
+        (!self.has_ended()).then_some(self)
+    }
+
+    fn has_ended(&mut self) -> bool {
+        let child = self.child.as_mut().unwrap();
+        child.try_wait().unwrap().is_some()
+    }
+
     /// Waits until `answers`.
     pub(crate) async fn wait(&mut self, mut answers: impl AsyncFnMut() -> bool) {
         let began = Instant::now();
         while !answers().await {
-            let child = self.child.as_mut().unwrap();
-            let ended = child.try_wait().unwrap().is_some();
+            let ended = self.has_ended();
             let text = fs::read_to_string(&self.log).unwrap_or_default();
             let lines: Vec<&str> = text.lines().collect();
             let last = lines[lines.len().saturating_sub(10)..].join("\n");
@@ -123,8 +144,14 @@ pub(crate) struct Etcd {
 impl Etcd {
     /// Starts one with `options` more.
     pub(crate) fn start(programs: &Path, scheme: &str, options: &[String]) -> Self {
+        let mut tries = (0..TRIES).map(|_| Self::try_start(programs, scheme, options));
+        let started = tries.find_map(|etcd| etcd);
+        started.expect("etcd starts")
+    }
+
+    fn try_start(programs: &Path, scheme: &str, options: &[String]) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
-        let [port, peers] = [free_port(), free_port()];
+        let [port, peers] = free_ports();
         let [url, peers] = [(scheme, port), ("http", peers)]
             .map(|(scheme, port)| format!("{scheme}://127.0.0.1:{port}"));
         let mut arguments = vec![
@@ -139,11 +166,11 @@ impl Etcd {
         arguments.extend_from_slice(options);
         let log = folder.path().join("etcd.log");
         let program = Program::start(programs.join("etcd"), arguments, log);
-        Self {
-            program,
+        Some(Self {
+            program: program.listening(port)?,
             port,
             folder,
-        }
+        })
     }
 
     /// Removes all that it knows.

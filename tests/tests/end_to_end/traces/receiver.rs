@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::{Ipv4Addr, SocketAddr},
+    net::SocketAddr,
     sync::{Arc, Mutex},
     thread,
 };
@@ -15,7 +15,7 @@ use opentelemetry_proto::tonic::{
     common::v1::{KeyValue, any_value::Value},
     trace::v1::{Span, span::SpanKind, status::StatusCode},
 };
-use tokio::sync::oneshot;
+use tokio::{net::TcpSocket, sync::oneshot};
 use tonic::{
     Request, Response, Status,
     transport::{Server, server::TcpIncoming},
@@ -118,6 +118,15 @@ fn seen(resource: &BTreeMap<String, String>, span: Span) -> Seen {
     }
 }
 
+/// This address, which nobody else gets, and at which nobody listens yet.
+fn held(address: SocketAddr) -> TcpSocket {
+    let socket = TcpSocket::new_v4().unwrap();
+    // It is held anew before whoever listens there is gone.
+    socket.set_reuseport(true).unwrap();
+    socket.bind(address).unwrap();
+    socket
+}
+
 /// A collector on a port of its own.
 pub(super) struct Receiver {
     store: Store,
@@ -128,22 +137,23 @@ pub(super) struct Receiver {
 
 impl Receiver {
     pub(super) fn start() -> Self {
-        Self::start_on(0)
+        Self::start_at(held(([127, 0, 0, 1], 0).into()))
     }
 
-    pub(super) fn start_on(port: u16) -> Self {
+    pub(super) fn start_at(socket: TcpSocket) -> Self {
+        let address = socket.local_addr().unwrap();
         let store = Store::default();
         let service = TraceServiceServer::new(store.clone());
         let (stop, stopped) = oneshot::channel::<()>();
-        let (bound, address) = std::sync::mpsc::channel();
+        let (listens, is_there) = std::sync::mpsc::channel();
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()
                 .unwrap();
             let served = async {
-                let incoming = TcpIncoming::bind((Ipv4Addr::LOCALHOST, port).into()).unwrap();
-                bound.send(incoming.local_addr().unwrap()).unwrap();
+                let incoming = TcpIncoming::from(socket.listen(1024).unwrap());
+                listens.send(()).unwrap();
                 let server = Server::builder().add_service(service);
                 tokio::select! {
                     served = server.serve_with_incoming(incoming) => served.unwrap(),
@@ -152,9 +162,10 @@ impl Receiver {
             };
             runtime.block_on(served);
         });
+        is_there.recv().unwrap();
         Self {
             store,
-            address: address.recv().unwrap(),
+            address,
             stop: Some(stop),
             thread: Some(thread),
         }
@@ -165,11 +176,12 @@ impl Receiver {
         format!("http://{}", self.address)
     }
 
-    /// Dies, and says which port is free now.
-    pub(super) fn stop(mut self) -> u16 {
+    /// Dies, and leaves its address to another one.
+    pub(super) fn stop(mut self) -> TcpSocket {
+        let address = held(self.address);
         drop(self.stop.take());
         self.thread.take().unwrap().join().unwrap();
-        self.address.port()
+        address
     }
 
     /// The spans of a trace so far.
