@@ -19,7 +19,7 @@ use crate::{
     object::{Made, OPERATOR, Object, Owner},
     world::{Live, World},
 };
-use difference::{differs, surplus};
+use difference::{differences, surplus};
 
 /// Most objects of one owner that are written at once.
 const AT_ONCE: usize = 6;
@@ -43,14 +43,31 @@ pub(crate) struct Written {
     pub(crate) rolling: Vec<String>,
 }
 
-/// Makes what was made for `owner` what is `wanted`.
+impl Written {
+    /// Counts what became of an object.
+    fn note(&mut self, object: &Object, brought: Brought) {
+        let is_changed = matches!(brought, Brought::Changed | Brought::Undone(_));
+        self.is_remounted |= is_changed && build::is_read_again(object);
+        let is_written = brought != Brought::Current;
+        self.applied += usize::from(is_written);
+        if is_written && object.kind.makes_pods() {
+            self.rolling.push(object.component.clone());
+        }
+        if let Brought::Undone(what) = brought {
+            self.undone.push(what);
+        }
+    }
+}
+
+/// Makes what was made for `owner` what is `wanted`. What was `written` is told also if it fails.
 pub(crate) async fn apply(
     client: &Client,
     world: &World,
     owner: &Owner,
     wanted: &[Object],
-) -> Result<Written, Failure> {
-    let mut written = apply_some(client, world, owner, wanted).await?;
+    written: &mut Written,
+) -> Result<(), Failure> {
+    apply_some(client, world, owner, wanted, written).await?;
     for kind in Made::ALL {
         for live in world.made_for(kind, owner) {
             let is_wanted = |object: &Object| object.kind == kind && object.name == live.name;
@@ -60,7 +77,7 @@ pub(crate) async fn apply(
             }
         }
     }
-    Ok(written)
+    Ok(())
 }
 
 /// Brings what is `wanted` of what is made for `owner`, and leaves the rest as it is.
@@ -69,9 +86,9 @@ pub(crate) async fn apply_some(
     world: &World,
     owner: &Owner,
     wanted: &[Object],
-) -> Result<Written, Failure> {
+    written: &mut Written,
+) -> Result<(), Failure> {
     let is_new = world.is_new(owner);
-    let mut written = Written::default();
     // Pods come last: what they need is there then.
     let (pods, others): (Vec<&Object>, Vec<&Object>) =
         wanted.iter().partition(|object| object.kind.makes_pods());
@@ -80,21 +97,16 @@ pub(crate) async fn apply_some(
         for object in objects {
             all.push(Box::pin(bring(client, world, (owner, is_new), object)));
         }
+        let mut failed = Ok(());
         for (object, brought) in objects.iter().zip(join_all(all).await) {
-            let brought = brought?;
-            let is_changed = matches!(brought, Brought::Changed | Brought::Undone(_));
-            written.is_remounted |= is_changed && build::is_read_again(object);
-            let is_written = brought != Brought::Current;
-            written.applied += usize::from(is_written);
-            if is_written && object.kind.makes_pods() {
-                written.rolling.push(object.component.clone());
-            }
-            if let Brought::Undone(what) = brought {
-                written.undone.push(what);
+            match brought {
+                Ok(brought) => written.note(object, brought),
+                Err(failure) => failed = failed.and(Err(failure)),
             }
         }
+        failed?;
     }
-    Ok(written)
+    Ok(())
 }
 
 /// What became of one object.
@@ -131,20 +143,25 @@ async fn bring(
             write(client, object).await?;
             Ok(Brought::Changed)
         }
-        Compared::Edited(field) => {
+        Compared::Edited(mut fields) => {
             let mut applied = json!(write(client, object).await?);
-            if let Some(without) = surplus(&applied, object, &field) {
-                applied = json!(replace(client, object, &without).await?);
+            for field in &fields {
+                if let Some(without) = surplus(&applied, object, field) {
+                    applied = json!(replace(client, object, &without).await?);
+                }
             }
-            if differs(&applied, object).as_ref() == Some(&field) {
-                // It is only spelt differently, and still is: `cpu: 2` is kept as "2". Or somebody adds
-                // to it whatever is written, as webhooks do.
+            // Some are only spelt differently, and still are: `cpu: 2` is kept as "2". And to some somebody
+            // adds whatever is written, as webhooks do.
+            let left = differences(&applied, object);
+            fields.retain(|field| !left.contains(field));
+            if fields.is_empty() {
                 live.is_as_applied();
                 return Ok(Brought::Current);
             }
-            tracing::info!(object = object.name, field, "somebody else had changed it");
+            let fields = fields.join(", ");
+            tracing::info!(object = object.name, fields, "somebody else had changed it");
             let Object { kind, name, .. } = object;
-            Ok(Brought::Undone(format!("{kind:?} {name} at {field}")))
+            Ok(Brought::Undone(format!("{kind:?} {name} at {fields}")))
         }
     }
 }
@@ -155,8 +172,8 @@ enum Compared {
     Same,
     /// It was made of something else.
     Older,
-    /// It was that, and this field is not what it was.
-    Edited(String),
+    /// It was that, and these fields are not what they were.
+    Edited(Vec<String>),
 }
 
 /// Compares `live` with what is `wanted`.
@@ -170,11 +187,12 @@ fn compare(live: &Live, wanted: &Object) -> Compared {
     let Some(said) = live.unread() else {
         return Compared::Same;
     };
-    let difference = differs(&said, wanted);
-    if difference.is_none() {
+    let fields = differences(&said, wanted);
+    if fields.is_empty() {
         live.is_as_applied();
+        return Compared::Same;
     }
-    difference.map_or(Compared::Same, Compared::Edited)
+    Compared::Edited(fields)
 }
 
 fn api(client: &Client, kind: Made, namespace: &str) -> Api<DynamicObject> {

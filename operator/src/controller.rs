@@ -36,7 +36,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Object, Owner, apply, build,
+    Object, Owner,
+    apply::{self, Written},
+    build,
     certificates::{Certificates, Service},
     failure::{Failure, Retry},
     hearsay::{Hearsay, Whose},
@@ -268,18 +270,18 @@ impl Context {
                 };
             }
         };
-        match apply::apply(&self.client, &self.world, owner, &wanted).await {
-            Ok(mut written) => {
-                let rolling = std::mem::take(&mut written.rolling);
-                self.announce_written(object, owner, written).await;
-                Brought {
-                    failure,
-                    rolling,
-                    ..Brought::default()
-                }
-            }
+        let mut written = Written::default();
+        let applied = apply::apply(&self.client, &self.world, owner, &wanted, &mut written).await;
+        let rolling = std::mem::take(&mut written.rolling);
+        self.announce_written(object, owner, written).await;
+        let brought = match applied {
+            Ok(()) => Brought {
+                failure,
+                ..Brought::default()
+            },
             Err(failure) => Brought::failed(failure),
-        }
+        };
+        Brought { rolling, ..brought }
     }
 
     /// What people are told of what failed of `object`, if that is not why it is `refused`.

@@ -119,6 +119,20 @@ impl Failure {
         }
     }
 
+    /// Whether the object has another version than was thought, or is gone.
+    pub fn is_of_another_time(&self) -> bool {
+        let code = match self {
+            Self::Api {
+                source: kube::Error::Api(status),
+                ..
+            } => Some(status.code),
+            Self::Api { .. } | Self::NameTaken { .. } | Self::Authority { .. } | Self::Issue(_) => {
+                None
+            }
+        };
+        matches!(code, Some(404 | 409))
+    }
+
     /// The same in one word.
     pub fn reason(&self) -> &'static str {
         match self {

@@ -261,7 +261,8 @@ impl Generation {
             .latency
             .observe(self.arrived.elapsed().as_secs_f64());
         if let Some(later) = told.checked_sub(1).filter(|&later| later > 0) {
-            let each = self.tally.decode().as_secs_f64() / f64::from(later);
+            // As users see it, by this router's clock.
+            let each = self.tally.decode.as_secs_f64() / f64::from(later);
             self.metrics.per_token.observe(each);
         }
         self.shared.metrics.finished(&self.job.model.name, reason);

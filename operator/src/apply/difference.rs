@@ -17,43 +17,50 @@ const EXACT: [&str; 6] = [
     "nodeSelector",
 ];
 
-/// The first field in which an object that is there, as `said`, does not have what is `wanted`.
-pub(super) fn differs(said: &Value, wanted: &Object) -> Option<String> {
+/// The fields in which an object that is there, as `said`, does not have what is `wanted`.
+pub(super) fn differences(said: &Value, wanted: &Object) -> Vec<String> {
     // Of who may dial all is said here, and nothing is left to defaults.
     let exactly = |name: &str| wanted.kind == Made::NetworkPolicy && name == "spec";
-    let mut fields = wanted.body.as_object().into_iter().flatten();
-    fields.find_map(|(name, wanted)| match name.as_str() {
+    let mut found = Vec::new();
+    for (name, wanted) in wanted.body.as_object().into_iter().flatten() {
         // Lists leave out what all of their items are.
-        "apiVersion" | "kind" => None,
-        _ if is_missing(said.get(name)) && is_empty(wanted) => None,
-        _ => difference(said.get(name), wanted, name, exactly(name)),
-    })
+        let is_left_out = ["apiVersion", "kind"].contains(&name.as_str());
+        if !is_left_out && !(is_missing(said.get(name)) && is_empty(wanted)) {
+            compare(said.get(name), wanted, (name, exactly(name)), &mut found);
+        }
+    }
+    found
 }
 
-/// The first field below `path` in which `live` does not have what is `wanted`; it may have more, unless
+/// Finds the fields below `path` in which `live` does not have what is `wanted`; it may have more, unless
 /// it is to be that `exactly`.
-fn difference(live: Option<&Value>, wanted: &Value, path: &str, exactly: bool) -> Option<String> {
+fn compare(
+    live: Option<&Value>,
+    wanted: &Value,
+    (path, exactly): (&str, bool),
+    found: &mut Vec<String>,
+) {
     match (live.unwrap_or(&Value::Null), wanted) {
         (Value::Object(live), Value::Object(wanted)) => {
-            let changed = wanted.iter().find_map(|(name, wanted)| {
+            for (name, wanted) in wanted {
                 let (live, path) = (live.get(name), format!("{path}.{name}"));
-                if is_missing(live) && is_empty(wanted) && !exactly {
-                    return None;
+                if exactly || !(is_missing(live) && is_empty(wanted)) {
+                    let exactly = exactly || EXACT.contains(&name.as_str());
+                    compare(live, wanted, (&path, exactly), found);
                 }
-                let exactly = exactly || EXACT.contains(&name.as_str());
-                difference(live, wanted, &path, exactly)
-            });
-            let mut others = live.keys().filter(|name| !wanted.contains_key(*name));
-            let added = others.next().filter(|_| exactly);
-            changed.or_else(|| added.map(|name| format!("{path}.{name}")))
+            }
+            let others = live.keys().filter(|name| !wanted.contains_key(*name));
+            let added = others.filter(|_| exactly);
+            found.extend(added.map(|name| format!("{path}.{name}")));
         }
         (Value::Array(live), Value::Array(wanted)) if live.len() == wanted.len() => {
-            let mut pairs = live.iter().zip(wanted).enumerate();
-            pairs.find_map(|(index, (live, wanted))| {
-                difference(Some(live), wanted, &format!("{path}[{index}]"), exactly)
-            })
+            for (index, (live, wanted)) in live.iter().zip(wanted).enumerate() {
+                let path = format!("{path}[{index}]");
+                compare(Some(live), wanted, (&path, exactly), found);
+            }
         }
-        (live, wanted) => (live != wanted).then(|| path.to_owned()),
+        (live, wanted) if live == wanted => {}
+        _ => found.push(path.to_owned()),
     }
 }
 
@@ -107,7 +114,7 @@ mod tests {
             "spec": {"replicas": 2, "list": [{"name": "a", "default": 1}], "default": true},
             "status": {},
         });
-        assert_eq!(differs(&live, &wanted), None);
+        assert_eq!(differences(&live, &wanted), [""; 0]);
         for (edited, field) in [
             (
                 json!({"spec": {"replicas": 3, "list": [{"name": "a"}]}}),
@@ -120,7 +127,7 @@ mod tests {
                 "spec.list[0].name",
             ),
         ] {
-            assert_eq!(differs(&edited, &wanted).as_deref(), Some(field));
+            assert_eq!(differences(&edited, &wanted), [field]);
         }
     }
 
@@ -132,18 +139,14 @@ mod tests {
             "metadata": {"labels": {"a": "b", "team": "x"}},
             "spec": {"selector": {"a": "b", "no": "body"}},
         });
-        let field = differs(&edited, &service);
-        assert_eq!(field.as_deref(), Some("spec.selector.no"));
+        assert_eq!(differences(&edited, &service), ["spec.selector.no"]);
         let deployment = json!({"spec": {"template": {"spec": {"nodeSelector": {"gpu": "1"}}}}});
         let deployment = object(Made::Deployment, &deployment);
         let edited = json!({"spec": {"template": {"spec": {
             "nodeSelector": {"gpu": "1", "node": "one"}, "restartPolicy": "Always",
         }}}});
-        let field = differs(&edited, &deployment);
-        assert_eq!(
-            field.as_deref(),
-            Some("spec.template.spec.nodeSelector.node")
-        );
+        let fields = differences(&edited, &deployment);
+        assert_eq!(fields, ["spec.template.spec.nodeSelector.node"]);
     }
 
     #[test]
@@ -156,40 +159,39 @@ mod tests {
         let port = json!({"protocol": "TCP", "port": 1});
         let wanted = with(json!({"podSelector": pods}), port.clone());
         let policy = object(Made::NetworkPolicy, &wanted);
-        assert_eq!(differs(&wanted, &policy), None);
+        assert_eq!(differences(&wanted, &policy), [""; 0]);
         let any = json!({"podSelector": pods, "namespaceSelector": {}});
-        let field = differs(&with(any.clone(), port.clone()), &policy);
-        assert_eq!(
-            field.as_deref(),
-            Some("spec.ingress[0].from[0].namespaceSelector")
-        );
+        let peer = ["spec.ingress[0].from[0].namespaceSelector"];
+        let fields = differences(&with(any.clone(), port.clone()), &policy);
+        assert_eq!(fields, peer);
         let ports = json!({"protocol": "TCP", "port": 1, "endPort": 65535});
-        let field = differs(&with(json!({"podSelector": pods}), ports), &policy);
-        assert_eq!(field.as_deref(), Some("spec.ingress[0].ports[0].endPort"));
+        let fields = differences(&with(json!({"podSelector": pods}), ports), &policy);
+        assert_eq!(fields, ["spec.ingress[0].ports[0].endPort"]);
         // The other way round somebody is shut out.
         let policy = object(Made::NetworkPolicy, &with(any, port));
-        let field = differs(&wanted, &policy);
-        assert_eq!(
-            field.as_deref(),
-            Some("spec.ingress[0].from[0].namespaceSelector")
-        );
+        assert_eq!(differences(&wanted, &policy), peer);
     }
 
     #[test]
     fn a_list_that_is_longer_than_wanted_is_cut_and_one_that_is_spelt_otherwise_is_not() {
-        let container = |env: Value| {
-            let spec = json!({"containers": [{"name": "target", "env": env, "cpu": 2}]});
+        let container = |env: Value, cpu: Value| {
+            let spec = json!({"containers": [{"name": "target", "env": env, "cpu": cpu}]});
             json!({"spec": {"template": {"spec": spec}}})
         };
-        let wanted = container(json!([{"name": "A"}]));
+        let wanted = container(json!([{"name": "A"}]), json!(2));
         let deployment = object(Made::Deployment, &wanted);
-        let edited = container(json!([{"name": "A"}, {"name": "B"}]));
-        let field = differs(&edited, &deployment).expect("it differs");
-        assert_eq!(field, "spec.template.spec.containers[0].env");
-        assert_eq!(surplus(&edited, &deployment, &field), Some(wanted));
-        let spelt = "spec.template.spec.containers[0].cpu";
-        assert_eq!(surplus(&edited, &deployment, spelt), None);
-        let fewer = container(json!([]));
-        assert_eq!(surplus(&fewer, &deployment, &field), None);
+        let edited = container(json!([{"name": "A"}, {"name": "B"}]), json!("2"));
+        let [spelt, longer] =
+            ["cpu", "env"].map(|name| format!("spec.template.spec.containers[0].{name}"));
+        let fields = differences(&edited, &deployment);
+        assert_eq!(
+            fields,
+            [spelt.clone(), longer.clone()],
+            "one hides no other"
+        );
+        assert_eq!(surplus(&edited, &deployment, &longer), Some(wanted));
+        assert_eq!(surplus(&edited, &deployment, &spelt), None);
+        let fewer = container(json!([]), json!(2));
+        assert_eq!(surplus(&fewer, &deployment, &longer), None);
     }
 }

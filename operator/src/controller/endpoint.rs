@@ -24,9 +24,10 @@ use super::{
     scale::{Advice, Pool},
 };
 use crate::{
-    accept, apply,
+    accept,
+    apply::{self, Written},
     build::{self, Canary, DRAFT, GivenToEndpoint},
-    failure::{Failure, Retry},
+    failure::Failure,
     object::{FINALIZER, OPERATOR, Object, Owner},
     rollout::Course,
     scale,
@@ -53,8 +54,8 @@ pub(super) async fn reconcile(
     }
     let held = context.hold(&object, context.has_consumers(&object)).await;
     let not_held = match held.err() {
-        // There is another version of it to look at.
-        Some(failure) if failure.retry() == Retry::Conflict => return Err(failure),
+        // There is another version of it to look at, or it is gone.
+        Some(failure) if failure.is_of_another_time() => return Err(failure),
         not_held => not_held,
     };
     let owner = Owner::new(Kind::SpeculationEndpoint, &object.metadata);
@@ -97,8 +98,8 @@ pub(super) async fn reconcile(
         ..
     } = brought;
     if refused.is_some() && is_in_parts.is_none() {
-        let held = context.hold_to_grants(&object, &owner).await;
-        failure = failure.or(held.err());
+        let granted = context.hold_to_grants(&object, &owner).await;
+        failure = failure.or(granted.err());
     }
     let failure = failure.or(not_held);
     let refused = unclear.map(|unclear| unclear.refused()).or(refused);
@@ -237,9 +238,11 @@ impl Context {
             return Ok(());
         }
         let access = build::access(object, &self.world.granted(object));
-        let written = apply::apply_some(&self.client, &self.world, owner, &access).await?;
+        let mut written = Written::default();
+        let (client, world) = (&self.client, &self.world);
+        let applied = apply::apply_some(client, world, owner, &access, &mut written).await;
         self.announce_written(object, owner, written).await;
-        Ok(())
+        applied
     }
 
     /// Whether a deployment names an endpoint that is being deleted, so that its targets may draft

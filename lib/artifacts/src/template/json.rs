@@ -3,7 +3,10 @@
 
 use std::io::{self, Write};
 
-use minijinja::{Error, ErrorKind, Value, value::Kwargs};
+use minijinja::{
+    Error, ErrorKind, Value,
+    value::{Kwargs, Serde},
+};
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
@@ -62,10 +65,17 @@ pub(super) fn tojson(value: Value, args: Kwargs) -> Result<Value, Error> {
     let indent: Option<usize> = args.get("indent")?;
     let line = Line::read(&args, indent)?;
     // Accepted and already so.
-    for name in ["ensure_ascii", "sort_keys"] {
-        let _: Option<bool> = args.get(name)?;
-    }
+    let _: Option<bool> = args.get("ensure_ascii")?;
+    let sorts = args.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
     args.assert_all_used()?;
+    let failed = |e: &dyn std::fmt::Display| Error::new(ErrorKind::InvalidOperation, e.to_string());
+    let value = if sorts {
+        // Its maps are sorted.
+        let sorted = serde_json::to_value(&value).map_err(|e| failed(&e))?;
+        Value::from(Serde(sorted))
+    } else {
+        value
+    };
     let mut out = Vec::new();
     let written = match indent {
         None => value.serialize(&mut Serializer::with_formatter(&mut out, line)),
@@ -75,7 +85,6 @@ pub(super) fn tojson(value: Value, args: Kwargs) -> Result<Value, Error> {
             value.serialize(&mut Serializer::with_formatter(&mut out, formatter))
         }
     };
-    let failed = |e: &dyn std::fmt::Display| Error::new(ErrorKind::InvalidOperation, e.to_string());
     written.map_err(|e| failed(&e))?;
     String::from_utf8(out)
         .map(Value::from)

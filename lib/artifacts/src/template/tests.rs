@@ -96,12 +96,12 @@ fn json_is_written_as_python_writes_it() {
         pretty.render(&json!([{"a": 1}]), &prompt()).unwrap(),
         "[\n  {\n    \"a\": 1\n  }\n]"
     );
-    let dense = "{{ messages | tojson(separators=(',', ':'), sort_keys=true) }}";
+    let dense = "{{ {'b': [1, 2], 'a': 3} | tojson(separators=(',', ':')) }}\
+                 {{ {'b': 1, 'a': {'d': 1, 'c': 2}} | tojson(sort_keys=true) }}";
     let dense = load(&[("chat_template.jinja", dense)]).unwrap();
-    let messages = json!([{"a": [1, 2], "b": 3}]);
     assert_eq!(
-        dense.render(&messages, &prompt()).unwrap(),
-        r#"[{"a":[1,2],"b":3}]"#
+        dense.render(&json!([]), &prompt()).unwrap(),
+        r#"{"b":[1,2],"a":3}{"a": {"c": 2, "d": 1}, "b": 1}"#
     );
 }
 

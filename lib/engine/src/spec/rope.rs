@@ -70,7 +70,8 @@ impl Rope {
         max_positions: usize,
     ) -> Result<Self, SpecError> {
         // Files written for both readers hold both forms. The older one wins if it says anything, as in
-        // transformers 5: it is what people add to a file to reach further.
+        // transformers 5: it is what people add to a file to reach further. A base that only the newer
+        // one names is the model's all the same, where transformers 5 would fall back to 10,000.
         let older = config.object("rope_scaling")?;
         let newer = config.object("rope_parameters")?;
         let older = older.filter(|scaling| !scaling.is_empty());

@@ -109,6 +109,9 @@ impl Drop for Link {
     }
 }
 
+/// Most reasons that are told of why a link does not come up.
+const MOST_TOLD: usize = 8;
+
 /// Keeps the link up.
 struct Dialer {
     callee: Callee,
@@ -131,8 +134,8 @@ impl Drop for Dialer {
 impl Dialer {
     async fn run(mut self) {
         let mut backoff = Backoff::new(&self.options);
-        // What the owner was told last of why there is no link.
-        let mut told = None;
+        // What the owner was told of why there is no link.
+        let mut told = Vec::new();
         let stop = self.stop.clone();
         loop {
             let begun = Instant::now();
@@ -148,14 +151,17 @@ impl Dialer {
             let wait = match attempt {
                 Ok(Ended::Stopped) => return,
                 Err(Failure::Refused(reason)) => {
-                    told = Some(reason.clone());
+                    told.clear();
                     (self.on_event)(LinkEvent::Incompatible(reason));
                     backoff.longest()
                 }
                 Ok(Ended::Lost(reason)) | Err(Failure::Lost(reason)) => {
-                    // Once is enough, until something changes.
-                    if up || told.as_ref() != Some(&reason) {
-                        told = Some(reason.clone());
+                    if up {
+                        told.clear();
+                    }
+                    // Once is enough, also of reasons that take turns, or never come again.
+                    if told.len() < MOST_TOLD && !told.contains(&reason) {
+                        told.push(reason.clone());
                         (self.on_event)(LinkEvent::Down(reason));
                     }
                     backoff.wait()

@@ -112,7 +112,7 @@ pub enum LinkEvent {
     /// Nothing has been heard for three beats (or something has again): prefer other endpoints.
     Suspect(bool),
     /// There is no link, and no session on it; it is dialled again by itself. Comes once per `Up`,
-    /// and where an attempt fails for another reason than the last one did.
+    /// and once for each further reason why attempts fail, up to some.
     Down(String),
     /// The endpoint and this target do not go together; it is asked again, rarely, since either
     /// may be replaced.
