@@ -49,8 +49,14 @@ portable:
 rust-build:
 	cargo build --workspace --all-targets --locked
 
+# The operator's tests with an API server mostly wait, for minutes, and want to be undisturbed; meanwhile
+# run all others. A test that is not named here runs in both.
+WITH_SERVER := a_cluster_becomes_what_its_objects_say_and_stays_so \
+	operators_that_are_cut_off_at_any_moment_come_to_what_one_that_is_not_comes_to
 rust-test: rust-build
-	FORETOKEN_EXECUTABLE=$(abspath $(CARGO_TARGET_DIR))/debug/foretoken cargo test --workspace --locked
+	FORETOKEN_EXECUTABLE=$(abspath $(CARGO_TARGET_DIR))/debug/foretoken python3 tests/beside.py \
+		'cargo test --workspace --locked -- $(addprefix --skip ,$(WITH_SERVER))' \
+		'cargo test --workspace --locked --test server'
 
 # What can be checked of the cluster and the image without starting or building either.
 script-test:
