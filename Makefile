@@ -14,7 +14,7 @@ PEERS ?= $(CARGO_TARGET_DIR)/peers
 THREADS ?= 1
 
 .NOTPARALLEL:
-.PHONY: up test tools format lint doc portable rust-build rust-test beside-cluster client-test script-test fuzz bench plots bench-peers \
+.PHONY: up test tools format lint doc portable executable rust-build rust-test beside-cluster client-test script-test fuzz bench plots bench-peers \
 	image cluster cluster-down cluster-test api-test telemetry-test api
 
 up:
@@ -24,9 +24,10 @@ up:
 # Ends with the closing lines of the Rust tests.
 test: format script-test telemetry-test client-test beside-cluster rust-test
 
-# The tests of the cluster mostly wait; meanwhile is compiled what is only compiled.
-beside-cluster:
-	python3 tests/beside.py '$(MAKE) lint doc portable' '$(MAKE) cluster-test'
+# The tests of the cluster mostly wait; meanwhile is compiled what they do not need. They must not wait for that
+# as a build of their own would.
+beside-cluster: executable
+	python3 tests/beside.py '$(MAKE) rust-build lint doc portable' '$(MAKE) -o executable cluster-test'
 
 # They belong to the toolchain, but not to every installation of it.
 tools:
@@ -44,6 +45,11 @@ doc:
 # Another processor and another system.
 portable:
 	sh tests/portable.sh
+
+# The executable, with a test beside it: where no test is built, dependencies have fewer features and would
+# be built twice.
+executable:
+	cargo build --workspace --bins --test dependencies --locked
 
 # One build for everything, so that all of it shares its dependencies.
 rust-build:
@@ -63,7 +69,7 @@ script-test:
 	python3 -m unittest discover -s tests/cluster
 
 # The official OpenAI client against `foretoken up`.
-client-test: rust-build $(VENV)/clients
+client-test: executable $(VENV)/clients
 	$(VENV)/bin/python tests/clients/with_server.py $(CARGO_TARGET_DIR)/debug/foretoken \
 		$(VENV)/bin/python tests/clients/openai_client.py
 
@@ -118,14 +124,14 @@ cluster-down:
 	python3 tests/cluster down
 
 # An API server alone, without root: its verdicts on objects of our kinds are those of `foretoken check`.
-api-test: rust-build
+api-test: executable
 	FORETOKEN_EXECUTABLE=$(abspath $(CARGO_TARGET_DIR))/debug/foretoken python3 tests/cluster test-api
 
 # Traces sent to the OpenTelemetry collector, and alert rules as Prometheus reads them.
-telemetry-test: rust-build
+telemetry-test: executable
 	FORETOKEN_EXECUTABLE=$(abspath $(CARGO_TARGET_DIR))/debug/foretoken python3 tests/cluster test-telemetry
 
 # Starts the cluster if need be; with KUBECONFIG and FORETOKEN_TEST_CLUSTER=existing, on that one.
-cluster-test: rust-build api-test
+cluster-test: api-test
 	FORETOKEN_EXECUTABLE=$(abspath $(CARGO_TARGET_DIR))/debug/foretoken python3 tests/cluster test
 	python3 tests/cluster/groups.py --operator $(CARGO_TARGET_DIR)/debug/foretoken

@@ -64,6 +64,9 @@ const REGISTRY: &str = "registry.json";
 /// Group of the API that says who may do what.
 const RBAC: &str = "rbac.authorization.k8s.io";
 
+/// Every address of a pod, of IPv4 and of IPv6.
+const EVERYWHERE: &str = "::";
+
 /// Component of targets; of those that span pods, of their leaders.
 pub const TARGET: &str = "target";
 /// Component of the other pods of a target that spans several.
@@ -73,12 +76,17 @@ pub const ROUTER: &str = "router";
 /// Component of drafts.
 pub const DRAFT: &str = "draft";
 
-/// Every address of a pod.
+/// `port` of every address of a pod.
 fn everywhere(port: u16) -> Address {
     Address::Tcp {
-        host: "0.0.0.0".into(),
+        host: EVERYWHERE.into(),
         port,
     }
+}
+
+/// The same for HTTP, as `HOST:PORT`.
+fn http_everywhere(port: u16) -> String {
+    format!("[{EVERYWHERE}]:{port}")
 }
 
 /// Where pods find the Service called `name`. Resolvers of pods complete it by the cluster's domain.

@@ -117,8 +117,10 @@ impl Router {
             address: config.listen.clone(),
             source,
         };
-        let listener = TcpListener::bind(&config.listen).await.map_err(failed)?;
+        let listener =
+            foretoken_protocol::address::listen(config.listen.as_str()).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
+        let listener = TcpListener::from_std(listener).map_err(failed)?;
         let created = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |d| d.as_secs());

@@ -16,7 +16,7 @@ const ALLOWED: [(&str, &[&str]); 16] = [
         "foretoken-protocol",
         &["foretoken-pipe", "foretoken-speculation"],
     ),
-    ("foretoken-service", &[]),
+    ("foretoken-service", &["foretoken-protocol"]),
     ("foretoken-telemetry", &["foretoken-speculation"]),
     ("foretoken-registry", &["foretoken-protocol"]),
     ("foretoken-crds", &["foretoken-speculation"]),

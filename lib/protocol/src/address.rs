@@ -4,9 +4,11 @@ use std::{fmt, path::PathBuf, str::FromStr};
 
 mod listen;
 mod socket;
+mod tcp;
 
 pub use listen::{BindError, Listener};
 pub(crate) use socket::{Incoming, Socket};
+pub use tcp::listen;
 
 use crate::tls::Served;
 

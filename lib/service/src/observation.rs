@@ -92,8 +92,7 @@ impl Observation {
     /// Binds `address` (`host:port`), before any runtime exists.
     pub fn bind(address: &str) -> Result<Self, BindError> {
         let listen = move || {
-            let listener = TcpListener::bind(address)?;
-            listener.set_nonblocking(true)?;
+            let listener = foretoken_protocol::address::listen(address)?;
             let address = listener.local_addr()?;
             Ok(Self { listener, address })
         };

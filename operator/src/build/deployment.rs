@@ -14,7 +14,7 @@ use super::{
     Component, FILE, GENERATE, HTTP, LINK, METRICS, PatchError, REGISTRY, ROUTER, TARGET,
     WHO_EXISTS,
     devices::Devices,
-    everywhere, file, group,
+    everywhere, file, group, http_everywhere,
     model::ModelVolume,
     pod::{CONFIGURATIONS, Pod, tls_secret},
     service_address, service_ports, told,
@@ -140,7 +140,7 @@ impl Build<'_> {
         let config = TargetConfig {
             listen: vec![everywhere(GENERATE)],
             tls: super::tls(self.settings),
-            metrics_listen: Some(format!("0.0.0.0:{METRICS}")),
+            metrics_listen: Some(http_everywhere(METRICS)),
             registry: Some(RegistryConfig::Static(registry_file())),
             ..foretoken_configuration::target(self.deployment).unwrap_or_default()
         };
@@ -211,7 +211,7 @@ impl Build<'_> {
         let config = RouterConfig {
             tls: super::tls(self.settings),
             api_keys_from: keys.map(|_| format!("{CONFIGURATIONS}/{KEYS}").into()),
-            listen: format!("0.0.0.0:{HTTP}"),
+            listen: http_everywhere(HTTP),
             models: vec![ModelConfig {
                 name: self.deployment.served_name().to_owned(),
                 folder: model.folder.clone().into(),

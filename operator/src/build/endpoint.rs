@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{
     Component, DRAFT, GRANTS, LINK, METRICS, PatchError, WHO_MAY,
     devices::Devices,
-    everywhere, file,
+    everywhere, file, http_everywhere,
     model::ModelVolume,
     pod::{CONFIGURATIONS, Pod, tls_secret},
     told,
@@ -66,7 +66,7 @@ pub fn endpoint(
         listen: vec![everywhere(LINK)],
         tls: super::tls(settings),
         grants: Some(format!("{CONFIGURATIONS}/grants/{GRANTS}").into()),
-        metrics_listen: Some(format!("0.0.0.0:{METRICS}")),
+        metrics_listen: Some(http_everywhere(METRICS)),
         ..foretoken_configuration::draft(spec)
     };
     let text = file(&json!({"service": told(&config)}));

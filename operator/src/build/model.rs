@@ -3,7 +3,7 @@
 use foretoken_crds::object::ModelSource;
 use serde_json::{Value, json};
 
-use super::METRICS;
+use super::{METRICS, http_everywhere};
 use crate::{build::pod, settings::Settings, status::MODEL};
 
 /// Where volumes with models are mounted.
@@ -77,7 +77,7 @@ fn download(model: &ModelSource, computes: bool, settings: &Settings) -> Value {
         "fetch".to_owned(),
         uri,
         format!("--link={VOLUME}/model"),
-        format!("--observe=0.0.0.0:{METRICS}"),
+        format!("--observe={}", http_everywhere(METRICS)),
     ];
     if !computes {
         args.push("--without-weights".to_owned());

@@ -10,6 +10,7 @@
 mod bodies;
 mod client;
 mod completions;
+mod ends;
 mod errors;
 mod faults;
 mod golden;

@@ -3,7 +3,7 @@
 use std::{
     fs::{self, Permissions},
     io,
-    net::{TcpListener, ToSocketAddrs},
+    net::TcpListener,
     os::{
         fd::OwnedFd,
         unix::{
@@ -16,11 +16,11 @@ use std::{
 
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::{Address, socket::Incoming};
+use super::{Address, socket::Incoming, tcp};
 use crate::tls::Tls;
 
 /// Connections that may wait to be accepted; what the system allows if that is less.
-const BACKLOG: i32 = 1024;
+pub(super) const BACKLOG: i32 = 1024;
 
 /// Why a service cannot listen.
 #[derive(Debug, thiserror::Error)]
@@ -93,12 +93,7 @@ impl Listener {
         };
         match address {
             Address::Tcp { host, port } => {
-                let candidates: Vec<_> = (host.as_str(), *port)
-                    .to_socket_addrs()
-                    .map_err(io)?
-                    .collect();
-                let listener = TcpListener::bind(candidates.as_slice()).map_err(io)?;
-                listener.set_nonblocking(true).map_err(io)?;
+                let listener = tcp::listen((host.as_str(), *port)).map_err(io)?;
                 let port = listener.local_addr().map_err(io)?.port();
                 let address = Address::Tcp {
                     host: host.clone(),

@@ -89,7 +89,7 @@ impl Incoming {
                             let tls = tls.clone();
                             greeted.spawn(async move {
                                 let secured = tls::accept(&tls, stream).await;
-                                secured.map(Socket::Tls).map_err(|error| (from.ip(), error))
+                                secured.map(Socket::Tls).map_err(|error| (from.ip().to_canonical(), error))
                             });
                         }
                         (Ok(Accepted::Tcp(stream, _)), None) => {
