@@ -34,8 +34,9 @@ use clap::builder::RangedU64ValueParser;
 /// How weights can be kept, as services are told.
 pub(crate) const DTYPES: [&str; 3] = ["f32", "bf16", "int8"];
 
-/// Results of whoever measures for themselves: in a folder that git ignores, apart from what was published.
-const OWN_RESULTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/bench");
+/// Results of whoever measures for themselves, where they are: in the source tree a folder that git ignores,
+/// apart from what was published.
+const OWN_RESULTS: &str = "target/bench";
 
 /// How many of something: none would measure nothing.
 pub(crate) fn some() -> RangedU64ValueParser<usize> {
@@ -48,9 +49,9 @@ pub struct BenchArgs {
     /// What to measure
     #[command(subcommand)]
     what: What,
-    /// Folder with the models `target` and `draft`
-    #[arg(long, global = true, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../models"))]
-    models: PathBuf,
+    /// Folder with the models `target` and `draft` [default: the small pair that comes with foretoken]
+    #[arg(long, global = true)]
+    models: Option<PathBuf>,
     /// Where results are written. `make bench` writes to bench/results, where those lie that were
     /// published
     #[arg(long, global = true, default_value = OWN_RESULTS)]
@@ -83,24 +84,29 @@ enum What {
     Plots(plots::PlotsArgs),
 }
 
-/// Runs the benchmark asked for, with services from the running executable.
-pub async fn run(args: &BenchArgs) -> anyhow::Result<()> {
+/// Runs the benchmark asked for, with services from the running executable, and with the models of
+/// the folder that `shipped` gives where no other is named.
+pub async fn run(
+    args: &BenchArgs,
+    shipped: impl FnOnce() -> anyhow::Result<PathBuf>,
+) -> anyhow::Result<()> {
     let binary = std::env::current_exe()?;
-    let (models, results) = (&args.models, &args.results);
+    let results = &args.results;
+    let models = || args.models.clone().map_or_else(shipped, Ok);
     match &args.what {
-        What::Decode(decode) => decode::run(decode, binary, models, results).await,
-        What::Ssd(ssd) => ssd::run(ssd, binary, models, results).await,
+        What::Decode(decode) => decode::run(decode, binary, &models()?, results).await,
+        What::Ssd(ssd) => ssd::run(ssd, binary, &models()?, results).await,
         What::Distant(distant) => distant::run(distant, binary, results).await,
-        What::Trees(trees) => trees::run(trees, binary, models, results).await,
+        What::Trees(trees) => trees::run(trees, binary, &models()?, results).await,
         What::Sharing(sharing) => sharing::run(sharing, binary, results).await,
-        What::Batch(batch) => batch::run(batch, binary, models, results).await,
+        What::Batch(batch) => batch::run(batch, binary, &models()?, results).await,
         What::Verify(verify) => verify::run(verify, results),
         What::Protocol(protocol) => {
             // Its engines drive runtimes of their own, which cannot be done from inside of one.
             let (protocol, results) = (*protocol, results.clone());
             tokio::task::spawn_blocking(move || protocol::run(protocol, &results)).await?
         }
-        What::Router(router) => router::run(router, binary, models, results).await,
+        What::Router(router) => router::run(router, binary, &models()?, results).await,
         What::Sim(sim) => sim::run(sim, results),
         What::Plots(plots) => plots::run(plots, results),
     }
@@ -160,6 +166,6 @@ mod tests {
         let ignored =
             std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../.gitignore"));
         assert!(ignored.unwrap().lines().any(|line| line == "/target/"));
-        assert!(OWN_RESULTS.contains("/../target/"));
+        assert!(OWN_RESULTS.starts_with("target/"));
     }
 }

@@ -40,7 +40,7 @@ const COLOURS: [RGBColor; 6] = [
 #[derive(Clone, Debug, clap::Args)]
 pub struct PlotsArgs {
     /// Where plots are written
-    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/bench"))]
+    #[arg(long, default_value = crate::OWN_RESULTS)]
     pub plots: PathBuf,
 }
 

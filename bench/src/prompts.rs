@@ -1,10 +1,13 @@
 //! Prompts that the shipped pair has not seen in training.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
-use anyhow::Context;
 use foretoken_artifacts::Tokenizer;
 use serde::{Deserialize, de::DeserializeOwned};
+
+/// Carried, since whoever runs an installed executable has no source tree.
+const PROBLEMS: &str = include_str!("../data/gsm8k_test.jsonl");
+const VERSES: &str = include_str!("../data/bible_heldout.jsonl");
 
 /// Where prompts come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -47,7 +50,7 @@ struct Verses {
 /// The first 16 problems of GSM8K's test split, then every hundredth: `count` prompts at most, as
 /// token ids with the begin-of-sequence token in front.
 pub fn gsm8k(folder: &Path, count: usize) -> anyhow::Result<Vec<Vec<u32>>> {
-    let problems: Vec<Problem> = read("gsm8k_test.jsonl")?;
+    let problems: Vec<Problem> = read(PROBLEMS)?;
     let picks = (0..16).chain((100..problems.len()).step_by(100));
     let prompts = picks.map(|i| format!("Question: {}\nAnswer:", problems[i].question));
     encode(folder, prompts.take(count))
@@ -55,19 +58,14 @@ pub fn gsm8k(folder: &Path, count: usize) -> anyhow::Result<Vec<Vec<u32>>> {
 
 /// A few verses each, as in training: one a line.
 fn bible(folder: &Path, count: usize) -> anyhow::Result<Vec<Vec<u32>>> {
-    let places: Vec<Verses> = read("bible_heldout.jsonl")?;
+    let places: Vec<Verses> = read(VERSES)?;
     encode(
         folder,
         places.into_iter().map(|place| place.text).take(count),
     )
 }
 
-fn read<T: DeserializeOwned>(name: &str) -> anyhow::Result<Vec<T>> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("data")
-        .join(name);
-    let text =
-        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+fn read<T: DeserializeOwned>(text: &str) -> anyhow::Result<Vec<T>> {
     let lines = text.lines().map(|line| Ok(serde_json::from_str(line)?));
     lines.collect()
 }

@@ -22,6 +22,9 @@ use crate::{
 /// Requests of each stream, one after the other.
 const EACH: usize = 2;
 
+/// Multiples of it, without their whole parts, lie evenly between 0 and 1 however many there are.
+const GOLDEN: f64 = 0.618_033_988_749_895;
+
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]
 pub struct RouterArgs {
@@ -58,8 +61,8 @@ pub async fn run(
     let mut report = Report::new(
         "router",
         format!(
-            "{} streams at once of {} tokens each, begun evenly over the time of one, each followed by another; simulated \
-             target with steps of {} us: asked by gRPC directly, and through the router's HTTP and SSE. {} interleaved \
+            "{} streams at once of {} tokens each, begun evenly over the time of one, each followed by another; each \
+             request begins another part of a step late; simulated target with steps of {} us: asked by gRPC directly, and through the router's HTTP and SSE. {} interleaved \
              rounds after one warm-up; the client shares the cores. Milliseconds.",
             args.streams, args.tokens, args.step_us, args.rounds
         ),
@@ -150,6 +153,13 @@ fn ask<'a>(ids: &'a [u32], args: &RouterArgs) -> Ask<'a> {
     }
 }
 
+/// How late request `number` begins: a part of a `step`, another one for each. First tokens come at the
+/// ends of steps. Whoever begins right after one has most of a step for what is on the way, so that no
+/// delay would show; with beginnings all over the step the median is later by as much as a delay takes.
+fn phase(number: usize, step: Duration) -> Duration {
+    step.mul_f64((number as f64 * GOLDEN).fract())
+}
+
 /// Has all streams `ask`, and answers when their tokens came. Who begins together waits for the same
 /// step, and a moment's delay would look like a whole one: beginnings are spread instead.
 async fn spread<F>(
@@ -159,14 +169,17 @@ async fn spread<F>(
 where
     F: Future<Output = anyhow::Result<Vec<Duration>>>,
 {
-    let all = Duration::from_micros(args.step_us) * args.tokens;
+    let step = Duration::from_micros(args.step_us);
+    let all = step * args.tokens;
     let streams = (0..args.streams).map(|stream| {
         let ask = &ask;
         async move {
             tokio::time::sleep(all * stream as u32 / args.streams as u32).await;
             let mut arrivals = Vec::new();
             for turn in 0..EACH {
-                arrivals.push(ask(turn * args.streams + stream).await?);
+                let number = turn * args.streams + stream;
+                tokio::time::sleep(phase(number, step)).await;
+                arrivals.push(ask(number).await?);
             }
             anyhow::Ok(arrivals)
         }
@@ -205,4 +218,28 @@ async fn ask_target(stack: &Stack, args: &RouterArgs) -> anyhow::Result<Vec<Vec<
         }
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delay_of_less_than_a_step_shows_at_the_median() {
+        let step = Duration::from_millis(20);
+        let median = |delay: Duration| {
+            let mut arrivals = Arrivals::default();
+            for number in 0..128 {
+                let begun = phase(number, step);
+                // It takes part in the step that begins next, and has a token when that ends.
+                let taken = (begun + delay).div_duration_f64(step).floor() + 1.0;
+                arrivals.add(&[vec![step.mul_f64(taken + 1.0).saturating_sub(begun)]]);
+            }
+            arrivals.figures()[0]
+        };
+        for delay in [1.0, 3.0, 9.0] {
+            let seen = median(Duration::from_secs_f64(delay / 1e3)) - median(Duration::ZERO);
+            assert!((seen - delay).abs() < 0.5, "{delay} ms seen as {seen}");
+        }
+    }
 }

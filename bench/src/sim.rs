@@ -7,10 +7,12 @@
 //!
 //! No model of the policies is made: whether a verdict was drafted for, what is sent when, how many
 //! tokens are sought, how many outcomes are drafted for and what happens after a miss is what
-//! `lib/speculation` makes of what it saw until then in simulated time. What services have beside that,
-//! which only passes on what was seen, is mirrored here in a few lines (`target/learned`,
-//! `target/meter`, `endpoint`, `endpoint/session`). Given are the times of passes and steps
-//! (`published`) and a pair of models without weights (`pair`).
+//! `lib/speculation` makes of what it saw until then in simulated time. What services have beside that
+//! is written here a second time, without links, pages and faults: what a target learns of a verdict and
+//! when it waits (`target`, `target/learned`, `target/meter`; `worker::verdict`, `worker::lingering` and
+//! `worker::plan` of targets), and what an endpoint's steps have in them (`endpoint` and below; `worker`
+//! of drafts). No test holds the two to each other: who changes one changes both. Given are the times of
+//! passes and steps (`published`) and a pair of models without weights (`pair`).
 //!
 //! Nothing here depends on the machine it runs on; the same binary gives the same JSON.
 

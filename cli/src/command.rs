@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    chat, check, child, crd, draft, failure, fetch, generate, logging, operator, router, target,
-    top, up,
+    chat, check, child, crd, draft, failure, fetch, generate, logging, operator, router,
+    shipped::Shipped, target, top, up,
 };
 
 /// Speculative decoding whose draft and target are separate services.
@@ -41,7 +41,7 @@ enum Command {
     Router(Box<router::Args>),
     /// Run the operator: makes a Kubernetes cluster what its objects say
     Operator(operator::Args),
-    /// Measure; the results go to target/bench of the source tree
+    /// Measure; the results go to target/bench below where it is run
     Bench(foretoken_bench::BenchArgs),
 }
 
@@ -85,7 +85,10 @@ impl Cli {
             }
             Command::Chat(args) => chat::run(&args),
             Command::Top(args) => top::run(&args),
-            Command::Bench(args) => child::small_runtime()?.block_on(foretoken_bench::run(&args)),
+            Command::Bench(args) => child::small_runtime()?
+                .block_on(foretoken_bench::run(&args, || {
+                    Ok(Shipped::unpack()?.models())
+                })),
             Command::Generate(args) => {
                 logging::init("warn");
                 generate::run(&args)
@@ -111,15 +114,17 @@ mod tests {
     #[test]
     fn help_tells_the_defaults_that_services_have() {
         let (target, draft) = (TargetConfig::default(), DraftConfig::default());
-        let LookaheadConfig::Adaptive { max } = target.lookahead else {
-            panic!("{:?}", target.lookahead)
-        };
+        let [plain, ssd] =
+            [target.lookahead, target.ssd.lookahead].map(|lookahead| match lookahead {
+                LookaheadConfig::Adaptive { max } => format!("adaptive:{max}"),
+                LookaheadConfig::Fixed(k) => k.to_string(),
+            });
         assert_eq!(target.policy, PolicyName::Speculative);
         assert_eq!((target.metrics_listen, draft.metrics_listen), (None, None));
         let own = |text: &str| text.to_owned();
         for (command, flag, default) in [
             ("target", "policy", own("Speculative")),
-            ("target", "lookahead", format!("adaptive:{max}")),
+            ("target", "lookahead", format!("{plain}, {ssd} with SSD")),
             ("target", "instance", target.instance),
             ("target", "dtype", own("bf16")),
             ("target", "metrics_listen", own("nowhere")),

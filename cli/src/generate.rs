@@ -163,12 +163,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let args = &args.clone().with_models()?;
     let policy = args.policy()?;
     let runtime = child::small_runtime()?;
-    let Loaded {
-        runner,
-        folder,
-        eos,
-        ..
-    } = args.model.load(&runtime, Reporter::Person)?;
+    let target = args.model.load(&runtime, Reporter::Person)?;
     let draft = match (&args.draft, policy) {
         (Some(uri), Policy::Speculative(_) | Policy::Ssd(_)) => {
             let config = ModelConfig {
@@ -176,10 +171,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
                 dtype: args.model.dtype.or(Some(Dtype::OF_DRAFTS)),
                 ..args.model.clone()
             };
-            Some(Engine::new(config.load(&runtime, Reporter::Person)?.runner))
+            let draft = config.load(&runtime, Reporter::Person)?;
+            check_pair(&target, &draft)?;
+            Some(Engine::new(draft.runner))
         }
         (_, Policy::Autoregressive | Policy::Speculative(_) | Policy::Ssd(_)) => None,
     };
+    let Loaded {
+        runner,
+        folder,
+        eos,
+        ..
+    } = target;
     // All computing is on this thread, and both have the same cores.
     runner.bind_thread()?;
     let tokenizer = load_tokenizer(folder.as_deref())?;
@@ -271,6 +274,26 @@ impl Args {
             .context("cannot read standard input")?;
         Ok(tokenizer.encode(&text, true)?)
     }
+}
+
+/// Refuses a draft whose tokens are not the target's, as services do. A model without a tokenizer does not
+/// say what its tokens are.
+fn check_pair(target: &Loaded, draft: &Loaded) -> anyhow::Result<()> {
+    let [ours, theirs] = [target, draft].map(|model| model.runner.info().vocab_size);
+    if ours != theirs {
+        return Err(usage(format!(
+            "the draft has a vocabulary of {theirs} and the target one of {ours}: choose a draft model with \
+             the target's tokenizer"
+        )));
+    }
+    let [ours, theirs] = [target, draft].map(|model| model.tokenizer_digest.as_str());
+    if ours != theirs && !ours.is_empty() && !theirs.is_empty() {
+        return Err(usage(format!(
+            "the target's tokenizer is {ours}, the draft's {theirs}: choose a draft model with the target's \
+             tokenizer"
+        )));
+    }
+    Ok(())
 }
 
 fn load_tokenizer(folder: Option<&Path>) -> anyhow::Result<Option<Arc<Tokenizer>>> {

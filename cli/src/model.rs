@@ -18,7 +18,7 @@ use foretoken_engine::{
 use serde::{Deserialize, Serialize};
 
 use crate::{failure::usage, report::Reporter};
-use simulated::Simulated;
+pub(crate) use simulated::Simulated;
 
 /// Entries of a simulated vocabulary that nobody says anything of.
 const SIMULATED_VOCAB: usize = 4096;

@@ -183,3 +183,6 @@ impl EngineArgs {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -74,6 +74,11 @@ impl Shipped {
         self.folder.join("examples/laptop.yaml")
     }
 
+    /// The folder that has both models.
+    pub(crate) fn models(&self) -> PathBuf {
+        self.folder.join("models")
+    }
+
     /// The model that decides.
     pub(crate) fn target(&self) -> anyhow::Result<String> {
         self.model("target")
@@ -85,7 +90,7 @@ impl Shipped {
     }
 
     fn model(&self, name: &str) -> anyhow::Result<String> {
-        let folder = self.folder.join("models").join(name);
+        let folder = self.models().join(name);
         let folder = folder.to_str().map(str::to_owned);
         folder.context("the path of the cache must be UTF-8")
     }

@@ -29,7 +29,8 @@ pub(crate) struct Args {
     /// Policy of requests that name none: Autoregressive, Speculative or SSD [default: Speculative]
     #[arg(long, value_parser = parse_policy)]
     policy: Option<PolicyName>,
-    /// Lookahead of requests that name none: a number, or adaptive:MAX [default: adaptive:12]
+    /// Lookahead of requests that name none: a number, or adaptive:MAX [default: adaptive:12,
+    /// adaptive:8 with SSD]
     #[arg(long, value_name = "K", value_parser = parse_lookahead)]
     lookahead: Option<LookaheadConfig>,
     /// Speculation endpoint as NAME=ADDRESS, or ADDRESS; repeatable, best first
@@ -69,7 +70,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     } = args;
     service::run::<TargetService>(service, group.group()?, |config| {
         config.policy = policy.unwrap_or(config.policy);
-        config.lookahead = lookahead.unwrap_or(config.lookahead);
+        set_lookahead(config, lookahead);
         config.observe_tokens |= observe_tokens;
         if !endpoint.is_empty() {
             config.endpoints = endpoint;
@@ -84,6 +85,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         }
         Ok(())
     })
+}
+
+/// Both policies that look ahead do as they are told: a request may name either.
+fn set_lookahead(config: &mut TargetConfig, lookahead: Option<LookaheadConfig>) {
+    let Some(lookahead) = lookahead else { return };
+    config.lookahead = lookahead;
+    config.ssd.lookahead = lookahead;
 }
 
 impl Service for TargetService {
@@ -167,6 +175,18 @@ mod tests {
             Ok(LookaheadConfig::Adaptive { max: 7 })
         );
         assert!(parse_lookahead("many").is_err());
+    }
+
+    #[test]
+    fn a_lookahead_is_that_of_whichever_policy_a_request_has() {
+        let mut config = TargetConfig::default();
+        set_lookahead(&mut config, None);
+        assert_eq!(config, TargetConfig::default());
+        set_lookahead(&mut config, Some(LookaheadConfig::Fixed(3)));
+        for policy in ["Speculative", "SSD"] {
+            let asked = config.policy_of(Some(policy), Some(3));
+            assert_eq!(config.policy_of(Some(policy), None), asked, "{policy}");
+        }
     }
 
     #[test]

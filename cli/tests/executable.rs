@@ -11,6 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use foretoken_artifacts::Tokenizer;
+use serde_json::Value;
+
 /// Runs on a small real model.
 const LAPTOP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/laptop.yaml");
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/target");
@@ -133,6 +136,66 @@ fn wrong_flags_of_up_are_refused_by_their_names_before_anything_starts() {
         assert!(!said.contains("[0]"), "a field is named: {said}");
         assert!(!state.exists(), "{flag} {value}: it started");
     }
+}
+
+#[test]
+fn a_draft_of_other_tokens_is_refused_by_generate_with_both_digests() {
+    let folder = tempfile::tempdir().unwrap();
+    let shipped = Path::new(MODEL).with_file_name("draft");
+    for file in fs::read_dir(&shipped).unwrap() {
+        let file = file.unwrap();
+        fs::copy(file.path(), folder.path().join(file.file_name())).unwrap();
+    }
+    let path = folder.path().join("tokenizer.json");
+    let mut tokenizer: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    // The vocabulary stays as large as it is: two tokens change places.
+    for id in tokenizer["model"]["vocab"]
+        .as_object_mut()
+        .unwrap()
+        .values_mut()
+    {
+        *id = match id.as_u64() {
+            Some(1000) => 1001.into(),
+            Some(1001) => 1000.into(),
+            _ => continue,
+        };
+    }
+    fs::write(&path, tokenizer.to_string()).unwrap();
+    let draft = folder.path().to_str().unwrap();
+    let run = |draft: &str| {
+        let arguments = ["generate", "--model", MODEL, "--draft", draft];
+        let output = foretoken(&arguments)
+            .args(["--max-tokens", "1", "x"])
+            .output();
+        output.unwrap()
+    };
+    let output = run(draft);
+    let digests = [MODEL, draft].map(|folder| {
+        let tokenizer = Tokenizer::load(Path::new(folder)).unwrap();
+        tokenizer.digest().to_owned()
+    });
+    assert_eq!(output.status.code(), Some(64), "{}", stderr(&output));
+    let told = format!(
+        "the target's tokenizer is {}, the draft's {}",
+        digests[0], digests[1]
+    );
+    assert!(stderr(&output).contains(&told), "{}", stderr(&output));
+    assert!(run(shipped.to_str().unwrap()).status.success());
+}
+
+#[test]
+fn benchmarks_need_nothing_of_the_source_tree() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = folder.path().join("cache");
+    let output = foretoken(&["bench", "decode", "--threads", "1", "--dtypes", "int8"])
+        .args(["--lookaheads", "3", "--rounds", "1", "--prompts", "1"])
+        .current_dir(folder.path())
+        .env("XDG_CACHE_HOME", &cache)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(folder.path().join("target/bench/decode.json").is_file());
+    assert!(cache.join("foretoken").is_dir(), "the shipped pair");
 }
 
 #[test]

@@ -234,7 +234,7 @@ pub struct Quota {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_slots: Option<u32>,
-    /// Share of what is scarce, divided over its deployments; absent: each of them has 1.
+    /// Share of what is scarce, divided over its deployments; absent: each of them has 1. Slots, KV pages and the rows of steps are shared max-min fairly by weight; of the outcomes that are drafted for ahead of verdicts, half by weight, and half goes to those that are worth most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub weight: Option<u32>,

@@ -254,8 +254,11 @@ mod seconds {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
         let seconds = f64::deserialize(from)?;
-        Duration::try_from_secs_f64(seconds)
-            .map_err(|_| D::Error::custom(format!("{seconds} is no number of seconds")))
+        Duration::try_from_secs_f64(seconds).map_err(|_| {
+            D::Error::custom(format!(
+                "{seconds} is no number of seconds; it must be 0 or more"
+            ))
+        })
     }
 }
 
@@ -299,5 +302,11 @@ mod tests {
             serde_json::from_str(&serde_json::to_string(&config).unwrap()).unwrap();
         assert_eq!(again, config);
         assert!(serde_json::from_str::<RouterConfig>(r#"{"model": []}"#).is_err());
+        let wrong = serde_json::from_str::<RouterConfig>(r#"{"probe_seconds": -1}"#);
+        let said = wrong.unwrap_err().to_string();
+        assert!(
+            said.contains("-1 is no number of seconds; it must be 0 or more"),
+            "{said}"
+        );
     }
 }

@@ -158,6 +158,18 @@ impl ApiError {
         }
     }
 
+    /// There are targets, and each holds as many requests as it can.
+    pub(crate) fn full(model: &str) -> Self {
+        let message = format!(
+            "all targets of model '{model}' are full: as many requests wait as they take; try again soon"
+        );
+        Self {
+            code: Some("targets_full"),
+            retry_after: Some(1),
+            ..Self::new(StatusCode::TOO_MANY_REQUESTS, message)
+        }
+    }
+
     /// Nobody can serve the request now.
     pub(crate) fn unavailable(message: impl Into<String>) -> Self {
         Self {

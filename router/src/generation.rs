@@ -458,7 +458,7 @@ fn refusal(model: &str, why: NoTarget) -> ApiError {
         NoTarget::NoneListed => "none is listed",
         NoTarget::NoneReady => "none of those listed answers yet",
         NoTarget::AllLeaving => "all are draining",
-        NoTarget::AllBusy => "all are full",
+        NoTarget::AllBusy => return ApiError::full(model),
         NoTarget::NoneAlike => {
             "those that answer run other weights than the one that was lost, or have less room"
         }

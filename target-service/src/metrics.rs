@@ -62,6 +62,7 @@ pub(crate) struct Metrics {
     pub(crate) resyncs: Counter,
     pub(crate) cancelled: Counter,
     pub(crate) busy: Counter,
+    pub(crate) lost: Counter,
     hits: Labelled,
     misses: Labelled,
     lookups: Labelled,
@@ -136,7 +137,7 @@ impl Metrics {
             lookahead: to.gauge("foretoken_lookahead", "Tokens asked for in the latest round"),
             lookahead_limit: to.labelled("foretoken_lookahead_limits", "Choices of a lookahead by what bound them"),
             links_up: to.gauge("foretoken_links_up", "Endpoints connected"),
-            link_failures: to.labelled("foretoken_link_failures", "Attempts to reach an endpoint that failed, and links lost"),
+            link_failures: to.labelled("foretoken_link_failures", "Endpoints lost, found unreachable (once for each reason until they are reached), and attempts refused"),
             sessions: to.gauge("foretoken_sessions", "Requests bound to an endpoint"),
             late_windows: to.counter("foretoken_windows_late", "Rounds that went on without the window they had asked for"),
             stale_windows: to.counter("foretoken_windows_stale", "Windows dropped on arrival"),
@@ -144,6 +145,7 @@ impl Metrics {
             resyncs: to.counter("foretoken_sessions_resynced", "Sessions that lost their thread"),
             cancelled: to.counter("foretoken_requests_cancelled", "Requests whose client went away, or whose text came to a stop string"),
             busy: to.counter("foretoken_requests_busy", "Requests turned away"),
+            lost: to.counter("foretoken_requests_lost", "Requests given up by a step that failed or a target that was told to stop; the router replays them elsewhere"),
             hits: to.labelled("foretoken_hits", "Verdicts of SSD that a window had been drafted for"),
             misses: to.labelled("foretoken_misses", "Verdicts of SSD that no window had been drafted for, though one could have been"),
             lookups: to.labelled("foretoken_lookups", "Verdicts of SSD by where the next window came from"),
@@ -199,12 +201,14 @@ impl Metrics {
             if pass.emitted > 0 {
                 self.inter_token.observe(round.took.as_secs_f64());
             }
-            let extra = round.took.saturating_sub(pass.verification);
-            let (all, rest) = (&self.round_seconds, &self.round_extra_seconds);
-            all.get_or_create_owned(&label)
-                .observe(round.took.as_secs_f64());
-            rest.get_or_create_owned(&label)
-                .observe(extra.as_secs_f64());
+            if round.is_timed() {
+                let extra = round.took.saturating_sub(pass.verification);
+                let (all, rest) = (&self.round_seconds, &self.round_extra_seconds);
+                all.get_or_create_owned(&label)
+                    .observe(round.took.as_secs_f64());
+                rest.get_or_create_owned(&label)
+                    .observe(extra.as_secs_f64());
+            }
             if !pass.lingered.is_zero() {
                 self.round_lingered_seconds
                     .get_or_create_owned(&label)

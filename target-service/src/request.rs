@@ -1,6 +1,8 @@
 //! One request on the engine thread: what it needs to decode, and what it owes its client.
 
 mod meter;
+mod refusals;
+mod times;
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +25,10 @@ use foretoken_speculation::{
     verify::Verification,
 };
 
-pub(crate) use self::meter::{Meter, Turnaround};
+pub(crate) use self::{
+    meter::{Course, Meter, Turnaround},
+    refusals::{Refusal, Refusals},
+};
 use crate::{
     inbox::{Arrival, LinkKey},
     metrics::Metrics,
@@ -65,7 +70,7 @@ pub(crate) struct Request {
     /// Whether that has given it a slot.
     pub(crate) has_slot: bool,
     /// Endpoints that do not want it.
-    pub(crate) refused: Vec<LinkKey>,
+    pub(crate) refused: Refusals,
     /// Endpoints to try, best first; empty: all.
     pub(crate) endpoints: Vec<String>,
     /// Tokens the sequence may come to have.
@@ -94,8 +99,8 @@ pub(crate) struct Request {
     /// When it first had a place.
     admitted: Option<Instant>,
     pub(crate) meter: Meter,
-    /// When the first token was emitted.
-    first_token: Option<Instant>,
+    /// When the first token was emitted, and the last so far.
+    emitting: Option<(Instant, Instant)>,
     /// Events of the current step.
     outbox: Vec<GenerateEvent>,
     emitted: u32,
@@ -188,7 +193,7 @@ impl Request {
             reuse,
             link: None,
             has_slot: false,
-            refused: Vec::new(),
+            refused: Refusals::default(),
             endpoints: request.endpoints,
             limit,
             arrived: at,
@@ -206,7 +211,7 @@ impl Request {
             cached: None,
             admitted: None,
             meter: Meter::default(),
-            first_token: None,
+            emitting: None,
             outbox: Vec::new(),
             emitted: 0,
         })
@@ -399,7 +404,7 @@ impl Request {
         let stats = self.session.stats();
         let ahead = stats.ahead;
         let (placed, places) = self.meter.places();
-        let first = self.first_token.unwrap_or(now);
+        let first = self.emitting.map_or(now, |(first, _)| first);
         GenerationStats {
             // The first pass belongs to the prompt.
             rounds: stats.rounds.saturating_sub(1),
@@ -431,32 +436,9 @@ impl Request {
         }
     }
 
-    /// Notes the time of the first token; says how long it took, once.
-    pub(crate) fn note_first_token(&mut self, now: Instant) -> Option<Duration> {
-        if self.first_token.is_some() {
-            return None;
-        }
-        self.first_token = Some(now);
-        Some(now.saturating_duration_since(self.arrived))
-    }
-
-    /// From its place in the batch to its first token, and from that to now; once it has one.
-    pub(crate) fn times(&self, now: Instant) -> Option<(Duration, Duration)> {
-        let (admitted, first) = (self.admitted?, self.first_token?);
-        let prefill = first.saturating_duration_since(admitted);
-        Some((prefill, now.saturating_duration_since(first)))
-    }
-
     /// Tokens emitted here so far.
     pub(crate) fn emitted(&self) -> u32 {
         self.emitted
-    }
-
-    /// Mean time of the tokens after the first.
-    pub(crate) fn time_per_token(&self, now: Instant) -> Option<Duration> {
-        let first = self.first_token?;
-        let later = self.emitted.checked_sub(1).filter(|&later| later > 0)?;
-        Some(now.saturating_duration_since(first) / later)
     }
 
     /// Queues the event that precedes all tokens, once.

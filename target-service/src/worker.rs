@@ -313,9 +313,8 @@ impl Worker {
             .map(|(&id, _)| id)
             .collect();
         for id in gone {
-            self.metrics.cancelled.inc();
-            self.metrics.finished("abort").inc();
             if let Some(mut request) = self.requests.remove(&id) {
+                self.count_cancelled(&request);
                 if let Some(recording) = request.recording.take() {
                     recording.cancelled(self.now);
                 }
@@ -343,6 +342,7 @@ impl Worker {
         let Some(mut request) = self.requests.remove(&id) else {
             return;
         };
+        self.metrics.lost.inc();
         let effects = request.session.handle(self.elapsed(), Input::Cancelled);
         self.endpoints.post(request.link, effects.messages);
         self.release(&mut request);

@@ -37,7 +37,7 @@ fn published_figures_that_were_not_given_are_reproduced() {
             // Plain and speculative speeds are what the agreement of the pair is made from.
             (_, true) => (0, 0.06),
             ("published", false) => (1, 0.05),
-            (_, false) => (2, 0.12),
+            (_, false) => (2, 0.1),
         };
         let off = (line.speed / published - 1.0).abs();
         assert!(off < bound, "{} {}: {off}", line.case, line.arm);
@@ -281,11 +281,11 @@ fn requests_at_once_are_more_than_a_tenth_faster_than_the_papers() {
 }
 
 #[test]
-fn one_request_is_faster_than_the_papers_where_the_draft_is_quick_and_not_much_slower_elsewhere() {
+fn one_request_is_faster_than_the_papers() {
     let over_paper = ratios("published", arm::OURS, arm::PAPER);
     assert_eq!(over_paper.len(), 8);
     for (case, ratio) in over_paper {
-        let least = if case.contains("70B/1B") { 1.07 } else { 0.93 };
+        let least = if case.contains("70B/1B") { 1.08 } else { 1.06 };
         assert!(ratio > least, "{case}: {ratio}");
     }
 }

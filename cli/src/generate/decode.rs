@@ -96,7 +96,7 @@ impl Decoding {
     /// Checks the job against the models.
     pub(super) fn new(job: Job, target: Engine, draft: Option<Engine>) -> anyhow::Result<Self> {
         let info = target.info().clone();
-        check(&job, &info, draft.as_ref().map(Engine::info))?;
+        check(&job, &info)?;
         let sampler = Sampler::new(
             job.sampling.clone(),
             job.seed,
@@ -306,7 +306,7 @@ impl Side {
 }
 
 /// What no engine could do, said in the words of the command line.
-fn check(job: &Job, target: &RunnerInfo, draft: Option<&RunnerInfo>) -> anyhow::Result<()> {
+fn check(job: &Job, target: &RunnerInfo) -> anyhow::Result<()> {
     let RunnerInfo {
         vocab_size,
         max_positions,
@@ -323,16 +323,9 @@ fn check(job: &Job, target: &RunnerInfo, draft: Option<&RunnerInfo>) -> anyhow::
     if job.prompt.len() >= max_positions {
         let len = job.prompt.len();
         return Err(usage(format!(
-            "the prompt has {len} tokens, but with room for one more the model takes at most {}",
+            "the prompt has {len} tokens; the model has room for {max_positions}, prompt and output \
+             together, so a prompt may have at most {}",
             max_positions - 1
-        )));
-    }
-    if let Some(draft) = draft
-        && draft.vocab_size != vocab_size
-    {
-        let theirs = draft.vocab_size;
-        return Err(usage(format!(
-            "the draft has a vocabulary of {theirs} and the target one of {vocab_size}"
         )));
     }
     Ok(())

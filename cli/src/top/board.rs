@@ -52,6 +52,7 @@ pub(super) struct Snapshot {
     pub(super) all: Figures,
     pub(super) requests: Requests,
     pub(super) services: Vec<ServiceView>,
+    /// Those that run first, then those that ended, the latest first.
     pub(super) sessions: Vec<SessionView>,
     /// Events that came too fast to be shown.
     pub(super) missed_events: u64,
@@ -246,7 +247,10 @@ impl Board {
             let target = service.map_or_else(|| url.clone(), |s| s.name.clone());
             session.view(target, *number)
         };
-        self.sessions.iter().map(view).collect()
+        let mut sessions: Vec<_> = self.sessions.iter().collect();
+        // Those that run keep their lines from look to look.
+        sessions.sort_by_key(|(_, session)| session.place());
+        sessions.into_iter().map(view).collect()
     }
 }
 

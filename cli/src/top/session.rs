@@ -2,6 +2,7 @@
 
 use std::{
     borrow::Cow,
+    cmp::Reverse,
     collections::VecDeque,
     time::{Duration, Instant},
 };
@@ -49,6 +50,7 @@ pub(super) struct SessionView {
     pub(super) target: String,
     pub(super) session: u64,
     pub(super) policy: String,
+    /// Rounds and tokens since it was first heard of, which may be long after it began.
     pub(super) rounds: u32,
     pub(super) tokens: u64,
     /// Share of its windows that had been drafted ahead.
@@ -82,7 +84,7 @@ impl Session {
     pub(super) fn note_round(&mut self, round: Round, now: Instant) {
         self.counts.add_round(&round);
         self.heard = now;
-        self.rounds = round.round;
+        self.rounds += 1;
         self.took = round.took_us.map(Duration::from_micros);
         self.ended = round.ended.map(Cow::into_owned);
         // The verdict on a prompt has no window.
@@ -101,6 +103,11 @@ impl Session {
     /// Takes in what an endpoint did for it.
     pub(super) fn note_build(&mut self, build: &Build) {
         self.counts.add_build(build);
+    }
+
+    /// Where it stands among others: those that run, then those that ended last.
+    pub(super) fn place(&self) -> Option<Reverse<Instant>> {
+        self.ended.is_some().then_some(Reverse(self.heard))
     }
 
     /// Whether it is still to be shown.

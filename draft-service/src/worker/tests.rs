@@ -16,6 +16,7 @@ use rig::*;
 
 mod accounts;
 mod branches;
+mod complaints;
 mod isolation;
 mod rig;
 mod sharing;

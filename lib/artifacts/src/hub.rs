@@ -31,6 +31,7 @@ use hf_hub::{
 use self::cache::RepositoryCache;
 use crate::{
     progress::Progress,
+    template::ADDITIONAL,
     uri::{HubRepository, ModelUri},
 };
 
@@ -284,11 +285,13 @@ impl Hub {
         let commit = info
             .sha
             .unwrap_or_else(|| repository.revision.replace('/', "--"));
-        let entries = remote.list_tree().revision(&commit).send();
-        let mut entries = pin!(entries.map_err(failed)?);
-        let mut files: Vec<RemoteFile> = Vec::new();
-        while let Some(entry) = self.heard(entries.try_next()).await.map_err(failed)? {
-            files.extend(needed(entry));
+        let (mut files, folders) = self
+            .list_folder(remote, &commit, None)
+            .await
+            .map_err(failed)?;
+        if folders.iter().any(|path| path == ADDITIONAL) {
+            let templates = self.list_folder(remote, &commit, Some(ADDITIONAL)).await;
+            files.extend(templates.map_err(failed)?.0);
         }
         for file in files
             .iter_mut()
@@ -317,6 +320,25 @@ impl Hub {
             files.retain(|file| !is_weights(&file.path));
         }
         Ok((commit, files))
+    }
+
+    /// Files of a folder that a server needs, and the folders in it.
+    async fn list_folder(
+        &self,
+        remote: &HFRepository<RepoTypeModel>,
+        commit: &str,
+        folder: Option<&str>,
+    ) -> Result<(Vec<RemoteFile>, Vec<String>), HFError> {
+        let listed = remote.list_tree().revision(commit);
+        let mut entries = pin!(listed.maybe_path_in_repo(folder).send()?);
+        let (mut files, mut folders) = (Vec::new(), Vec::new());
+        while let Some(entry) = self.heard(entries.try_next()).await? {
+            match entry {
+                RepoTreeEntry::Directory { path, .. } => folders.push(path),
+                file @ RepoTreeEntry::File { .. } => files.extend(needed(file)),
+            }
+        }
+        Ok((files, folders))
     }
 
     /// What an error of the client means to the user.
@@ -399,9 +421,14 @@ fn needed(entry: RepoTreeEntry) -> Option<RemoteFile> {
         .extension()
         .and_then(|e| e.to_str())
         .unwrap_or_default();
-    let wanted = !path.contains('/')
-        && !path.starts_with('.')
-        && (is_weights(&path) || matches!(extension, "json" | "jinja"));
+    let wanted = match path.rsplit_once('/') {
+        None => {
+            !path.starts_with('.') && (is_weights(&path) || matches!(extension, "json" | "jinja"))
+        }
+        Some((folder, name)) => {
+            folder == ADDITIONAL && !name.starts_with('.') && extension == "jinja"
+        }
+    };
     let large = lfs.is_some();
     let sha256 = lfs
         .and_then(|lfs| lfs.sha256)

@@ -8,6 +8,7 @@
 //! so the user decides what the text is.
 
 mod json;
+mod python;
 
 use std::{borrow::Cow, collections::BTreeMap, path::Path};
 
@@ -25,6 +26,9 @@ use crate::{
 
 /// What a model without a template gets.
 pub const DEFAULT_TEMPLATE: &str = "{{ messages | map(attribute='content') | join('\\n') }}";
+
+/// Folder of templates beside `chat_template.jinja`, each a file by its name.
+pub(crate) const ADDITIONAL: &str = "additional_chat_templates";
 
 /// Steps a template may take: far more than any real one does, few enough that a loop without
 /// end is stopped in a moment.
@@ -100,7 +104,7 @@ struct TemplateFile {
 impl ChatTemplate {
     /// Finds the template of a model folder: `chat_template.jinja`, `chat_template.json`, or
     /// `chat_template` in `tokenizer_config.json` (one, or named ones of which `default` and
-    /// `tool_use` are used), else [`DEFAULT_TEMPLATE`].
+    /// `tool_use` are used), else [`DEFAULT_TEMPLATE`]; and `additional_chat_templates/tool_use.jinja`.
     ///
     /// # Errors
     /// See [`TemplateError`].
@@ -122,6 +126,12 @@ impl ChatTemplate {
                 .map(|named| (named.name, named.template))
                 .collect(),
         };
+        // Others of that folder nobody asks for.
+        if let Some(text) = read_text(&folder.join(ADDITIONAL), "tool_use.jinja")?
+            && !sources.iter().any(|(name, _)| name == "tool_use")
+        {
+            sources.push(("tool_use".to_owned(), text));
+        }
         // A list without `default` has no template for plain chat but its first.
         if !sources.iter().any(|(name, _)| name == "default")
             && let Some((_, text)) = sources.first()
@@ -239,12 +249,12 @@ fn environment() -> Environment<'static> {
         environment.set_syntax(syntax);
     }
     environment.set_undefined_behavior(UndefinedBehavior::Lenient);
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     environment.set_fuel(Some(FUEL));
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", strftime_now);
     environment.add_filter("tojson", json::tojson);
+    python::extend(&mut environment);
     environment
 }
 

@@ -165,11 +165,12 @@ impl Tokenizer {
     }
 
     fn build(bytes: &[u8], config: &TokenizerConfig) -> Result<Self, String> {
+        // First: of broken JSON the other parser says line 1, column 0, or panics.
+        let raw: Value = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
         let mut inner = HfTokenizer::from_bytes(bytes).map_err(|e| e.to_string())?;
         // Both are for training; a prompt must arrive whole.
         inner.with_truncation(None).map_err(|e| e.to_string())?;
         inner.with_padding(None);
-        let raw: Value = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
         let pieces = Pieces::new(&inner)?;
         let digest = pieces::digest(&inner, &raw);
         let id = |token: &Option<SpecialToken>| {

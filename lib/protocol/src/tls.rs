@@ -8,8 +8,8 @@
 //!
 //! Names of hosts play no part: services are dialled by whatever address a registry has, and are who
 //! their certificate says. Files are looked at when somebody connects, and read again if they have
-//! changed; connections that are up stay as they are. Files that cannot be used leave what was good
-//! in use, and the log says why.
+//! changed or could not be read; connections that are up stay as they are. Files that cannot be used
+//! leave what was good in use, and the log says why.
 //!
 //! Only TLS 1.3, and no session is ever resumed: a connection lives for hours, and one that resumes
 //! would not show its certificate again.
@@ -66,6 +66,8 @@ struct Shared {
 struct State {
     looked: Instant,
     stamp: Option<Stamp>,
+    /// They could not be read, which may change without anything that a stamp tells.
+    is_unread: bool,
     ready: Ready,
 }
 
@@ -87,6 +89,7 @@ impl Tls {
             state: Mutex::new(State {
                 looked: Instant::now(),
                 stamp,
+                is_unread: false,
                 ready,
             }),
         })))
@@ -107,10 +110,12 @@ impl Tls {
         }
         state.looked = Instant::now();
         let stamp = Stamp::of(files);
-        if stamp == state.stamp {
+        let is_new = stamp != state.stamp;
+        if !is_new && !state.is_unread {
             return state.ready.clone();
         }
         state.stamp = stamp;
+        state.is_unread = false;
         match Ready::read(files) {
             Ok(ready) if ready.name.role == state.ready.name.role => {
                 tracing::info!(certificate = %files.certificate.display(), name = %ready.name, "certificate read again");
@@ -120,8 +125,12 @@ impl Tls {
                 tracing::warn!(certificate = %files.certificate.display(), name = %ready.name, "the new certificate has another role; the old one stays in use");
             }
             Err(error) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, "the old certificate stays in use");
+                state.is_unread = matches!(error, TlsError::Read { .. });
+                // Told once, however often it is tried.
+                if is_new {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(error, "the old certificate stays in use");
+                }
             }
         }
         state.ready.clone()

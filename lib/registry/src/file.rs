@@ -112,17 +112,25 @@ struct Stamp {
     len: u64,
     #[cfg(unix)]
     inode: u64,
+    /// Seconds and nanoseconds of the last change of the file or of what is said about it.
+    #[cfg(unix)]
+    changed: (i64, i64),
 }
 
 impl Stamp {
     fn of(path: &Path) -> Option<Self> {
+        #[cfg(unix)]
+        use std::os::unix::fs::MetadataExt as _;
         let file = fs::metadata(path).ok()?;
         Some(Self {
             modified: file.modified().ok()?,
             len: file.len(),
             // An atomic replacement within the clock's resolution still changes the inode.
             #[cfg(unix)]
-            inode: std::os::unix::fs::MetadataExt::ino(&file),
+            inode: file.ino(),
+            // Whoever sets back the time of a modification cannot set back this one.
+            #[cfg(unix)]
+            changed: (file.ctime(), file.ctime_nsec()),
         })
     }
 }
@@ -151,12 +159,18 @@ impl File {
         Ok((file, directory))
     }
 
-    /// What it says, if it has changed since it was looked at last.
+    /// What it says, if it has changed since it was read last, or could not be read then.
     pub(crate) fn look(&mut self) -> Option<Result<Directory, RegistryError>> {
         let stamp = Stamp::of(&self.path);
-        let is_new = stamp != self.known;
-        self.known = stamp;
-        is_new.then(|| read_directory(&self.path).map(|directory| self.interest.of(directory)))
+        if stamp == self.known {
+            return None;
+        }
+        let read = read_directory(&self.path);
+        let is_unreadable = matches!(&read, Err(RegistryError::Read { source, .. })
+            if source.kind() != io::ErrorKind::InvalidData);
+        // Why it could not be read may pass without a change of the file.
+        self.known = if is_unreadable { None } else { stamp };
+        Some(read.map(|directory| self.interest.of(directory)))
     }
 }
 
@@ -167,7 +181,7 @@ async fn poll(mut file: File, mut listed: Directory, publisher: Publisher) {
     loop {
         timer.tick().await;
         let look = file.look();
-        let is_new = look.is_some();
+        let is_new = matches!(look, Some(Ok(_)));
         match look {
             Some(Ok(directory)) => {
                 listed = directory;

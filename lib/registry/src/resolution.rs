@@ -19,27 +19,57 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(crate) struct Resolution {
     known: BTreeMap<String, BTreeSet<IpAddr>>,
+    /// Names that cannot be resolved now, and why.
+    failed: BTreeMap<String, String>,
 }
 
 impl Resolution {
     /// Resolves the names of `pools` anew. One that cannot be resolved keeps what it had: who
-    /// answers for names may be away, and who is gone is found out by dialling.
+    /// answers for names may be away, and who is gone is found out by dialling. The log has each
+    /// change of that once.
     pub(crate) async fn refresh(&mut self, pools: &Pools) {
         let names: BTreeSet<String> = hosts(pools).collect();
         self.known.retain(|name, _| names.contains(name));
+        self.failed.retain(|name, _| names.contains(name));
         let mut lookups = JoinSet::new();
         for name in names {
             lookups.spawn(async move {
                 // The port is only there because the system asks for one.
-                let found = timeout(PATIENCE, lookup_host((name.as_str(), 0))).await;
-                let found = found.ok()?.ok()?;
-                let addresses: BTreeSet<IpAddr> = found.map(|address| address.ip()).collect();
-                Some((name, addresses))
+                let found = match timeout(PATIENCE, lookup_host((name.as_str(), 0))).await {
+                    Ok(Ok(found)) => Ok(found.map(|address| address.ip()).collect()),
+                    Ok(Err(error)) => Err(error.to_string()),
+                    Err(_) => Err(format!("no answer within {PATIENCE:?}")),
+                };
+                (name, found)
             });
         }
         while let Some(looked_up) = lookups.join_next().await {
-            if let Ok(Some((name, addresses))) = looked_up {
+            if let Ok((name, found)) = looked_up {
+                self.learn(name, found);
+            }
+        }
+    }
+
+    /// Takes in what came of looking `name` up, and says whether anybody was told.
+    fn learn(&mut self, name: String, found: Result<BTreeSet<IpAddr>, String>) -> bool {
+        match found {
+            Ok(addresses) => {
+                let has_failed = self.failed.remove(&name).is_some();
+                if has_failed {
+                    tracing::info!(name, "the name of a pool can be resolved again");
+                }
                 self.known.insert(name, addresses);
+                has_failed
+            }
+            Err(why) if self.failed.get(&name) == Some(&why) => false,
+            Err(why) => {
+                tracing::warn!(
+                    name,
+                    why,
+                    "the name of a pool cannot be resolved; what it last stood for stays in use"
+                );
+                self.failed.insert(name, why);
+                true
             }
         }
     }
@@ -185,5 +215,32 @@ mod tests {
             ["drafts.invalid"],
             "and what nobody names is forgotten"
         );
+        assert_eq!(resolution.known["drafts.invalid"], [ip].into());
+        let failed: Vec<_> = resolution.failed.keys().collect();
+        assert_eq!(failed, ["drafts.invalid"]);
+        resolution.refresh(&Pools::default()).await;
+        assert!(resolution.failed.is_empty());
+    }
+
+    #[test]
+    fn each_change_of_what_comes_of_a_name_is_told_once() {
+        let mut resolution = Resolution::default();
+        let ip: IpAddr = "10.0.0.1".parse().expect("an address");
+        let found = || Ok([ip].into());
+        let lost = |why: &str| Err(why.to_owned());
+        for (outcome, is_told) in [
+            (found(), false),
+            (lost("unknown"), true),
+            (lost("unknown"), false),
+            (lost("no answer"), true),
+            (found(), true),
+            (found(), false),
+            (lost("no answer"), true),
+        ] {
+            let said = format!("{outcome:?}");
+            let told = resolution.learn("drafts.test".into(), outcome);
+            assert_eq!(told, is_told, "{said}");
+            assert_eq!(resolution.known["drafts.test"], [ip].into());
+        }
     }
 }

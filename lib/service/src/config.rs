@@ -43,7 +43,12 @@ pub mod seconds {
 
     /// Reads a number of seconds; negative and endless ones are errors.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-        Duration::try_from_secs_f64(f64::deserialize(from)?).map_err(de::Error::custom)
+        let seconds = f64::deserialize(from)?;
+        Duration::try_from_secs_f64(seconds).map_err(|_| {
+            de::Error::custom(format!(
+                "{seconds} is no number of seconds; it must be 0 or more"
+            ))
+        })
     }
 }
 
@@ -70,7 +75,9 @@ mod tests {
         };
         assert_eq!(read(0.25), Ok(Duration::from_millis(250)));
         for wrong in [-1.0, f64::NAN, f64::INFINITY] {
-            assert!(read(wrong).is_err(), "{wrong}");
+            let said = read(wrong).unwrap_err().to_string();
+            assert!(said.starts_with(&format!("{wrong} is no")), "{said}");
+            assert!(said.ends_with("must be 0 or more"), "{said}");
         }
     }
 }

@@ -51,12 +51,12 @@ pub enum OnMiss {
     Local,
     /// Always [`Fallback::Remote`].
     Remote,
-    /// For each row whatever brings it the most tokens for its time: a row that waits holds up no
-    /// other.
+    /// For each row whatever brings it the most tokens for its time. What others lose is not counted:
+    /// they wait for it only as long as that pays for all of them ([`gather`](crate::gather)).
     #[default]
     Auto,
-    /// The same for all rows, by their number: the rule for rows that wait for each other
-    /// (SSD, Theorem 17). Here they do not, so this is for comparisons.
+    /// The same for all rows, by their number: the rule for rows that always wait for each other
+    /// (SSD, Theorem 17). Here they do only while that pays, so this is for comparisons.
     LockStep,
 }
 

@@ -73,26 +73,18 @@ fn lower(q: &mut SparseDistribution, fan_out: usize, top: u32, rest: u32) {
     if fan_out == 0 || (top == 0 && entries.len() <= fan_out) {
         return;
     }
-    // The last of the likeliest: few are wanted of few.
-    let mut last = None;
-    for _ in 0..fan_out.min(entries.len()) {
-        let below = |entry: &&(TokenId, u32)| last.is_none_or(|last| is_before(last, **entry));
-        let next = entries.iter().filter(below);
-        last = next
-            .copied()
-            .reduce(|a, b| if is_before(a, b) { a } else { b });
-    }
-    let Some(last) = last else { return };
+    let Some(place) = fan_out.min(entries.len()).checked_sub(1) else {
+        return;
+    };
+    // The last of the likeliest; a peer may name many of many.
+    let mut order = entries.clone();
+    let likelier = |a: &(TokenId, u32), b: &(TokenId, u32)| b.1.cmp(&a.1).then(a.0.cmp(&b.0));
+    let last = *order.select_nth_unstable_by(place, likelier).1;
     for entry in entries.iter_mut() {
-        let is_top = *entry == last || is_before(*entry, last);
+        let is_top = likelier(entry, &last).is_le();
         entry.1 = entry.1.saturating_mul(if is_top { top } else { rest });
     }
     entries.retain(|entry| entry.1 > 0);
-}
-
-/// Whether `a` is likelier than `b`; the lower id among equals.
-fn is_before(a: (TokenId, u32), b: (TokenId, u32)) -> bool {
-    a.1 > b.1 || (a.1 == b.1 && a.0 < b.0)
 }
 
 #[cfg(test)]

@@ -83,6 +83,10 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
+    /// Most tokens that `logit_bias` may name at an endpoint, and `banned_until_min`. A target has no
+    /// such limit: what it decides about is its own.
+    pub const MOST_NAMED: usize = 4096;
+
     /// Checks every field.
     ///
     /// # Errors

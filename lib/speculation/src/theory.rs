@@ -3,15 +3,11 @@
 //! Times are in units of one target verification. A *primary* drafts while the target verifies and
 //! takes `T_p` a round; after a miss a *backup* drafts while the target waits, which takes `T_b`. A
 //! round emits `E` tokens in expectation, the decided one included. Sources: Leviathan et al. 2023
-//! (arXiv 2211.17192); SSD, Kumar et al. 2026 (arXiv 2603.03251), by number of theorem; what is
-//! marked as ours extends them to a network between draft and target.
+//! (arXiv 2211.17192); SSD, Kumar et al. 2026 (arXiv 2603.03251), by number of theorem.
 
 mod batch;
-mod network;
 
-use core::time::Duration;
-
-pub use self::{batch::LockStep, network::Networked};
+pub use self::batch::LockStep;
 
 /// Expected tokens of a round with `lookahead` drafted tokens, each accepted with probability
 /// `acceptance` given those before it: `(1 - a^(K+1)) / (1 - a)` (Leviathan et al. 2023, eq. 1).
@@ -104,16 +100,6 @@ pub fn gain_bounds(plain: Speculator, primary: Speculator, hit_rate: f64) -> (f6
     let least = hit_rate * primary.tokens + 1.0 - hit_rate;
     let scale = (1.0 + plain.time) / plain.tokens;
     (scale * least, scale * primary.tokens)
-}
-
-/// The longest lookahead whose branches are ready when the verdict is:
-/// `K <= (verification - overhead) / step`. `overhead` is what a round costs an endpoint besides its
-/// branch steps: glue, building, messages, round trip if it is not hidden otherwise. One token more
-/// makes every hit wait; a public reproduction loses a quarter of its speed that way.
-pub fn hidden_lookahead(verification: Duration, overhead: Duration, step: Duration) -> u32 {
-    let left = verification.saturating_sub(overhead).as_nanos();
-    left.checked_div(step.as_nanos())
-        .map_or(u32::MAX, |steps| u32::try_from(steps).unwrap_or(u32::MAX))
 }
 
 #[cfg(test)]

@@ -120,12 +120,22 @@ impl<'a> Fields<'a> {
     /// An integer within `low..=high`. `8.0` is one.
     pub(crate) fn integer(&self, name: &str, low: i64, high: i64) -> Result<Option<i64>, ApiError> {
         let allowed = format!("an integer from {low} to {high}");
-        self.read(name, &allowed, |value| {
+        self.integer_that(name, &allowed, |number| (low..=high).contains(&number))
+    }
+
+    /// An integer that `is_allowed`, which `allowed` puts into words. `8.0` is one.
+    pub(crate) fn integer_that(
+        &self,
+        name: &str,
+        allowed: &str,
+        is_allowed: impl FnOnce(i64) -> bool,
+    ) -> Result<Option<i64>, ApiError> {
+        self.read(name, allowed, |value| {
             let whole = |f: &f64| f.fract() == 0.0 && f.abs() < 9.0e15;
             let number = value
                 .as_i64()
                 .or_else(|| value.as_f64().filter(whole).map(|f| f as i64))?;
-            (low..=high).contains(&number).then_some(number)
+            is_allowed(number).then_some(number)
         })
     }
 

@@ -194,10 +194,12 @@ pub(super) fn max_tokens(
     least: i64,
 ) -> Result<Option<i64>, ApiError> {
     let most = i64::from(u32::MAX);
-    if fields.get(name).and_then(Value::as_i64) == Some(-1) {
-        return Ok(Some(most));
-    }
-    fields.integer(name, least, most)
+    let allowed =
+        format!("an integer from {least} to {most}, or -1 for as many as there is room for");
+    let wanted = fields.integer_that(name, &allowed, |number| {
+        number == -1 || (least..=most).contains(&number)
+    })?;
+    Ok(wanted.map(|number| if number == -1 { most } else { number }))
 }
 
 /// Tokens of output for each prompt: what is asked for, within what the model has room for.
@@ -285,15 +287,17 @@ fn logit_bias(fields: Fields<'_>, vocab_size: u32) -> Result<Vec<(TokenId, f32)>
         return Ok(Vec::new());
     };
     let last = vocab_size.saturating_sub(1);
-    let allowed =
-        format!("an object of token ids (0 to {last}) and biases (numbers from -100 to 100)");
+    let allowed = format!(
+        "an object of token ids (0 to {last}, as plain numbers) and biases (numbers from -100 to 100)"
+    );
     let wrong = || fields.wrong("logit_bias", value, &allowed);
     let mut biases = Vec::new();
     for (token, bias) in value.as_object().ok_or_else(wrong)? {
         let id = token
             .parse::<u32>()
             .ok()
-            .filter(|&id| id < vocab_size)
+            // One token has one spelling: of `7`, `07` and `+7` only one bias could count.
+            .filter(|&id| id < vocab_size && id.to_string() == *token)
             .ok_or_else(wrong)?;
         let bias = bias
             .as_f64()

@@ -175,7 +175,7 @@ async fn a_stream_that_cannot_go_on_ends_with_an_error_within_its_time() {
     target.change(|script| script.busy = true);
     let events = answering.await.unwrap().events();
     let last = events.last().unwrap();
-    assert_eq!(last["error"]["type"], "server_error", "{last}");
+    assert_eq!(last["error"]["code"], "targets_full", "{last}");
     assert!(TEXT.starts_with(&text(&events)));
 }
 

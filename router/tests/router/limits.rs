@@ -194,3 +194,21 @@ async fn more_requests_than_can_be_answered_may_come_again() {
     let again = setup.client().post("/v1/completions", &body).await;
     assert_eq!(again.status, 200, "the place was given back");
 }
+
+#[tokio::test]
+async fn targets_that_are_full_are_not_told_as_none() {
+    let mut script = Script::says(" ok");
+    script.busy = true;
+    let setup = start(script).await;
+    let answer = setup
+        .client()
+        .post("/v1/completions", &json!({"prompt": "x"}))
+        .await;
+    assert_eq!(answer.status, 429);
+    assert_eq!(answer.header("retry-after"), Some("1"));
+    let error = &answer.json()["error"];
+    assert_eq!(error["type"], "rate_limit_error");
+    assert_eq!(error["code"], "targets_full");
+    let message = answer.error();
+    assert!(message.contains("'tiny' are full"), "{message}");
+}

@@ -13,6 +13,17 @@ use foretoken_speculation::{
     policy::target::{Effects, Source, TargetStats},
 };
 
+/// What a round's time says of its endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Course {
+    /// Nothing was sought for the round before it: the endpoint had to read on.
+    Anew,
+    /// Something was sought for the round before it too.
+    InARow,
+    /// Nothing: the request lost its pages in it.
+    Interrupted,
+}
+
 /// A round that has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turnaround {
@@ -23,8 +34,8 @@ pub(crate) struct Turnaround {
     /// Whether a window of fewer tokens had all that were worth it: it was asked for, or drafted ahead
     /// to its end.
     pub(crate) ended: bool,
-    /// Whether any were sought for the round before it too.
-    pub(crate) in_a_row: bool,
+    /// What its time says of the endpoint.
+    pub(crate) course: Course,
     /// How long it took, from verdict to verdict.
     pub(crate) took: Duration,
     /// Where the window that it verified came from.
@@ -34,6 +45,13 @@ pub(crate) struct Turnaround {
     pub(crate) bytes: Option<u32>,
 }
 
+impl Turnaround {
+    /// Whether its time is that of its window and its step, not of a request without pages.
+    pub(crate) fn is_timed(&self) -> bool {
+        self.course != Course::Interrupted
+    }
+}
+
 /// The round under way.
 #[derive(Clone, Copy, Debug)]
 struct Begun {
@@ -41,7 +59,7 @@ struct Begun {
     sought: u32,
     ahead: bool,
     ended: bool,
-    in_a_row: bool,
+    course: Course,
     source: Source,
 }
 
@@ -96,14 +114,17 @@ impl Meter {
             sought: effects.lookup.map_or(asked, |lookup| lookup.sought),
             ahead: effects.lookup.is_some_and(|lookup| lookup.expected),
             ended: asked > 0 || effects.lookup.is_some_and(|lookup| lookup.ended),
-            in_a_row: self.begun.is_some_and(|before| before.sought > 0),
+            course: match self.begun {
+                Some(before) if before.sought > 0 => Course::InARow,
+                Some(_) | None => Course::Anew,
+            },
             source,
         });
         let round = begun.map(|begun| Turnaround {
             sought: begun.sought,
             ahead: begun.ahead,
             ended: begun.ended,
-            in_a_row: begun.in_a_row,
+            course: begun.course,
             took: now.saturating_duration_since(begun.at),
             source: begun.source,
             bytes: (bytes > 0).then_some(bytes),
@@ -146,6 +167,9 @@ impl Meter {
             measured.bytes += u64::from(bytes);
             measured.weighed += 1;
         }
+        if !round.is_timed() {
+            return;
+        }
         match round.source {
             Source::Ahead { .. } => {
                 measured.hit += round.took;
@@ -187,7 +211,7 @@ impl Meter {
     /// than those that follow, and says little about them.
     pub(crate) fn is_in_a_row(&self) -> bool {
         self.begun
-            .is_some_and(|begun| begun.sought > 0 && begun.in_a_row)
+            .is_some_and(|begun| begun.sought > 0 && begun.course == Course::InARow)
     }
 
     /// Counts the bytes of messages to or from the endpoint.
@@ -200,6 +224,14 @@ impl Meter {
     /// Bytes of all messages so far.
     pub(crate) fn all_bytes(&self) -> u64 {
         self.all_bytes
+    }
+
+    /// The request lost its pages: the time to its next verdict will say nothing about an endpoint,
+    /// only about what its client waits.
+    pub(crate) fn interrupt(&mut self) {
+        if let Some(begun) = &mut self.begun {
+            begun.course = Course::Interrupted;
+        }
     }
 
     /// Forgets the round under way: the time to its verdict will say nothing about an endpoint.
@@ -315,7 +347,7 @@ mod tests {
         let mut ended = Vec::new();
         for lookahead in [0, 4, 4, 0, 4] {
             let round = meter.verdict(&outcome(lookahead), now, Duration::ZERO);
-            ended.extend(round.map(|round| (round.sought, round.in_a_row)));
+            ended.extend(round.map(|round| (round.sought, round.course == Course::InARow)));
             let row = ended.last().is_some_and(|&(sought, _)| sought > 0) && lookahead > 0;
             assert_eq!(meter.is_in_a_row(), row);
         }
@@ -378,5 +410,19 @@ mod tests {
         meter.forget_round();
         assert!(meter.verdict(&outcome(4), now, Duration::ZERO).is_none());
         assert_eq!(meter.measured(), RoundStats::default());
+    }
+
+    #[test]
+    fn a_round_that_was_interrupted_is_told_as_such_and_not_timed() {
+        let (mut meter, now) = (Meter::default(), Instant::now());
+        meter.verdict(&hit(false), now, Duration::ZERO);
+        meter.interrupt();
+        let later = now + Duration::from_secs(1);
+        let round = meter.verdict(&hit(false), later, Duration::ZERO);
+        let round = round.expect("it ended");
+        assert!(!round.is_timed() && round.took == later - now);
+        assert_eq!(meter.measured().hit, Duration::ZERO);
+        let next = meter.verdict(&hit(false), later, Duration::ZERO);
+        assert!(next.is_some_and(|round| round.is_timed()));
     }
 }

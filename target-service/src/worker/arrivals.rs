@@ -5,7 +5,7 @@ use std::time::Duration;
 use foretoken_engine::schedule::{Refusal, RequestId};
 use foretoken_protocol::generate::{FinishReason, GenerateError};
 
-use super::Worker;
+use super::{Worker, endpoints::fresh_patience};
 use crate::{
     inbox::Arrival,
     request::{Request, Setting},
@@ -24,7 +24,7 @@ impl Worker {
             longest: self.scheduler.limits().longest(),
             eos: &self.eos,
             prefix_cache: self.config.prefix_cache,
-            patience: self.endpoints.patience(self.config.patience),
+            patience: fresh_patience(self.config.patience),
             reopen_after: REOPEN_AFTER,
             verification: self.config.verification.into(),
         };
@@ -62,9 +62,23 @@ impl Worker {
             FinishReason::Length => "length",
         };
         self.metrics.finished(name).inc();
-        let latency = self.now.saturating_duration_since(request.arrived);
+        self.measure(request);
+    }
+
+    /// Counts a request that nobody wants more of. One that has emitted something may well have come
+    /// to a stop string, so it is measured like others.
+    pub(super) fn count_cancelled(&self, request: &Request) {
+        self.metrics.cancelled.inc();
+        self.metrics.finished("abort").inc();
+        if request.emitted() > 0 {
+            self.measure(request);
+        }
+    }
+
+    fn measure(&self, request: &Request) {
+        let latency = request.latency(self.now);
         self.metrics.latency.observe(latency.as_secs_f64());
-        if let Some((prefill, decode)) = request.times(self.now) {
+        if let Some((prefill, decode)) = request.times() {
             self.metrics.prefill_time.observe(prefill.as_secs_f64());
             self.metrics.decode_time.observe(decode.as_secs_f64());
         }
@@ -75,7 +89,7 @@ impl Worker {
         for (histogram, tokens) in sizes {
             histogram.observe(tokens);
         }
-        if let Some(each) = request.time_per_token(self.now) {
+        if let Some(each) = request.time_per_token() {
             self.metrics.per_token.observe(each.as_secs_f64());
         }
     }

@@ -95,6 +95,8 @@ pub(super) struct Endpoint {
     pub(super) said: (String, String),
     /// What its proposals came to.
     rounds: Rounds,
+    /// What sessions have learned of its answer times.
+    patience: Patience,
 }
 
 /// All endpoints, those without shares first and best first.
@@ -108,8 +110,13 @@ pub(super) struct Endpoints {
     most_ahead: u32,
     /// Outcomes of a row that are drafted for, on average.
     fan_out: u32,
-    /// What sessions have learned of answer times.
-    patience: Option<Patience>,
+}
+
+/// The patience with an endpoint of which nothing is known.
+pub(super) fn fresh_patience(ceiling: Duration) -> Patience {
+    let floor = PATIENCE_FLOOR.min(ceiling);
+    let first = PATIENCE_FIRST.min(ceiling);
+    Patience::new(PATIENCE_FACTOR, floor, ceiling, first)
 }
 
 impl Endpoint {
@@ -134,16 +141,7 @@ impl Endpoints {
             most_in_turn: config.lookahead.most(),
             most_ahead: config.ssd.lookahead.most(),
             fan_out: (config.ssd.budget / (config.ssd.lookahead.most() + 1)).max(1),
-            patience: None,
         }
-    }
-
-    /// What a new session starts with.
-    pub(super) fn patience(&self, ceiling: Duration) -> Patience {
-        let floor = PATIENCE_FLOOR.min(ceiling);
-        let first = PATIENCE_FIRST.min(ceiling);
-        let fresh = || Patience::new(PATIENCE_FACTOR, floor, ceiling, first);
-        self.patience.clone().unwrap_or_else(fresh)
     }
 
     /// Queues messages for the endpoint of `link`.
@@ -319,11 +317,21 @@ impl Endpoints {
         Duration::from_secs_f64(seconds.clamp(0.0, 3600.0))
     }
 
-    /// The endpoint that `request` is bound to, or would be if a lookahead paid.
+    /// Expected tokens per second of a request that runs alone.
+    #[cfg(test)]
+    pub(super) fn goodput(&self, cohort: Cohort, lookahead: u32) -> Option<f64> {
+        let controller = &self.learned(cohort)?.controller;
+        Some(controller.goodput(lookahead, Load::of(1)))
+    }
+
+    /// The endpoint that `request` is bound to, or would be if a lookahead paid. None of one that
+    /// waits for a slot: its rounds are plain whatever pays.
     pub(super) fn serves(&self, request: &Request) -> Option<Cohort> {
-        let candidate = || self.pick(request).filter(|_| request.is_adaptive());
-        let link = request.link.or_else(candidate)?;
-        Some(request.cohort(link))
+        let link = match request.link {
+            Some(link) => Some(link).filter(|_| request.session.is_bound()),
+            None => self.pick(request).filter(|_| request.is_adaptive()),
+        };
+        Some(request.cohort(link?))
     }
 
     pub(super) fn find(&mut self, link: LinkKey) -> Option<&mut Endpoint> {

@@ -1,7 +1,8 @@
 //! What links to endpoints say, but for what concerns a session.
 //!
-//! A lost link is dialled again by itself, for ever. The log has a line when something changes; how
-//! often an endpoint failed is a metric.
+//! A lost link is dialled again by itself, for ever. Both the log and a metric tell of what changes:
+//! an attempt that fails for a reason known already is told of by neither, but one that is refused
+//! is counted each time.
 
 use std::time::Instant;
 
@@ -25,7 +26,10 @@ impl Worker {
                     return;
                 };
                 if endpoint.slots.report(load) {
-                    self.ask_again(link);
+                    for request in self.requests.values_mut() {
+                        request.refused.forget_for_now(link);
+                    }
+                    self.bind_unbound();
                 }
             }
             LinkEvent::Malformed(malformed) => {
@@ -61,13 +65,8 @@ impl Worker {
         tracing::info!(endpoint = %endpoint.name, instance = %welcome.instance, "endpoint connected");
         self.count_links();
         // It may have been replaced by one that wants what the old one refused.
-        self.ask_again(link);
-    }
-
-    /// Binds who has no endpoint, although this one may have refused it.
-    fn ask_again(&mut self, link: LinkKey) {
         for request in self.requests.values_mut() {
-            request.refused.retain(|refused| *refused != link);
+            request.refused.forget(link);
         }
         self.bind_unbound();
     }

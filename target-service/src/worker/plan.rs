@@ -206,6 +206,7 @@ impl Worker {
             return;
         };
         self.metrics.preemptions.inc();
+        request.meter.interrupt();
         if let Some(seq) = request.seq.take()
             && let Err(error) = self.engine.close(seq)
         {

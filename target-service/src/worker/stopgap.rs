@@ -94,10 +94,13 @@ impl Stopgap {
         let mut offer = Offer::default();
         let mut accepted = 0.0;
         if self.stands_in(request, endpoints) && !is_served(request, verified) {
-            let tenant = self.tenants.of(request.salt);
+            let recycles = request.proposer.recycles();
+            let mut tenant = self.tenants.of(request.salt, recycles);
             let most = request.policy.lookahead(u32::MAX);
             let said = request.session.tokens();
-            request.proposer.follow(said, verified.tokens, most, tenant);
+            request
+                .proposer
+                .follow(said, verified.tokens, most, &mut tenant);
             // A row more makes the step longer for all who are in it.
             let alone = endpoints.steps().seconds(step.rows);
             // What plain decoding would come to is never too much to ask.
@@ -105,7 +108,7 @@ impl Stopgap {
             let pace = self.pace.per_second().max(plain);
             let price =
                 |rows: u32| pace * (endpoints.steps().seconds(step.rows + rows) - alone).max(0.0);
-            let proposal = request.proposer.propose(&tenant.yields, price);
+            let proposal = request.proposer.propose(tenant.yields, price);
             offer.tokens.extend_from_slice(proposal.tokens);
             (offer.origin, accepted) = (proposal.origin, proposal.accepted);
         }

@@ -7,7 +7,11 @@ use foretoken_service::rounds::{Line, Round};
 use foretoken_speculation::{bounds::Bound as _, policy::target::Source};
 
 use super::{Worker, feeding::Feeding, verdict::Verdict};
-use crate::{metrics::source_name, recording::Told, request::Request};
+use crate::{
+    metrics::source_name,
+    recording::Told,
+    request::{Request, Turnaround},
+};
 
 impl Worker {
     /// Tells the rounds of a step. Outcomes have left by then: nobody waits for this.
@@ -21,6 +25,7 @@ impl Worker {
             };
             let stats = request.session.stats();
             let round = verdict.round;
+            let took = round.filter(Turnaround::is_timed);
             let next = verdict.lookup.filter(|lookup| lookup.expected);
             // Metrics learn of it after this.
             let before = request.meter.counted;
@@ -41,7 +46,7 @@ impl Worker {
                 window: verdict.drafted as u32,
                 accepted: verdict.decided.accepted as u32,
                 emitted: verdict.emitted as u32,
-                took_us: round.map(|round| round.took.as_micros() as u64),
+                took_us: took.map(|round| round.took.as_micros() as u64),
                 verification_us,
                 rows,
                 c: verdict.drawn.map(|saguaro| saguaro.c()),

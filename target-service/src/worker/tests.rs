@@ -2,12 +2,15 @@
 //! and an endpoint of its own.
 
 mod binding;
+mod counts;
 mod endpoint;
 mod faults;
 mod learning;
 mod lingering;
 mod output;
 mod parking;
+mod patience;
+mod refusals;
 mod rig;
 mod stopgap;
 mod trees;

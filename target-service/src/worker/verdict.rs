@@ -227,7 +227,9 @@ impl Worker {
         });
         self.metrics
             .note_stats(&mut request.meter.counted, request.session.stats());
-        if let Some(took) = request.note_first_token(self.now) {
+        if verdict.emitted > 0
+            && let Some(took) = request.note_tokens(self.now)
+        {
             self.metrics.first_token.observe(took.as_secs_f64());
         }
         let Some(reason) = verdict.decided.ended else {

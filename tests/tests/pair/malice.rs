@@ -33,6 +33,8 @@ pub(super) const ROUNDS: u32 = 12;
 /// How long its target verifies, at least.
 const VERIFICATION: Duration = Duration::from_millis(50);
 const SLOTS: usize = 8;
+/// Tokens that no request names: as many as a frame has room for.
+const MANY: usize = 500_000;
 /// The most that a message may ask for.
 pub(super) const MOST: u32 = 4096;
 
@@ -201,6 +203,10 @@ fn harm(attacker: &Dialled, round: u32) {
         let mut opens = open(id, prompt(60 + i, i), much, much);
         if let ToDraft::Open(open) = &mut opens {
             (open.sampling, open.verification) = odd(i);
+            if i == 1 {
+                // Each of its rows would take as long as others' steps.
+                open.sampling.logit_bias = vec![(TokenId(7), 1e-3); MANY];
+            }
         }
         let _ = attacker.send(opens);
         // Verdicts that follow, and say what cannot be. Where there are none, all that was asked for is
@@ -345,6 +351,35 @@ async fn what_an_honest_target_gets_is_the_same_beside_one_that_does_all_it_shou
         endpoint.end().await;
     }
     assert_as_alone(&served[0], &served[1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_whose_rows_would_take_long_are_refused_for_good() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let address = socket(&folder, "draft");
+    let (endpoint, port) = endpoint(&address, Duration::from_secs(3600));
+    let refused = tokio::task::spawn_blocking(move || {
+        let attacker = dial(&address, "attacker");
+        let mut opens = open(1, prompt(20, 3), OUTCOMES, K);
+        if let ToDraft::Open(open) = &mut opens {
+            open.sampling.banned_until_min = vec![TokenId(7); MANY];
+            open.sampling.min_tokens = u32::MAX;
+        }
+        attacker.send(opens).expect("it is up");
+        attacker.wait("a refusal", |event| {
+            let LinkEvent::Messages(messages) = event else {
+                return None;
+            };
+            messages.into_iter().find_map(|message| match message {
+                ToTarget::Refused { reason, retry, .. } => Some((reason, retry)),
+                _ => None,
+            })
+        })
+    });
+    let (reason, retry) = refused.await.expect("it is answered");
+    assert!(reason.contains("500000 tokens") && !retry, "{reason}");
+    leaves_nothing(port).await;
+    endpoint.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

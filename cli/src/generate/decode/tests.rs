@@ -178,7 +178,8 @@ fn impossible_jobs_are_refused_in_words() {
             prompt: vec![TokenId(1); 4096],
             ..plain()
         },
-        "at most 4095",
+        "has 4096 tokens; the model has room for 4096, prompt and output together, so a prompt may have \
+         at most 4095",
     );
     refuse(job(Policy::Autoregressive, -1.0), "temperature is -1");
 }

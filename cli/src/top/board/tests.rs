@@ -280,6 +280,39 @@ fn a_session_has_its_latest_rounds_and_leaves_after_its_end() {
     assert!(board.snapshot().sessions.is_empty());
 }
 
+/// A long output that is looked at late.
+#[test]
+fn rounds_and_tokens_of_a_session_are_of_the_same_time() {
+    let mut board = filled();
+    for round in 700..=790 {
+        board.note(told(7, round, 1, 5));
+    }
+    let snapshot = board.snapshot();
+    let [session] = snapshot.sessions.as_slice() else {
+        panic!("{:?}", snapshot.sessions)
+    };
+    assert_eq!((session.rounds, session.tokens), (91, 182));
+}
+
+#[test]
+fn sessions_that_run_come_before_those_that_ended_of_which_the_latest_come_first() {
+    let mut board = filled();
+    for session in 1..=6 {
+        board.note(told(session, 2, 1, 5));
+    }
+    for (session, millis) in [(1, 30), (2, 10), (4, 20)] {
+        let known = board.sessions.get_mut(&(TARGET.to_owned(), session));
+        let known = known.unwrap();
+        known.ended = Some("length".into());
+        known.heard = Instant::now()
+            .checked_sub(Duration::from_millis(millis))
+            .unwrap();
+    }
+    let snapshot = board.snapshot();
+    let order = snapshot.sessions.iter().map(|session| session.session);
+    assert_eq!(order.collect::<Vec<_>>(), [3, 5, 6, 2, 4, 1]);
+}
+
 #[test]
 fn sessions_are_bounded_and_go_with_their_target() {
     let mut board = filled();

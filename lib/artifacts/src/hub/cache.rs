@@ -118,8 +118,9 @@ impl RepositoryCache {
             }
             _ => {}
         }
-        fs::create_dir_all(&snapshot).map_err(failed)?;
-        let blob = Path::new("../../blobs").join(id);
+        fs::create_dir_all(link.parent().unwrap_or(&snapshot)).map_err(failed)?;
+        let up = "../".repeat(file.matches('/').count());
+        let blob = Path::new(&up).join("../../blobs").join(id);
         self.put(&link, |staged| std::os::unix::fs::symlink(blob, staged))
             .map_err(failed)
     }

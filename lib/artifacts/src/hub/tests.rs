@@ -86,6 +86,30 @@ async fn a_model_is_fetched_once_and_only_what_is_needed() {
 }
 
 #[tokio::test]
+async fn templates_with_names_are_fetched_into_their_folder() {
+    let mut files = tiny();
+    for (path, text) in [
+        ("chat_template.jinja", "plain"),
+        ("additional_chat_templates/tool_use.jinja", "with tools"),
+        ("additional_chat_templates/notes.txt", "of no use to us"),
+        ("onnx/config.json", "not needed, whatever is in it"),
+    ] {
+        files.push((path, text.into()));
+    }
+    let (_mirror, options, _cache) = serve(Mirror {
+        files,
+        ..Mirror::default()
+    })
+    .await;
+    let folder = uri().resolve(&options, &Silent).await.unwrap();
+    let templates = folder.join("additional_chat_templates");
+    let text = fs::read_to_string(templates.join("tool_use.jinja"));
+    assert_eq!(text.unwrap(), "with tools");
+    assert!(!templates.join("notes.txt").exists() && !folder.join("onnx").exists());
+    assert_eq!(uri().resolve(&options, &Silent).await.unwrap(), folder);
+}
+
+#[tokio::test]
 async fn weights_are_left_if_nobody_computes_and_come_when_somebody_does() {
     let (_mirror, options, _cache) = serve(Mirror {
         files: tiny(),

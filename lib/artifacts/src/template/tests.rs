@@ -201,3 +201,150 @@ fn broken_and_endless_templates_are_errors() {
         .to_string();
     assert!(error.contains("tokenizer_config.json"), "{error}");
 }
+
+#[test]
+fn a_template_for_tools_may_be_a_file_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("additional_chat_templates");
+    fs::create_dir(&folder).unwrap();
+    fs::write(dir.path().join("chat_template.jinja"), "plain").unwrap();
+    fs::write(folder.join("tool_use.jinja"), "tools").unwrap();
+    fs::write(folder.join("rag.jinja"), "{% if what nobody asks for %}").unwrap();
+    let template = ChatTemplate::load(dir.path()).unwrap();
+    assert_eq!(template.render(&json!([]), &prompt()).unwrap(), "plain");
+    let tools = RenderOptions {
+        tools: Some(json!([{}])),
+        ..prompt()
+    };
+    assert_eq!(template.render(&json!([]), &tools).unwrap(), "tools");
+}
+
+/// Whether each template gives what it gives with jinja2 3.1, as `transformers` sets that up.
+fn assert_like_jinja2(table: &[(&str, &str)]) {
+    let mut wrong = Vec::new();
+    for (source, meant) in table {
+        let template = load(&[("chat_template.jinja", source)]).unwrap();
+        let said = template.render(&json!([]), &prompt());
+        if !matches!(&said, Ok(said) if said == meant) {
+            wrong.push(format!("{source}: {said:?}, not {meant}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn methods_and_filters_of_jinja2_are_there() {
+    assert_like_jinja2(&[
+        (
+            "{{ nothing | length }} {{ nothing | count }} {{ [1, 2] | length }}",
+            "0 0 2",
+        ),
+        ("{{ 'a.b.c'.rsplit('.', 1) | join('|') }}", "a.b|c"),
+        ("{{ 'a.b.c'.rsplit('.') | join('|') }}", "a|b|c"),
+        ("{{ 'a.b.c'.rsplit('.', maxsplit=1) | join('|') }}", "a.b|c"),
+        ("{{ 'a.b'.rsplit(sep='.') | join('|') }}", "a|b"),
+        ("{{ '  a b  c '.rsplit(none, 1) | join('|') }}", "  a b|c"),
+        ("{{ '  a b  c '.rsplit() | join('|') }}", "a|b|c"),
+        ("{{ ' a '.rsplit(none, 0) | join('|') }}", " a"),
+        ("{{ 'a b'.rsplit('.', 0) | join('|') }}", "a b"),
+        (
+            "{{ 'abab'.removeprefix('ab') }} {{ 'ab'.removeprefix('b') }}",
+            "ab ab",
+        ),
+        (
+            "{{ 'abab'.removesuffix('ab') }} {{ 'ab'.removesuffix('a') }}",
+            "ab ab",
+        ),
+        (
+            "{{ 'größe'.index('e') }} {{ ['a', 'b'].index('b') }} {{ [3, 4, 5][1:].index(5) }}",
+            "4 1 1",
+        ),
+        (
+            "{{ 'one, two_2 drei!' | wordcount }} {{ '' | wordcount }}",
+            "3 0",
+        ),
+        (
+            "{{ 'ab' | center(5) }}| {{ 'abc' | center(6) }}|",
+            "  ab |  abc  |",
+        ),
+        (
+            "{{ 'a' | center | length }} {{ 'abc' | center(2) }}",
+            "80 abc",
+        ),
+    ]);
+    for (source, problem) in [
+        ("{{ 'a'.index('b') }}", "substring not found"),
+        ("{{ [1].index(2) }}", "2 is not in list"),
+        ("{{ 'a'.rsplit('') }}", "empty separator"),
+        ("{{ none | length }}", "cannot calculate length"),
+        ("{{ 'a' | center(99999999999) }}", "a width is at most"),
+    ] {
+        let template = load(&[("chat_template.jinja", source)]).unwrap();
+        let said = template
+            .render(&json!([]), &prompt())
+            .unwrap_err()
+            .to_string();
+        assert!(said.contains(problem), "{source}: {said}");
+    }
+}
+
+#[test]
+fn tests_decide_as_in_jinja2() {
+    assert_like_jinja2(&[
+        (
+            "{{ strftime_now is callable }} {{ 'a' is callable }} {{ {} is callable }}",
+            "True False False",
+        ),
+        (
+            "{{ raise_exception is callable }} {{ nothing is callable }}",
+            "True True",
+        ),
+        (
+            "{{ none is iterable }} {{ 1 is iterable }} {{ 'a' is iterable }}",
+            "False False True",
+        ),
+        (
+            "{{ [] is iterable }} {{ {} is iterable }} {{ nothing is iterable }}",
+            "True True True",
+        ),
+        (
+            "{{ 'a' is sequence }} {{ [] is sequence }} {{ {} is sequence }}",
+            "True True True",
+        ),
+        (
+            "{{ 1 is sequence }} {{ none is sequence }} {{ nothing is sequence }}",
+            "False False True",
+        ),
+        (
+            "{{ range(2) is sequence }} {{ [1, 2][1:] is sequence }}",
+            "True True",
+        ),
+    ]);
+}
+
+#[test]
+fn numbers_and_json_are_set_as_in_python() {
+    assert_like_jinja2(&[
+        (
+            "{{ 1e20 }} {{ 1e16 }} {{ 1e15 }} {{ 1.5 }} {{ 2.0 }}",
+            "1e+20 1e+16 1000000000000000.0 1.5 2.0",
+        ),
+        (
+            "{{ 0.00001 }} {{ 0.0001 }} {{ -1.25e-7 }} {{ 0.0 }} {{ 3 }}",
+            "1e-05 0.0001 -1.25e-07 0.0 3",
+        ),
+        (
+            "{{ 1e20 | tojson }} {{ [0.00001, 2.0, 3] | tojson }}",
+            "1e+20 [1e-05, 2.0, 3]",
+        ),
+        ("{{ [1e20] | tojson(indent=1) }}", "[\n 1e+20\n]"),
+        (
+            "{{ [[], {}, {'a': [1, 2]}] | tojson(indent=2) }}",
+            "[\n  [],\n  {},\n  {\n    \"a\": [\n      1,\n      2\n    ]\n  }\n]",
+        ),
+        (
+            "{{ {'a': 1, 'b': 2} | tojson(indent=1, separators=(';', '=')) }}",
+            "{\n \"a\"=1;\n \"b\"=2\n}",
+        ),
+    ]);
+}

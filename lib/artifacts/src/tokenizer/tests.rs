@@ -70,6 +70,17 @@ fn the_shipped_tokenizer_reads_back_what_it_writes() {
 }
 
 #[test]
+fn a_file_that_was_cut_is_told_where_it_ends() {
+    let folder = folder(&sentencepiece(), &json!({}));
+    let path = folder.path().join("tokenizer.json");
+    let whole = fs::read_to_string(&path).unwrap();
+    fs::write(&path, &whole[..500]).unwrap();
+    let refused = Tokenizer::load(folder.path()).err().unwrap().to_string();
+    assert!(refused.contains("is not a valid tokenizer"), "{refused}");
+    assert!(refused.contains("line 1 column 500"), "{refused}");
+}
+
+#[test]
 fn a_beginning_token_is_put_first_exactly_once() {
     let tokenizer = tokenizer();
     let bos = TokenId(0);

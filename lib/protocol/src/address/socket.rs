@@ -1,7 +1,7 @@
 //! Connections, accepted and dialled: TCP in clear text or under TLS, and Unix sockets.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     io,
     net::{IpAddr, SocketAddr},
     pin::Pin,
@@ -12,14 +12,15 @@ use std::{
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
-    task::JoinSet,
+    task::{AbortHandle, JoinError, JoinSet},
 };
 use tonic::transport::server::Connected;
 
 use super::{Address, Callee, listen::SocketFile};
 use crate::tls::{self, Peer, Role, Secured, Tls};
 
-/// Most peers that are greeted at once; more wait.
+/// Most peers that are greeted at once. One that comes then takes another's place: if newcomers waited,
+/// anybody could shut the port with connections that say nothing.
 const MOST_GREETED: usize = 256;
 /// How long a peer is not complained of again.
 const QUIET: Duration = Duration::from_secs(60);
@@ -31,8 +32,7 @@ const MOST_BLAMED: usize = 256;
 pub(crate) struct Incoming {
     listener: Listening,
     tls: Option<Tls>,
-    /// Peers that have not shown a certificate yet: a slow one holds nobody up.
-    greeted: JoinSet<Result<Socket, (IpAddr, io::Error)>>,
+    greeted: Greeted,
     blamed: Blamed,
 }
 
@@ -67,7 +67,7 @@ impl Incoming {
         Self {
             listener,
             tls,
-            greeted: JoinSet::new(),
+            greeted: Greeted::default(),
             blamed: Blamed::default(),
         }
     }
@@ -83,14 +83,14 @@ impl Incoming {
                 blamed,
             } = self;
             tokio::select! {
-                accepted = listener.accept(), if greeted.len() < MOST_GREETED => {
+                accepted = listener.accept() => {
                     match (accepted, tls.as_ref()) {
                         (Ok(Accepted::Tcp(stream, from)), Some(tls)) => {
-                            let tls = tls.clone();
-                            greeted.spawn(async move {
-                                let secured = tls::accept(&tls, stream).await;
-                                secured.map(Socket::Tls).map_err(|error| (from.ip().to_canonical(), error))
-                            });
+                            let from = from.ip().to_canonical();
+                            if let Some(dropped) = greeted.greet(tls.clone(), stream, from) {
+                                let error = "others came before it had shown a certificate";
+                                blamed.blame(dropped, &io::Error::other(error));
+                            }
                         }
                         (Ok(Accepted::Tcp(stream, _)), None) => {
                             return Socket::Tcp(Clear::new(stream));
@@ -102,9 +102,11 @@ impl Incoming {
                         }
                     }
                 }
-                Some(done) = greeted.join_next() => match done {
+                Some(done) = greeted.next() => match done {
                     Ok(Ok(socket)) => return socket,
                     Ok(Err((from, error))) => blamed.blame(from, &error),
+                    // It made way for another.
+                    Err(error) if error.is_cancelled() => {}
                     Err(error) => tracing::error!(%error, "a handshake broke off"),
                 }
             }
@@ -129,6 +131,52 @@ impl Listening {
             Self::Unix { listener, .. } => Ok(Accepted::Unix(listener.accept().await?.0)),
         }
     }
+}
+
+/// Peers that have not shown a certificate yet: a slow one holds nobody up.
+#[derive(Debug, Default)]
+struct Greeted {
+    peers: JoinSet<Result<Socket, (IpAddr, io::Error)>>,
+    /// Where they come from and what ends them, in the order in which they came.
+    order: VecDeque<(IpAddr, AbortHandle)>,
+}
+
+impl Greeted {
+    /// Greets one more; if there are too many, another is dropped, which came from the address that is
+    /// given back.
+    fn greet(&mut self, tls: Tls, stream: TcpStream, from: IpAddr) -> Option<IpAddr> {
+        self.order.retain(|(_, peer)| !peer.is_finished());
+        let mut dropped = None;
+        if self.order.len() >= MOST_GREETED {
+            let addresses: Vec<_> = self.order.iter().map(|(from, _)| *from).collect();
+            dropped = oldest_of_most(&addresses).and_then(|place| self.order.remove(place));
+        }
+        let peer = self.peers.spawn(async move {
+            let secured = tls::accept(&tls, stream).await;
+            secured.map(Socket::Tls).map_err(|error| (from, error))
+        });
+        self.order.push_back((from, peer));
+        let (address, peer) = dropped?;
+        peer.abort();
+        Some(address)
+    }
+
+    /// What became of the next whose greeting ends.
+    async fn next(&mut self) -> Option<Result<Result<Socket, (IpAddr, io::Error)>, JoinError>> {
+        self.peers.join_next().await
+    }
+}
+
+/// The first place of the address that has the most: one crowd drops its own and nobody else's.
+fn oldest_of_most(addresses: &[IpAddr]) -> Option<usize> {
+    let mut counts: HashMap<IpAddr, usize> = HashMap::new();
+    for address in addresses {
+        *counts.entry(*address).or_default() += 1;
+    }
+    let most = counts.values().max()?;
+    addresses
+        .iter()
+        .position(|address| counts[address] == *most)
 }
 
 /// Peers that were complained of. They come again and again; the log has a line a minute for each.
@@ -305,5 +353,26 @@ impl AsyncWrite for Socket {
             Self::Tls(secured) => Pin::new(secured).poll_shutdown(cx),
             Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crowd_from_one_address_costs_no_other_address_its_place() {
+        let places = |hosts: &[u8]| {
+            let addresses: Vec<_> = hosts.iter().map(|&host| [10, 0, 0, host].into()).collect();
+            oldest_of_most(&addresses)
+        };
+        assert_eq!(places(&[1, 2, 2, 3, 2]), Some(1));
+        assert_eq!(places(&[1, 2, 3]), Some(0), "the oldest of all");
+        assert_eq!(
+            places(&[3, 1, 2, 1, 2]),
+            Some(1),
+            "of the first of two crowds"
+        );
+        assert_eq!(places(&[]), None);
     }
 }

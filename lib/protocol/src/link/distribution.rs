@@ -1,6 +1,8 @@
 //! What proposals were drawn from, in few bytes: ascending tokens as distances, weights as they are.
 
-use foretoken_speculation::{TokenId, message::SparseDistribution, saguaro::Saguaro};
+use foretoken_speculation::{
+    TokenId, message::SparseDistribution, proposal::Proposer, saguaro::Saguaro,
+};
 
 use crate::wire::{
     ValueError, Wire, check_at_most, check_count,
@@ -9,6 +11,9 @@ use crate::wire::{
 
 /// Most tokens of all distributions of a message together.
 const MAX_TOKENS: usize = 1 << 20;
+
+/// Most tokens of one: whoever draws among more is no draft of ours, and would keep its target busy.
+const MAX_SUPPORT: usize = Proposer::MAX_SUPPORT as usize;
 
 /// None if there are no distributions.
 pub(super) fn pack(q: &[SparseDistribution], saguaro: Saguaro) -> Option<SparseQ> {
@@ -49,6 +54,7 @@ pub(super) fn unpack(
     let mut pairs = q.tokens.iter().copied().zip(q.weights.iter().copied());
     let mut distributions = Vec::with_capacity(expected);
     for &count in &q.counts {
+        check_at_most("a proposal's q", count as usize, MAX_SUPPORT)?;
         let found = pairs.len();
         if found < count as usize {
             return Err(ValueError::Count {

@@ -190,7 +190,8 @@ pub struct LinkOptions {
     pub beat: Duration,
     /// Silence after which the peer is suspected.
     pub suspect_after: Duration,
-    /// Silence after which the link is cut.
+    /// Silence after which the link is cut; and so it is when messages have waited five times as long for a
+    /// peer that beats and takes none in.
     pub dead_after: Duration,
     /// First wait before dialling again; doubled up to `backoff_max`, with jitter.
     pub backoff_min: Duration,

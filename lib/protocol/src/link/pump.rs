@@ -68,6 +68,10 @@ pub(super) enum Ended {
     Lost(String),
 }
 
+/// Times `dead_after` that messages may wait for a peer that beats and takes nothing in: longer than any
+/// step that an honest engine computes before it looks for messages.
+const MOST_STARVED: u32 = 5;
+
 /// Runs an established link until it ends.
 pub(super) async fn pump<I: IncomingFrame, O: OutgoingFrame>(
     frames: &mut impl Frames<I>,
@@ -106,12 +110,16 @@ pub(super) async fn pump<I: IncomingFrame, O: OutgoingFrame>(
                 on_heard(Heard::Frame(frame, &source));
             }
             due = beat.tick() => {
-                queue.beat();
+                queue.beat(Instant::now());
                 let late = due.elapsed();
                 let silence = heard.elapsed();
                 // If this thread itself did not run, silence says nothing about the peer.
                 if late < options.beat && silence > options.dead_after {
                     return Ended::Lost(format!("nothing heard for {} ms", silence.as_millis()));
+                }
+                // Beats only say that the peer's transport lives.
+                if late < options.beat && queue.is_stuck(MOST_STARVED * options.dead_after) {
+                    return Ended::Lost("the peer takes no messages in".into());
                 }
                 if late < options.beat && silence > options.suspect_after && !suspected {
                     suspected = true;

@@ -5,18 +5,20 @@
 //! of an earlier connection can never take messages of a later one.
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
     mem,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use foretoken_speculation::{
-    SessionId,
+    Epoch, SessionId,
     message::{Keyed, ToDraft, ToTarget},
 };
 use futures::Stream;
+use tokio::time::Instant;
 
 use super::{
     DraftFrame, Hello, LoadReport, SendError, TargetFrame, Welcome,
@@ -39,8 +41,12 @@ pub(super) trait OutgoingFrame: Send + 'static {
     /// Whether a newer message of the same session makes `older` pointless.
     fn supersedable(older: &Self::Message) -> bool;
 
-    /// Whether the message must not be lost, whatever waits: losing it would leak a slot.
+    /// Whether the message must not be lost, whatever waits: losing it would leak a slot. It ends its
+    /// session, so whatever that has said before is pointless.
     fn vital(message: &Self::Message) -> bool;
+
+    /// Whether the peer cannot know the session before this message.
+    fn begins(message: &Self::Message) -> bool;
 }
 
 /// What a frame says beside messages.
@@ -95,6 +101,11 @@ impl OutgoingFrame for TargetFrame {
     fn vital(message: &ToDraft) -> bool {
         matches!(message, ToDraft::Close { .. })
     }
+
+    /// A later epoch may follow one that the endpoint still holds.
+    fn begins(message: &ToDraft) -> bool {
+        matches!(message, ToDraft::Open(open) if open.epoch == Epoch(1))
+    }
 }
 
 impl OutgoingFrame for DraftFrame {
@@ -119,6 +130,10 @@ impl OutgoingFrame for DraftFrame {
     fn vital(_message: &ToTarget) -> bool {
         false
     }
+
+    fn begins(_message: &ToTarget) -> bool {
+        false
+    }
 }
 
 /// What waits to be sent over one link.
@@ -136,6 +151,8 @@ struct State<F: OutgoingFrame> {
     phase: Phase,
     /// Messages the peer still allows.
     credit: usize,
+    /// The first beat that found messages waiting without any credit, which has not come since.
+    starved: Option<Instant>,
     /// Messages the peer may still send, and those that were taken in since it was last granted some.
     allowed: usize,
     taken_in: u32,
@@ -153,6 +170,8 @@ enum Phase {
     Greeting,
     /// Messages flow.
     Open,
+    /// Too much waits that must not be lost: the connection is to be cut. Control only.
+    Overrun,
 }
 
 impl<F: OutgoingFrame> Queue<F> {
@@ -164,6 +183,7 @@ impl<F: OutgoingFrame> Queue<F> {
             generation: 0,
             phase: Phase::Closed,
             credit: 0,
+            starved: None,
             allowed: 0,
             taken_in: 0,
             max_frame: 0,
@@ -183,6 +203,7 @@ impl<F: OutgoingFrame> Queue<F> {
         state.generation += 1;
         state.phase = Phase::Greeting;
         state.credit = CREDIT_WINDOW as usize;
+        state.starved = None;
         state.allowed = CREDIT_WINDOW as usize;
         state.taken_in = 0;
         state.control = Control {
@@ -218,16 +239,29 @@ impl<F: OutgoingFrame> Queue<F> {
             return Err(SendError::Down);
         }
         let mut lost = BTreeSet::new();
-        let fits = state.messages.len() + messages.len() <= self.capacity;
+        let mut ended = HashMap::new();
         for message in messages {
             if message.frame_size() > state.max_frame {
                 lost.insert(message.session());
-            } else {
-                state.messages.push_back(message);
+                continue;
             }
+            if F::vital(&message) {
+                ended.insert(message.session(), state.messages.len());
+            }
+            state.messages.push_back(message);
         }
-        if !fits {
+        let overflows = state.messages.len() > self.capacity;
+        if !ended.is_empty() && (overflows || state.credit == 0) {
+            state.cancel(&ended);
+        }
+        if state.messages.len() > self.capacity {
             state.make_room(self.capacity, &mut lost);
+        }
+        if state.messages.len() > self.capacity {
+            // What is left must not be lost: only the end of the link ends those sessions.
+            state.phase = Phase::Overrun;
+            state.messages.clear();
+            return Err(SendError::Down);
         }
         self.wake(state);
         if lost.is_empty() {
@@ -238,12 +272,27 @@ impl<F: OutgoingFrame> Queue<F> {
         })
     }
 
-    /// Says that this side lives.
-    pub(super) fn beat(&self) {
+    /// Says that this side lives, at the time `now`.
+    pub(super) fn beat(&self, now: Instant) {
         let mut state = self.lock();
         state.beats += 1;
         state.control.beat = Some(state.beats);
+        if state.credit == 0 && !state.messages.is_empty() {
+            state.starved.get_or_insert(now);
+        } else {
+            state.starved = None;
+        }
         self.wake(state);
+    }
+
+    /// Whether the peer has granted nothing for so long while messages waited, or has let more pile up
+    /// than may.
+    pub(super) fn is_stuck(&self, patience: Duration) -> bool {
+        let state = self.lock();
+        let starved = state
+            .starved
+            .is_some_and(|since| since.elapsed() > patience);
+        starved || state.phase == Phase::Overrun
     }
 
     /// The connection that is served now.
@@ -270,6 +319,7 @@ impl<F: OutgoingFrame> Queue<F> {
     pub(super) fn granted(&self, messages: u32) {
         let mut state = self.lock();
         state.credit = state.credit.saturating_add(messages as usize);
+        state.starved = None;
         if !state.messages.is_empty() {
             self.wake(state);
         }
@@ -308,6 +358,27 @@ impl<F: OutgoingFrame> Creditor for Queue<F> {
 }
 
 impl<F: OutgoingFrame> State<F> {
+    /// Drops what the sessions in `ended` had to say before the places where they end; of those that the
+    /// peer has not heard of, their end too.
+    fn cancel(&mut self, ended: &HashMap<SessionId, usize>) {
+        let mut unknown = HashSet::new();
+        let mut place = 0;
+        self.messages.retain(|message| {
+            let session = message.session();
+            let end = ended.get(&session).copied();
+            let here = place;
+            place += 1;
+            if end.is_some_and(|end| here < end) && F::begins(message) {
+                unknown.insert(session);
+            }
+            match end {
+                Some(end) if here == end => !unknown.contains(&session),
+                Some(end) => here > end,
+                None => true,
+            }
+        });
+    }
+
     /// Drops superseded messages, then the newest ones, until `capacity` holds again.
     fn make_room(&mut self, capacity: usize, lost: &mut BTreeSet<SessionId>) {
         let mut newest = HashMap::new();

@@ -2,6 +2,7 @@
 
 use std::{
     fs, io,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::Arc,
     time::SystemTime,
@@ -91,7 +92,17 @@ pub enum TlsError {
 
 /// What tells one version of the files from another without reading them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Stamp([(SystemTime, u64, u64); 3]);
+pub(super) struct Stamp([Version; 3]);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Version {
+    modified: SystemTime,
+    /// When it or its rights changed, which nobody can set: seconds and nanoseconds.
+    changed: (i64, i64),
+    len: u64,
+    /// An atomic replacement within the clock's resolution still changes it.
+    inode: u64,
+}
 
 impl Stamp {
     /// None while one of them is away.
@@ -105,11 +116,14 @@ impl Stamp {
     }
 }
 
-fn one(path: &Path) -> Option<(SystemTime, u64, u64)> {
+fn one(path: &Path) -> Option<Version> {
     let file = fs::metadata(path).ok()?;
-    // An atomic replacement within the clock's resolution still changes the inode.
-    let inode = std::os::unix::fs::MetadataExt::ino(&file);
-    Some((file.modified().ok()?, file.len(), inode))
+    Some(Version {
+        modified: file.modified().ok()?,
+        changed: (file.ctime(), file.ctime_nsec()),
+        len: file.len(),
+        inode: file.ino(),
+    })
 }
 
 /// What connections begin with.

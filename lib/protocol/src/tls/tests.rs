@@ -292,3 +292,37 @@ async fn files_that_change_are_read_again_and_broken_ones_change_nothing() {
     folder.files(&ca, "own", TARGET);
     becomes("story").await;
 }
+
+#[test]
+fn files_that_could_not_be_read_are_read_later_though_nothing_tells_that_they_changed() {
+    let (folder, ca) = (Folder::new(), Authority::new("ca"));
+    let own = folder.files(&ca, "own", "spiffe://foretoken/ns/chat/target/old");
+    let tls = Tls::open(&own, Role::Target).expect("good");
+    folder.files(&ca, "own", TARGET);
+    let key = fs::read(&own.key).expect("a key");
+    fs::remove_file(&own.key).expect("is there");
+    // Nobody can read a folder, root neither.
+    fs::create_dir(&own.key).expect("a folder");
+    std::thread::sleep(2 * LOOK);
+    assert_eq!(tls.name().name, "old");
+    fs::remove_dir(&own.key).expect("is there");
+    fs::write(&own.key, key).expect("a file");
+    // As if it was this file that could not be read, for want of file descriptors.
+    tls.0.state.lock().expect("whole").stamp = Stamp::of(&own);
+    std::thread::sleep(2 * LOOK);
+    assert_eq!(tls.name().name, "story");
+}
+
+#[test]
+fn a_file_that_changed_is_another_version_whatever_time_it_was_given() {
+    let (folder, ca) = (Folder::new(), Authority::new("ca"));
+    let own = folder.files(&ca, "own", TARGET);
+    let before = Stamp::of(&own);
+    let modified = fs::metadata(&own.key).and_then(|key| key.modified());
+    std::thread::sleep(Duration::from_millis(50));
+    let key = fs::File::options().append(true).open(&own.key);
+    let key = key.expect("is there");
+    key.set_modified(modified.expect("has one"))
+        .expect("is set");
+    assert_ne!(Stamp::of(&own), before);
+}

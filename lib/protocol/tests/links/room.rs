@@ -2,18 +2,20 @@
 
 use std::time::{Duration, Instant};
 
-use foretoken_protocol::link::{LinkOptions, ServerEvent};
+use foretoken_protocol::link::{LinkEvent, LinkOptions, ServerEvent};
 
 use super::{
     behaviour::outcome,
     carrier::{dial, eager, hello, over_sockets, serve, wait_up, welcome},
 };
 
+/// Far longer than anything takes.
+const LONG: Duration = Duration::from_secs(60);
+
 #[test]
 fn what_is_not_taken_in_holds_up_whoever_sends_and_nothing_is_lost() {
     const COUNT: u32 = 10_000;
     const QUIET: Duration = Duration::from_millis(100);
-    const LONG: Duration = Duration::from_secs(60);
     over_sockets(|address| {
         let endpoint = serve(address, welcome(), eager());
         let options = LinkOptions {
@@ -51,5 +53,32 @@ fn what_is_not_taken_in_holds_up_whoever_sends_and_nothing_is_lost() {
                 .cloned()
                 .eq((0..COUNT).map(|round| outcome(1, round)))
         );
+    });
+}
+
+#[test]
+fn an_endpoint_that_beats_and_takes_nothing_in_loses_its_link_and_is_dialled_again() {
+    let options = LinkOptions {
+        dead_after: Duration::from_secs(1),
+        ..eager()
+    };
+    over_sockets(|address| {
+        // Its events stay where they are, and so do the messages in them.
+        let endpoint = serve(address, welcome(), eager());
+        let target = dial(endpoint.server.address(), hello(), options);
+        wait_up(&target);
+        let (begun, mut round) = (Instant::now(), 0);
+        let reason = loop {
+            assert!(begun.elapsed() < LONG, "it stays up");
+            round += 1;
+            // Refused while the link is down: this machine may be too busy for its beats.
+            let _ = target.link.send(vec![outcome(1, round)]);
+            match target.events.recv_timeout(Duration::from_millis(1)) {
+                Ok(LinkEvent::Down(reason)) if !reason.contains("nothing heard") => break reason,
+                _ => {}
+            }
+        };
+        assert_eq!(reason, "the peer takes no messages in");
+        wait_up(&target);
     });
 }

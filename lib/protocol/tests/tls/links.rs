@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    net::TcpStream,
     sync::mpsc::{Receiver, channel},
     time::Duration,
 };
@@ -69,6 +70,10 @@ struct Target {
 
 /// A target with this certificate.
 fn dial(callee: impl Into<Callee>, tls: Option<Tls>) -> Target {
+    dial_with(options(), callee, tls)
+}
+
+fn dial_with(options: LinkOptions, callee: impl Into<Callee>, tls: Option<Tls>) -> Target {
     let options_of_transport = TransportOptions {
         tls,
         ..TransportOptions::default()
@@ -84,7 +89,7 @@ fn dial(callee: impl Into<Callee>, tls: Option<Tls>) -> Target {
         ..Hello::default()
     };
     let stop = CancellationToken::new();
-    let link = transport.dial(callee, hello, options(), &stop, on_event);
+    let link = transport.dial(callee, hello, options, &stop, on_event);
     Target {
         link,
         events,
@@ -200,6 +205,26 @@ fn one_end_without_tls_is_told_what_is_missing() {
     let draft = serve(None, Grants::All);
     let target = dial(draft.at(), Some(place.tls(Role::Target, "chat")));
     target.waits_for("the peer speaks plain text and this side TLS");
+}
+
+#[test]
+fn connections_that_say_nothing_keep_no_target_out() {
+    const SILENT: usize = 300;
+    let place = Place::new();
+    let draft = serve(Some(place.tls(Role::Draft, "drafts")), Grants::All);
+    let Address::Tcp { host, port } = draft.at() else {
+        unreachable!("it is served over TCP")
+    };
+    let connect = |_| TcpStream::connect((host.as_str(), port)).expect("connects");
+    let silent: Vec<_> = (0..SILENT).map(connect).collect();
+    // Less than the silent ones may take, and far more than a handshake does.
+    let options = LinkOptions {
+        dead_after: Duration::from_secs(4),
+        ..options()
+    };
+    let target = dial_with(options, draft.at(), Some(place.tls(Role::Target, "chat")));
+    assert_eq!(target.hears(), "up");
+    drop(silent);
 }
 
 #[test]

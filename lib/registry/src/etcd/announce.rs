@@ -3,6 +3,7 @@
 use std::{net::IpAddr, time::Duration};
 
 use foretoken_protocol::Address;
+use futures::stream::{FuturesUnordered, StreamExt as _};
 use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -162,7 +163,7 @@ impl Kept {
             }
         }
         if let Some(lease) = held
-            && timeout(FAREWELL, self.end(lease)).await.is_err()
+            && timeout(FAREWELL, self.end(lease)).await != Ok(true)
         {
             let key = &self.key;
             tracing::warn!(key, lease = ?self.lease, "etcd does not answer; the entry goes with its lease");
@@ -185,7 +186,11 @@ impl Kept {
             let mut alive = session.keep_alive(lease).await?;
             while alive.left().await? > 0 {
                 backoff.reset();
-                tokio::time::sleep(self.lease / 3).await;
+                let pause = async {
+                    tokio::time::sleep(self.lease / 3).await;
+                    Ok(())
+                };
+                tokio::try_join!(self.restore(&session, lease), pause)?;
                 alive.prolong();
             }
             tracing::warn!(
@@ -199,7 +204,7 @@ impl Kept {
     /// Writes the entry, held by a new lease.
     async fn write(&self, session: &Session, held: &mut Option<i64>) -> Result<i64, SessionError> {
         let lease = session.grant(self.lease.as_secs() as i64).await?;
-        let key = format!("{}/{lease:x}", self.key);
+        let key = self.key_of(lease);
         // If this fails, whether it was written is not known; with another lease it surely is.
         session.put(key.clone(), self.value.clone(), lease).await?;
         *held = Some(lease);
@@ -207,16 +212,42 @@ impl Kept {
         Ok(lease)
     }
 
-    /// Ends the lease at whichever member answers.
-    async fn end(&self, lease: i64) {
-        for endpoint in &self.config.endpoints {
-            let Ok(session) = Session::connect(&self.config, endpoint).await else {
-                continue;
-            };
-            if session.revoke(lease).await.is_ok() {
+    /// Writes the entry again if somebody has deleted it, or put another in its place: that would
+    /// outlive the lease.
+    async fn restore(&self, session: &Session, lease: i64) -> Result<(), SessionError> {
+        let key = self.key_of(lease);
+        let found = session.get(&key).await?;
+        if found.is_some_and(|found| found.value == self.value && found.lease == lease) {
+            return Ok(());
+        }
+        session.put(key.clone(), self.value.clone(), lease).await?;
+        tracing::warn!(key, "the entry was not there any more; announced again");
+        Ok(())
+    }
+
+    /// The key of the entry while `lease` holds it.
+    fn key_of(&self, lease: i64) -> String {
+        format!("{}/{lease:x}", self.key)
+    }
+
+    /// Ends the lease, and says whether a member did. All are asked at once: one that keeps silent
+    /// would use up the time.
+    async fn end(&self, lease: i64) -> bool {
+        let members = self.config.endpoints.iter();
+        let mut asked: FuturesUnordered<_> = members
+            .map(|endpoint| self.end_at(endpoint, lease))
+            .collect();
+        while let Some(ended) = asked.next().await {
+            if ended.is_ok() {
                 tracing::info!(key = self.key, "no longer announced");
-                return;
+                return true;
             }
         }
+        false
+    }
+
+    async fn end_at(&self, endpoint: &str, lease: i64) -> Result<(), SessionError> {
+        let session = Session::connect(&self.config, endpoint).await?;
+        session.revoke(lease).await
     }
 }

@@ -12,11 +12,11 @@ use tonic::{
 
 use super::{
     api::{
-        AuthenticateRequest, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseKeepAliveResponse,
-        LeaseRevokeRequest, PutRequest, RangeRequest, RangeResponse, WatchCreateRequest,
-        WatchProgressRequest, WatchRequest, WatchResponse, auth_client::AuthClient,
-        kv_client::KvClient, lease_client::LeaseClient, watch_client::WatchClient,
-        watch_request::RequestUnion,
+        AuthenticateRequest, KeyValue, LeaseGrantRequest, LeaseKeepAliveRequest,
+        LeaseKeepAliveResponse, LeaseRevokeRequest, PutRequest, RangeRequest, RangeResponse,
+        WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
+        auth_client::AuthClient, kv_client::KvClient, lease_client::LeaseClient,
+        watch_client::WatchClient, watch_request::RequestUnion,
     },
     config::{EtcdConfig, EtcdConfigError},
 };
@@ -118,6 +118,17 @@ impl Session {
             range_end: end_of(prefix),
         });
         self.ask("list keys", client.range(request)).await
+    }
+
+    /// What a key says, and what holds it; none if it is not there.
+    pub(super) async fn get(&self, key: &str) -> Result<Option<KeyValue>, SessionError> {
+        let mut client = KvClient::new(self.channel.clone());
+        let request = self.request(RangeRequest {
+            key: key.into(),
+            range_end: Vec::new(),
+        });
+        let found = self.ask("read a key", client.range(request)).await?;
+        Ok(found.kvs.into_iter().next())
     }
 
     /// What becomes of keys that begin with `prefix`, from `revision` on.

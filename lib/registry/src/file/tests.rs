@@ -117,6 +117,56 @@ async fn a_change_is_seen_and_a_broken_edit_keeps_the_last_good_directory() {
     assert_eq!(**watch.borrow(), directory("b"));
 }
 
+#[test]
+fn a_file_that_cannot_be_read_is_tried_until_it_can_be() {
+    let folder = tempfile::tempdir().expect("folder");
+    let [path, aside] = ["directory.json", "aside"].map(|name| folder.path().join(name));
+    write_directory(&path, &directory("a")).expect("writes");
+    let (mut file, _) = File::open(path.clone(), Interest::All).expect("opens");
+    assert!(file.look().is_none(), "nothing has changed");
+
+    fs::rename(&path, &aside).expect("moves");
+    // A folder has a stamp, and nobody can read it as a file.
+    fs::create_dir(&path).expect("makes a folder");
+    for _ in 0..2 {
+        let look = file.look();
+        assert!(
+            matches!(look, Some(Err(RegistryError::Read { .. }))),
+            "{look:?}"
+        );
+    }
+    fs::remove_dir(&path).expect("removes");
+    fs::rename(&aside, &path).expect("moves back");
+    let look = file.look().expect("is news").expect("can be read");
+    assert_eq!(look, directory("a"));
+
+    fs::write(&path, [0xff]).expect("writes");
+    assert!(file.look().expect("is news").is_err());
+    assert!(
+        file.look().is_none(),
+        "what is wrong with the text stays wrong"
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn a_change_that_leaves_length_and_time_is_seen() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("directory.json");
+    fs::write(&path, serde_json::to_string(&directory("a")).expect("json")).expect("writes");
+    let modified = fs::metadata(&path).and_then(|it| it.modified());
+    let (mut file, _) = File::open(path.clone(), Interest::All).expect("opens");
+    // Clocks of file systems go by steps.
+    std::thread::sleep(Duration::from_millis(20));
+    fs::write(&path, serde_json::to_string(&directory("b")).expect("json")).expect("writes");
+    let written = fs::File::options().write(true).open(&path).expect("opens");
+    written
+        .set_modified(modified.expect("a time"))
+        .expect("sets the time");
+    let look = file.look().expect("is news").expect("can be read");
+    assert_eq!(look, directory("b"));
+}
+
 #[tokio::test]
 async fn a_missing_file_is_an_error_at_the_start() {
     let error = StaticRegistry::open("/nonexistent/directory.yaml").expect_err("is missing");

@@ -1,6 +1,8 @@
 //! etcd: a real one, which is killed, held, cut off and emptied.
 
-use std::{collections::BTreeMap, fs, path::Path, process::Command, time::Duration};
+use std::{
+    collections::BTreeMap, fs, net::TcpListener, path::Path, process::Command, time::Duration,
+};
 
 use foretoken_registry::{
     Announced, Announcement, Directory, EtcdConfig, EtcdRegistry, Health, Registry, Secret,
@@ -208,6 +210,53 @@ async fn who_announces_itself_is_there_as_long_as_it_lives() {
         0,
         "nothing is left behind"
     );
+}
+
+#[tokio::test]
+async fn who_withdraws_is_gone_at_once_though_the_first_member_is_silent() {
+    let Some(programs) = programs::folder() else {
+        return;
+    };
+    let source = Source::start(&programs).await;
+    // Whoever dials gets a connection, and never an answer.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut config = source.config();
+    config.endpoints[0] = format!("http://{}", silent.local_addr().unwrap());
+    let registry = source.registry();
+    let announcement = announce(config);
+    has_targets(&registry, 1).await;
+    announcement.withdraw().await;
+    assert_eq!(source.gateway.leases().await.len(), 0);
+    has_targets(&registry, 0).await;
+}
+
+#[tokio::test]
+async fn an_entry_that_somebody_took_away_or_wrote_over_comes_back() {
+    let Some(programs) = programs::folder() else {
+        return;
+    };
+    let source = Source::start(&programs).await;
+    let registry = source.registry();
+    let _announcement = announce(source.config());
+    has_targets(&registry, 1).await;
+    let lease = source.gateway.leases().await[0]["ID"].clone();
+    let lease: u64 = lease.as_str().unwrap().parse().unwrap();
+    let key = format!("test/targets/t/{lease:x}");
+
+    source.gateway.delete(&key).await;
+    has_targets(&registry, 0).await;
+    has_targets(&registry, 1).await;
+
+    let other = r#"{"name": "t", "model": "m", "address": "http://10.0.0.9:7000"}"#;
+    source.gateway.put(&key, other).await;
+    for is_ours in [false, true] {
+        becomes(&mut registry.watch(), "whose address it is", |now| {
+            (now.targets == [target()]) == is_ours
+        })
+        .await;
+    }
+    assert_eq!(source.gateway.revoke_all().await, 1);
+    has_targets(&registry, 0).await;
 }
 
 #[tokio::test]

@@ -173,10 +173,12 @@ impl Budgets {
         let mut claims = Vec::with_capacity(bids.len());
         let (best, _) = self.best(tenants, bids, most, &step, &mut claims);
         self.value(best, tenants, bids, &step, &mut claims);
+        let all_rows = best == most && most > 0;
+        let longer = step(best.saturating_add(1));
         let granted = self.trial.iter().zip(bids);
         let grants = granted.map(|(&branches, bid)| Grant {
             branches,
-            limit: limit(branches, bid, bids.len(), best == most && most > 0),
+            limit: limit(branches, bid, longer, all_rows),
         });
         self.grants.extend(grants);
         self.find_weights(tenants, &claims);
@@ -353,7 +355,7 @@ impl Budgets {
         };
         for (index, claim) in claims.iter().enumerate() {
             let own = self.grants[index];
-            if own.limit != Limit::Worth {
+            if !matches!(own.limit, Limit::Time | Limit::Worth) {
                 continue;
             }
             let Some(next) = worth(claim, own.branches as usize) else {
@@ -385,15 +387,18 @@ fn last_that(most: u32, fits: impl Fn(&u32) -> bool) -> Option<u32> {
     (low > 0).then_some(low)
 }
 
-fn limit(branches: u32, bid: &Bid<'_>, bids: usize, all_rows: bool) -> Limit {
+/// Why a bid among several has no more: a step with one more row takes `longer` seconds.
+fn limit(branches: u32, bid: &Bid<'_>, longer: f64, all_rows: bool) -> Limit {
+    let steps = bid.worth.steps;
     if branches as usize >= bid.guesses.len() {
         Limit::Budget
     } else if all_rows {
         Limit::Rows
-    } else if bids > 1 {
-        Limit::Worth
-    } else {
+    } else if bid.depth(longer) < steps && bid.worth.saved(steps) > 0.0 {
+        // Longer steps would leave less of its own ready, if anything is.
         Limit::Time
+    } else {
+        Limit::Worth
     }
 }
 

@@ -7,9 +7,10 @@ use crate::bounds::Bound;
 pub enum Limit {
     /// The target asked for no more, or the endpoint never allows more.
     Budget,
-    /// The verification would be over before more were ready.
+    /// With more, less of each continuation would be ready when its own verification is over.
     Time,
-    /// What is left is too unlikely to be worth the time it takes from others.
+    /// There is time for more, but others have none to spare, and what is left is too unlikely to be worth
+    /// theirs; or a hit would save nothing.
     Worth,
     /// The rest belongs to other tenants, by their weights.
     Weight,

@@ -54,6 +54,11 @@ impl Proposer {
         }
     }
 
+    /// Whether it has a part in the table of its tenant.
+    pub fn recycles(&self) -> bool {
+        self.recycles
+    }
+
     /// Takes in that the sequence is `tokens`, followed by `emitted`, learns how good the proposals
     /// of last time were, and has every source say what follows: up to `most` tokens. Verdicts may
     /// be left out; the sequence only ever grows.
@@ -62,7 +67,7 @@ impl Proposer {
         tokens: &[TokenId],
         emitted: &[TokenId],
         most: u32,
-        tenant: &mut Tenant,
+        tenant: &mut Tenant<'_>,
     ) {
         let before = self.said.len();
         self.said
@@ -70,21 +75,23 @@ impl Proposer {
         let known = self.said.len().saturating_sub(tokens.len());
         self.said
             .extend_from_slice(emitted.get(known..).unwrap_or_default());
-        self.judge(before, &mut tenant.yields);
+        self.judge(before, tenant.yields);
         self.suffixes.extend(&self.said);
-        if self.recycles {
+        let table = tenant.recycling.as_deref_mut();
+        let mut table = table.filter(|_| self.recycles);
+        if let Some(table) = &mut table {
             let from = self.said.len().saturating_sub(RECYCLED_AT_ONCE);
             // The last token before is the neighbour of the first new one.
             let from = from.max(before.saturating_sub(1));
-            tenant.recycling.extend(&self.said[from..]);
+            table.extend(&self.said[from..]);
         }
         let [suffix, recycled] = &mut self.guesses;
         let most = most as usize;
         let matched = self.suffixes.propose(&self.said, most, &mut suffix.tokens);
         suffix.origin = matched.map_or(Origin::Nothing, Origin::Suffix);
         recycled.tokens.clear();
-        if let Some(&last) = self.said.last().filter(|_| self.recycles) {
-            tenant.recycling.propose(last, most, &mut recycled.tokens);
+        if let Some((table, &last)) = table.zip(self.said.last()) {
+            table.propose(last, most, &mut recycled.tokens);
         }
         recycled.origin = if recycled.tokens.is_empty() {
             Origin::Nothing

@@ -150,13 +150,12 @@ fn chains_of_successors_end_where_nothing_is_known() {
     assert_eq!(table.successors(TokenId(u32::MAX)).count(), 0);
 }
 
-/// A proposer that follows `tokens`, all of them new, for a tenant of its own.
-fn told(tokens: &[TokenId], recycles: bool) -> (Proposer, Tenant) {
+/// A proposer that follows `tokens`, all of them new, for the one tenant that there is.
+fn told(tokens: &[TokenId]) -> (Proposer, Tenants<()>) {
     let mut tenants = Tenants::new(1000, 0);
-    let mut proposer = Proposer::new(64, recycles);
-    let tenant = tenants.of(0);
-    proposer.follow(tokens, &[], 4, tenant);
-    (proposer, tenant.clone())
+    let mut proposer = Proposer::new(64, true);
+    proposer.follow(tokens, &[], 4, &mut tenants.of((), true));
+    (proposer, tenants)
 }
 
 fn free(_: u32) -> f64 {
@@ -170,27 +169,29 @@ fn the_source_that_was_right_is_believed() {
     for i in 0..60 {
         tokens.extend(ids(&[1, 2, 100 + 2 * i, 101 + 2 * i]));
     }
-    let (mut proposer, mut tenant) = told(&tokens[..4], true);
+    let (mut proposer, mut tenants) = told(&tokens[..4]);
+    let mut tenant = tenants.of((), true);
     for i in 4..tokens.len() {
         proposer.follow(&tokens[..i], &tokens[i..=i], 4, &mut tenant);
     }
-    let first = |tenant: &Tenant, origin| tenant.yields.reached(origin).next().unwrap();
+    let first = |tenant: &Tenant<'_>, origin| tenant.yields.reached(origin).next().unwrap();
     let short = first(&tenant, Origin::Suffix(2));
     assert!(short < 0.1, "{short}: it was always wrong");
     // The table knows what follows 1, but not what follows 2.
     let recycled = first(&tenant, Origin::Recycled);
     assert!((recycled - 0.5).abs() < 0.1, "{recycled}");
     // A new request of the tenant, that has said nothing yet, has the table.
-    tenant.recycling.extend(&ids(&[9, 5, 6, 7, 8]));
+    let said = ids(&[9, 5, 6, 7, 8]);
+    tenant.recycling.as_mut().unwrap().extend(&said);
     let mut other = Proposer::new(64, true);
     other.follow(&ids(&[50, 9]), &[], 4, &mut tenant);
-    let proposal = other.propose(&tenant.yields, free);
+    let proposal = other.propose(tenant.yields, free);
     assert_eq!(proposal.origin, Origin::Recycled);
     assert_eq!(proposal.tokens, ids(&[5, 6, 7, 8]));
     assert!(proposal.accepted > 0.4);
     // Where both have something to say, the more trustworthy one is heard.
     other.follow(&ids(&[50, 9, 1, 2, 33, 1, 2]), &[], 4, &mut tenant);
-    let after = |tenant: &Tenant| other.propose(&tenant.yields, free).origin;
+    let after = |tenant: &Tenant<'_>| other.propose(tenant.yields, free).origin;
     assert_eq!(after(&tenant), Origin::Recycled);
     for _ in 0..400 {
         tenant.yields.observe(Origin::Suffix(2), 4, 4);
@@ -201,14 +202,15 @@ fn the_source_that_was_right_is_believed() {
 
 #[test]
 fn proposals_end_where_a_row_costs_more_than_it_brings() {
-    let (proposer, mut tenant) = told(&ids(&[1, 2, 3, 4, 5, 1, 2]), true);
+    let (proposer, mut tenants) = told(&ids(&[1, 2, 3, 4, 5, 1, 2]));
+    let tenant = tenants.of((), true);
     // Of four tokens the first is accepted always, the second half of the times.
     for i in 0..2000 {
         tenant.yields.observe(Origin::Suffix(2), 4, 1 + i % 2);
         tenant.yields.observe(Origin::Recycled, 4, 0);
     }
     let propose = |price: f64| {
-        let proposal = proposer.propose(&tenant.yields, |rows| price * f64::from(rows));
+        let proposal = proposer.propose(tenant.yields, |rows| price * f64::from(rows));
         (proposal.tokens.len(), proposal.accepted)
     };
     assert_eq!(propose(0.0).0, 4);
@@ -218,16 +220,17 @@ fn proposals_end_where_a_row_costs_more_than_it_brings() {
     assert_eq!(propose(1.1), (0, 0.0));
     // Steps whose cost rises by stairs: the second row comes for nothing.
     let stairs = |rows| if rows > 0 { 1.2 } else { 0.0 };
-    assert_eq!(proposer.propose(&tenant.yields, stairs).tokens.len(), 4);
+    assert_eq!(proposer.propose(tenant.yields, stairs).tokens.len(), 4);
 }
 
 #[test]
 fn how_good_proposals_are_is_learned_without_proposing_any() {
     let tokens: Vec<TokenId> = (0..400).map(|i| TokenId(i % 5)).collect();
-    let (mut proposer, mut tenant) = told(&tokens[..20], true);
-    let worth = |proposer: &Proposer, tenant: &Tenant| {
+    let (mut proposer, mut tenants) = told(&tokens[..20]);
+    let mut tenant = tenants.of((), true);
+    let worth = |proposer: &Proposer, tenant: &Tenant<'_>| {
         let dear = |rows| 0.85 * f64::from(rows);
-        proposer.propose(&tenant.yields, dear).tokens.len()
+        proposer.propose(tenant.yields, dear).tokens.len()
     };
     assert_eq!(worth(&proposer, &tenant), 0, "nothing is known yet");
     let mut end = 20;
@@ -245,38 +248,105 @@ fn how_good_proposals_are_is_learned_without_proposing_any() {
     assert_eq!(worth(&proposer, &tenant), 4);
 }
 
+/// What a new request of `key` is proposed after token 1.
+fn after_one<K: Copy + PartialEq>(
+    tenants: &mut Tenants<K>,
+    key: K,
+    recycles: bool,
+) -> Vec<TokenId> {
+    let mut proposer = Proposer::new(64, recycles);
+    let mut tenant = tenants.of(key, recycles);
+    proposer.follow(&ids(&[1]), &[], 3, &mut tenant);
+    proposer.propose(tenant.yields, free).tokens.to_vec()
+}
+
+/// A request of `key` says "1 2 3 1 2 3".
+fn say<K: Copy + PartialEq>(tenants: &mut Tenants<K>, key: K, recycles: bool) {
+    let said = ids(&[1, 2, 3, 1, 2, 3]);
+    let mut tenant = tenants.of(key, recycles);
+    Proposer::new(64, recycles).follow(&said, &[], 3, &mut tenant);
+}
+
 #[test]
 fn what_one_tenant_said_is_never_proposed_to_another() {
     let mut tenants = Tenants::new(100, Recycling::bytes(100) * 2);
-    let said = ids(&[1, 2, 3, 1, 2, 3]);
-    let ask = |tenants: &mut Tenants<&str>, key, recycles| {
-        let mut proposer = Proposer::new(64, recycles);
-        let tenant = tenants.of(key);
-        proposer.follow(&ids(&[1]), &[], 3, tenant);
-        proposer.propose(&tenant.yields, free).tokens.to_vec()
-    };
-    Proposer::new(64, true).follow(&said, &[], 3, tenants.of("a"));
-    assert_eq!(ask(&mut tenants, "a", true), ids(&[2, 3, 1]));
-    assert_eq!(ask(&mut tenants, "b", true), []);
+    say(&mut tenants, "a", true);
+    assert_eq!(after_one(&mut tenants, "a", true), ids(&[2, 3, 1]));
+    assert_eq!(after_one(&mut tenants, "b", true), []);
     // A request that shares nothing neither takes nor gives.
-    assert_eq!(ask(&mut tenants, "a", false), []);
-    Proposer::new(64, false).follow(&said, &[], 3, tenants.of("b"));
-    assert_eq!(ask(&mut tenants, "b", true), []);
-    // There is room for two: the one that was not used for longest is forgotten.
-    ask(&mut tenants, "a", true);
-    ask(&mut tenants, "c", true);
-    assert_eq!(ask(&mut tenants, "a", true), ids(&[2, 3, 1]));
-    ask(&mut tenants, "b", true);
-    ask(&mut tenants, "c", true);
-    assert_eq!(ask(&mut tenants, "a", true), []);
+    assert_eq!(after_one(&mut tenants, "a", false), []);
+    say(&mut tenants, "b", false);
+    assert_eq!(after_one(&mut tenants, "b", true), []);
+    // Nor does anybody inherit what somebody had who is long gone.
+    for _ in 0..2000 {
+        after_one(&mut tenants, "b", true);
+    }
+    assert_eq!(after_one(&mut tenants, "c", true), []);
+    say(&mut tenants, "c", true);
+    assert_eq!(after_one(&mut tenants, "c", true), ids(&[2, 3, 1]));
+    assert_eq!(after_one(&mut tenants, "a", true), [], "it was forgotten");
+}
+
+#[test]
+fn a_table_in_use_is_never_taken_away_however_many_want_one() {
+    let mut tenants = Tenants::new(100, Recycling::bytes(100) * 3);
+    for round in 0..1000 {
+        let proposed: Vec<_> = (0..4)
+            .map(|key| after_one(&mut tenants, key, true))
+            .collect();
+        if round > 0 {
+            let know = proposed.iter().filter(|tokens| tokens.len() == 3).count();
+            assert_eq!((know, proposed[3].len()), (3, 0), "in round {round}");
+        }
+        (0..4).for_each(|key| say(&mut tenants, key, true));
+    }
+    // Of one that nobody uses any more, the one that waits for it has the place.
+    for _ in 0..1000 {
+        (1..4).for_each(|key| say(&mut tenants, key, true));
+    }
+    let lens = [1, 2, 3, 0].map(|key| after_one(&mut tenants, key, true).len());
+    assert_eq!(lens, [3, 3, 3, 0]);
+}
+
+#[test]
+fn who_has_no_part_in_a_table_takes_none_from_others() {
+    let mut tenants = Tenants::new(100, Recycling::bytes(100));
+    for key in 0..9 {
+        say(&mut tenants, key, false);
+    }
+    say(&mut tenants, 9, true);
+    assert_eq!(after_one(&mut tenants, 9, true), ids(&[2, 3, 1]));
+    assert!(tenants.of(9, false).recycling.is_none());
+}
+
+#[test]
+fn how_good_proposals_are_is_kept_where_there_is_no_table() {
+    let mut tenants = Tenants::new(100, Recycling::bytes(100));
+    let seen = |tenants: &mut Tenants<u32>, key| {
+        let tenant = tenants.of(key, true);
+        tenant.yields.observe(Origin::Suffix(2), 1, 0);
+        tenant.yields.reached(Origin::Suffix(2)).next().unwrap()
+    };
+    let alone = seen(&mut tenants, 0);
+    for _ in 0..100 {
+        (0..200).for_each(|key| _ = seen(&mut tenants, key));
+    }
+    for key in 0..200 {
+        let known = seen(&mut tenants, key);
+        assert!(known < 0.2 * alone, "tenant {key}: {known}");
+    }
+    // However many there are, one's figures are never another's, and no more are kept than some.
+    for key in 200..100_000 {
+        let known = seen(&mut tenants, key);
+        assert!(known >= alone, "tenant {key}: {known}");
+    }
 }
 
 #[test]
 fn nothing_to_go_by_is_nothing_proposed() {
-    let (proposer, tenant) = told(&[], true);
-    assert_eq!(proposer.propose(&tenant.yields, free), Proposal::default());
-    let (proposer, tenant) = told(&ids(&[5]), true);
-    assert_eq!(proposer.propose(&tenant.yields, free), Proposal::default());
-    let (proposer, tenant) = told(&ids(&[u32::MAX, 7, u32::MAX]), true);
-    assert_eq!(proposer.propose(&tenant.yields, free), Proposal::default());
+    for said in [&[][..], &[5], &[u32::MAX, 7, u32::MAX]] {
+        let (proposer, mut tenants) = told(&ids(said));
+        let yields = tenants.of((), true).yields;
+        assert_eq!(proposer.propose(yields, free), Proposal::default());
+    }
 }

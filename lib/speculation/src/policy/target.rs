@@ -33,6 +33,9 @@ use crate::{
 const FIRST_SILENCE: u32 = 4;
 /// Silence doubles with each further unanswered request, up to this.
 const LONGEST_SILENCE: u32 = 256;
+/// The wait before an endpoint is asked again doubles with each refusal in a row, this often at most:
+/// to ask costs the whole sequence.
+const MOST_DOUBLINGS: u32 = 3;
 
 /// What a session is made of.
 #[derive(Clone, Debug)]
@@ -55,7 +58,7 @@ pub struct TargetConfig {
     pub vocab_size: u32,
     /// How long to wait for windows.
     pub patience: Patience,
-    /// How long after a refusal that may be temporary to ask again.
+    /// How long after a refusal that may be temporary to ask again; longer after several in a row.
     pub reopen_after: Duration,
     /// Whose prefixes endpoints may reuse, see [`Open::salt`].
     pub salt: [u8; 32],
@@ -111,6 +114,8 @@ pub struct TargetSession {
     unanswered: u32,
     /// Verifications until the next request, while the endpoint does not answer.
     silence: u32,
+    /// Consecutive refusals that may be temporary.
+    refusals: u32,
     /// When the last verdict of which binding was sent, in whole microseconds.
     told: Option<(Epoch, u128)>,
     stats: TargetStats,
@@ -138,6 +143,7 @@ impl TargetSession {
             heard: false,
             unanswered: 0,
             silence: 0,
+            refusals: 0,
             told: None,
             stats: TargetStats::default(),
         }
@@ -151,7 +157,10 @@ impl TargetSession {
             return effects;
         }
         match input {
-            Input::LinkUp => self.open(&mut effects),
+            Input::LinkUp => {
+                self.refusals = 0;
+                self.open(&mut effects);
+            }
             Input::LinkDown => self.unbind(Link::Down),
             Input::Received(message) => self.receive(now, message, &mut effects),
             Input::Verified(verified) => {
@@ -203,6 +212,12 @@ impl TargetSession {
     /// same endpoint.
     pub fn patience(&self) -> &Patience {
         &self.config.patience
+    }
+
+    /// Starts with this estimate instead: what was learned of one endpoint says nothing about
+    /// another. To be called before [`Input::LinkUp`].
+    pub fn set_patience(&mut self, patience: Patience) {
+        self.config.patience = patience;
     }
 
     /// How the window is to be verified.
@@ -289,13 +304,15 @@ impl TargetSession {
             return;
         }
         match message {
-            ToTarget::Opened { .. } => {}
+            ToTarget::Opened { .. } => self.refusals = 0,
             ToTarget::Account(account) => {
                 let ahead = matches!(self.config.policy, Policy::Ssd(_));
                 effects.account = Some(*account).filter(|_| ahead);
             }
             ToTarget::Refused { retry: true, .. } => {
-                self.unbind(Link::Refused(now.saturating_add(self.config.reopen_after)));
+                let wait = self.config.reopen_after.saturating_mul(1 << self.refusals);
+                self.refusals = (self.refusals + 1).min(MOST_DOUBLINGS);
+                self.unbind(Link::Refused(now.saturating_add(wait)));
             }
             ToTarget::Refused { retry: false, .. } => self.unbind(Link::Down),
             // An honest draft says so of an outcome. Without one there is nothing that it could have missed,

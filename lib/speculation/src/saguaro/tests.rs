@@ -88,6 +88,30 @@ fn the_extremes_of_c_are_off_and_never() {
 }
 
 #[test]
+fn of_many_tokens_as_many_are_lowered_as_are_named() {
+    for (len, fan_out) in [
+        (1, 1),
+        (16, 3),
+        (256, 100),
+        (256, 255),
+        (256, 256),
+        (256, 4096),
+    ] {
+        // Many are equally likely.
+        let entries: Vec<_> = (0..len).map(|id| (TokenId(id), 1 + id * 5 % 7)).collect();
+        let mut expected = entries.clone();
+        expected.sort_by_key(|&(token, weight)| (core::cmp::Reverse(weight), token));
+        for (place, (_, weight)) in expected.iter_mut().enumerate() {
+            *weight *= if place < fan_out { 13 } else { 20 };
+        }
+        expected.sort_by_key(|&(token, _)| token);
+        let mut q = SparseDistribution { entries };
+        Saguaro::new(fan_out as u32, 7).apply(&mut q);
+        assert_eq!(q.entries, expected, "{fan_out} of {len}");
+    }
+}
+
+#[test]
 fn a_smaller_c_leaves_more_of_the_residual_on_the_likeliest() {
     // Theorem 15, with the likeliest tokens themselves as guesses.
     for i in 0..500 {

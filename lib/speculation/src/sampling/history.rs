@@ -13,6 +13,9 @@ const COUNT: u32 = LISTED - 1;
 
 /// Tokens from here on are in no vocabulary; they are not tallied, so that a bad id costs no memory.
 const MAX_VOCABULARY: usize = 1 << 24;
+/// Tokens whose tallies are made together. All of a vocabulary would take longer to make than a short
+/// sequence to read, and a target may open and close such sequences as often as it likes.
+const PAGE: usize = 1024;
 
 /// The tokens of one sequence: prompt length, output, and (if penalties want it) how often each
 /// token occurred. A draft window can be pushed ahead of its verdict and popped again.
@@ -21,8 +24,8 @@ pub struct History {
     prompt_len: usize,
     output: Vec<TokenId>,
     counts_tokens: bool,
-    /// By token: two flags and the number of occurrences in the output. Grown on demand.
-    tallies: Vec<u32>,
+    /// By token: two flags and the number of occurrences in the output. Pages are made on demand.
+    tallies: Vec<Vec<u32>>,
     /// Tokens whose tally was ever non-zero, in order of appearance.
     distinct: Vec<TokenId>,
 }
@@ -99,7 +102,7 @@ impl History {
     /// Every distinct token with what is known of it, if occurrences are counted.
     pub(super) fn seen(&self) -> impl Iterator<Item = Seen> {
         self.distinct.iter().filter_map(|&token| {
-            let tally = self.tallies[token.index()];
+            let tally = self.tallies[token.index() / PAGE][token.index() % PAGE];
             let (in_prompt, outputs) = (tally & IN_PROMPT != 0, tally & COUNT);
             (in_prompt || outputs > 0).then_some(Seen {
                 token,
@@ -114,13 +117,25 @@ impl History {
         if index >= MAX_VOCABULARY {
             return;
         }
-        if self.tallies.len() <= index {
-            self.tallies.resize(index + 1, 0);
+        let (number, place) = (index / PAGE, index % PAGE);
+        if self.tallies.len() <= number {
+            self.tallies.resize(number + 1, Vec::new());
         }
-        if self.tallies[index] & LISTED == 0 {
-            self.tallies[index] |= LISTED;
+        let page = &mut self.tallies[number];
+        if page.is_empty() {
+            page.resize(PAGE, 0);
+        }
+        let tally = &mut page[place];
+        if *tally & LISTED == 0 {
+            *tally |= LISTED;
             self.distinct.push(token);
         }
-        self.tallies[index] = update(self.tallies[index]);
+        *tally = update(*tally);
+    }
+
+    /// Tallies that there is memory for.
+    #[cfg(test)]
+    pub(super) fn tallies(&self) -> usize {
+        self.tallies.iter().map(Vec::len).sum()
     }
 }

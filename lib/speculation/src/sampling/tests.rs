@@ -388,3 +388,18 @@ fn every_parameter_out_of_range_is_named() {
     );
     assert!(d().validate().is_ok());
 }
+
+#[test]
+fn a_short_sequence_takes_little_memory_however_large_its_tokens() {
+    let prompt = [TokenId(0), TokenId(151_935), TokenId(u32::MAX)];
+    let mut history = History::new(&prompt, prompt.len(), true);
+    history.push(TokenId(151_000));
+    history.push(TokenId(151_000));
+    let seen: Vec<_> = history
+        .seen()
+        .map(|seen| (seen.token.0, seen.in_prompt, seen.outputs))
+        .collect();
+    let expected = [(0, true, 0), (151_935, true, 0), (151_000, false, 2)];
+    assert_eq!(seen, expected);
+    assert!(history.tallies() <= 4096, "{} tallies", history.tallies());
+}

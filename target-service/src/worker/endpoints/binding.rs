@@ -11,11 +11,11 @@ use foretoken_speculation::{
     policy::target::{Input, Source},
 };
 
-use super::{ANSWER_OVERHEAD, DRAFT_FRACTION, Endpoint, Slots};
+use super::{ANSWER_OVERHEAD, DRAFT_FRACTION, Endpoint, Slots, fresh_patience};
 use crate::{
     config::VerificationConfig,
     inbox::{self, LinkKey},
-    request::Request,
+    request::{Refusal, Request},
     worker::{Worker, bound, cohort::Cohorts},
 };
 
@@ -56,6 +56,9 @@ impl Worker {
     fn bind_to(&mut self, link: LinkKey, request: &mut Request) {
         request.link = Some(link);
         request.has_slot = false;
+        if let Some(endpoint) = self.endpoints.find(link) {
+            request.session.set_patience(endpoint.patience.clone());
+        }
         let effects = request.session.handle(self.elapsed(), Input::LinkUp);
         self.endpoints.post(Some(link), effects.messages);
         self.metrics.sessions.inc();
@@ -140,6 +143,7 @@ impl Worker {
             refused: false,
             said: Default::default(),
             rounds: Rounds::default(),
+            patience: fresh_patience(self.config.patience),
         }
     }
 
@@ -216,8 +220,7 @@ impl Worker {
         let is_uncounted = reopens || (is_refused && !std::mem::take(&mut request.has_slot));
         if is_bound && matches!(message, ToTarget::Opened { .. }) {
             request.has_slot = true;
-            // What it refused before was for a time.
-            request.refused.retain(|refused| *refused != link);
+            request.refused.forget_for_now(link);
         }
         let is_usual = request.meter.is_in_a_row();
         let patience = effects.answer.map(|_| request.session.patience().clone());
@@ -233,41 +236,40 @@ impl Worker {
             self.endpoints.uncount(link);
         }
         match message {
-            ToTarget::Opened { .. } | ToTarget::Account(_) => {}
-            ToTarget::Entries(_) => {
-                if !is_bound {
-                    self.give_up(link, session.0);
-                }
-            }
+            ToTarget::Opened { .. } | ToTarget::Account(_) | ToTarget::Entries(_) => {}
             ToTarget::Resync(_) => {
                 self.metrics.resyncs.inc();
             }
             ToTarget::Refused { reason, .. } => {
                 tracing::debug!(?link, %reason, "session refused");
                 self.metrics.refusals.inc();
-                if !is_bound {
-                    self.give_up(link, session.0);
-                }
             }
-            ToTarget::Window(window) => {
-                let Some(answer) = effects.answer else {
-                    self.metrics.stale_windows.inc();
-                    if !is_bound {
-                        self.give_up(link, window.session.0);
+            ToTarget::Window(_) => match effects.answer {
+                Some(answer) => {
+                    self.metrics
+                        .draft_seconds
+                        .observe(answer.took.as_secs_f64());
+                    if answer.late {
+                        self.metrics.stale_windows.inc();
                     }
-                    return;
-                };
-                self.metrics
-                    .draft_seconds
-                    .observe(answer.took.as_secs_f64());
-                if answer.late {
+                    if let Some((endpoint, patience)) = self.endpoints.find(link).zip(patience) {
+                        endpoint.patience = patience;
+                    }
+                    if is_usual && let Some(controller) = self.endpoints.controller(cohort) {
+                        controller.observe_answer(answer.tokens, answer.took);
+                    }
+                }
+                None => {
                     self.metrics.stale_windows.inc();
                 }
-                self.endpoints.patience = patience;
-                if is_usual && let Some(controller) = self.endpoints.controller(cohort) {
-                    controller.observe_answer(answer.tokens, answer.took);
-                }
-            }
+            },
+        }
+        if was_bound && !is_bound {
+            let refusal = match message {
+                ToTarget::Refused { retry: true, .. } => Refusal::ForNow,
+                _ => Refusal::ForGood,
+            };
+            self.give_up(link, session.0, refusal);
         }
     }
 
@@ -277,7 +279,7 @@ impl Worker {
         let Some(request) = bound(&mut self.requests, link, session) else {
             return;
         };
-        request.refused.push(link);
+        request.refused.note(link, Refusal::ForGood);
         let id = request.id;
         self.let_go(id);
         if let Some(mut request) = self.requests.remove(&id) {
@@ -288,7 +290,7 @@ impl Worker {
 
     /// Passes a request that an endpoint does not want (or serves badly) to the next one; if there
     /// is none it stays, and its session asks again if the refusal was temporary.
-    pub(in crate::worker) fn give_up(&mut self, link: LinkKey, session: u64) {
+    fn give_up(&mut self, link: LinkKey, session: u64, refusal: Refusal) {
         let Some(request) = bound(&mut self.requests, link, session) else {
             return;
         };
@@ -296,7 +298,7 @@ impl Worker {
         let Some(mut request) = self.requests.remove(&id) else {
             return;
         };
-        request.refused.push(link);
+        request.refused.note(link, refusal);
         self.pass_on(&mut request);
         self.requests.insert(id, request);
     }

@@ -23,7 +23,7 @@ impl Endpoints {
     pub(super) fn pick(&self, request: &Request) -> Option<LinkKey> {
         let len = request.session.tokens().len();
         let usable = |endpoint: &&Endpoint| {
-            let refused = request.refused.contains(&endpoint.link);
+            let refused = request.refused.has(endpoint.link);
             endpoint.may_take() && len < endpoint.positions && !refused
         };
         if !request.endpoints.is_empty() {

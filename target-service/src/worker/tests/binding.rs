@@ -66,7 +66,7 @@ fn sessions_that_follow_one_another_take_no_more_slots_than_one() {
         assert!(output.stats().accepted > 0);
         assert!(has_room(&rig), "after request {seed}");
     }
-    rig.fault = Fault::Refuse;
+    rig.fault = Fault::Refuse { retry: false };
     for seed in 6..12 {
         let mut output = rig.ask(request(seed, 1.0, 20));
         rig.run(std::slice::from_mut(&mut output));

@@ -54,7 +54,8 @@ fn speculation_changes_no_token_at_any_temperature_seed_or_lookahead() {
 
 #[test]
 fn no_fault_of_an_endpoint_changes_a_token_or_ends_a_request() {
-    for fault in Fault::OF_MESSAGES.into_iter().chain([Fault::Refuse]) {
+    let refusals = [true, false].map(|retry| Fault::Refuse { retry });
+    for fault in Fault::OF_MESSAGES.into_iter().chain(refusals) {
         let mut rig = Rig::new(config(LookaheadConfig::Fixed(4)), language(), 0.9);
         rig.connect();
         rig.fault = fault;
@@ -158,7 +159,7 @@ fn an_endpoint_that_gets_room_takes_the_requests_that_run_without_one() {
         used: 2,
         draining: false,
     }));
-    rig.fault = Fault::Refuse;
+    rig.fault = Fault::Refuse { retry: true };
     let request = request(1, 1.0, 60);
     let mut output = rig.ask(request.clone());
     while output.tokens.len() < 10 {

@@ -116,6 +116,30 @@ fn an_answer_teaches_only_if_one_was_asked_for_in_the_round_before() {
 }
 
 #[test]
+fn a_round_that_a_preemption_interrupts_teaches_nothing_of_its_endpoint() {
+    let config = TargetConfig {
+        lookahead: LookaheadConfig::Fixed(4),
+        ..TargetConfig::default()
+    };
+    let mut rig = slow(config);
+    rig.connect();
+    let (_, cohort) = serve(&mut rig, 100);
+    let cohort = cohort.expect("it was bound");
+    let goodput = |rig: &Rig| rig.worker.endpoints.goodput(cohort, 4);
+    let before = goodput(&rig).expect("it is there");
+    let mut output = rig.ask(request(1, 0.0, 50));
+    while !output.collect() {
+        for request in rig.worker.requests.values_mut() {
+            request.meter.interrupt();
+        }
+        rig.pass(Duration::from_secs(1));
+        rig.turn();
+    }
+    let after = goodput(&rig).expect("it is there");
+    assert!(after > 0.98 * before, "{before}, then {after}");
+}
+
+#[test]
 fn windows_that_a_step_has_no_room_for_say_nothing_of_how_long_they_are() {
     let config = TargetConfig {
         lookahead: LookaheadConfig::Fixed(4),

@@ -151,9 +151,14 @@ fn requests_preempted_for_pages_lose_nothing() {
     for (request, output) in requests.iter().zip(&outputs) {
         assert_eq!(output.tokens, plain(request));
     }
+    let preempted = rig.worker.metrics.preemptions.get();
+    assert!(preempted > 0, "nobody was preempted");
+    // What their clients waited for, endpoints had no part in.
+    let waited = rig.counted("vllm:inter_token_latency_seconds_count");
+    let rounds = rig.counted("foretoken_round_seconds_count");
     assert!(
-        rig.worker.metrics.preemptions.get() > 0,
-        "nobody was preempted"
+        rounds < waited && rounds + preempted >= waited,
+        "{rounds} rounds of {waited}, {preempted} preempted"
     );
     let prompts = requests.iter().map(|r| r.prompt_len as u64).sum::<u64>();
     let metrics = &rig.worker.metrics;

@@ -28,6 +28,7 @@ use foretoken_speculation::{
     message::{ToDraft, ToTarget},
     sampling::SamplingParams,
 };
+use prometheus_client::{encoding::text::encode, registry::Registry};
 
 use self::clock::{TestClock, Timed};
 pub(super) use self::fault::Fault;
@@ -67,6 +68,9 @@ pub(super) struct Rig {
     late: Vec<(usize, ToTarget)>,
     turns: usize,
     carried: usize,
+    /// How often the endpoint was asked to open a session.
+    pub(super) opens: usize,
+    registry: Registry,
 }
 
 /// The answer to a request, as far as it has come.
@@ -187,7 +191,7 @@ impl Rig {
         agreement: f64,
     ) -> Self {
         let engine = Engine::new(runner);
-        let (metrics, _) = Metrics::new("test", engine.info());
+        let (metrics, registry) = Metrics::new("test", engine.info());
         let wire = Wire::default();
         let dial = Box::new(TestDial(Arc::clone(&wire)));
         let steps = if language.latency == Latency::default() {
@@ -214,6 +218,8 @@ impl Rig {
             late: Vec::new(),
             turns: 0,
             carried: 0,
+            opens: 0,
+            registry,
         }
     }
 
@@ -281,6 +287,21 @@ impl Rig {
         self.turn();
     }
 
+    /// What metrics show of `series`, over all of its labels.
+    pub(super) fn shown(&self, series: &str) -> f64 {
+        let mut text = String::new();
+        encode(&mut text, &self.registry).expect("it is written to memory");
+        let lines = text.lines().filter_map(|line| line.split_once('{'));
+        let values = lines.filter(|(name, _)| *name == series);
+        let values = values.filter_map(|(_, rest)| rest.rsplit_once(' ')?.1.parse::<f64>().ok());
+        values.sum()
+    }
+
+    /// The same of what is counted in whole numbers.
+    pub(super) fn counted(&self, series: &str) -> u64 {
+        self.shown(series) as u64
+    }
+
     /// That nothing is held any more.
     pub(super) fn assert_idle(&self) {
         assert!(self.worker.requests.is_empty());
@@ -328,14 +349,15 @@ impl Rig {
     }
 
     fn answer(&mut self, message: &ToDraft, answers: &mut Vec<ToTarget>) {
-        if let (Fault::Refuse, ToDraft::Open(open)) = (self.fault, message) {
+        self.opens += usize::from(matches!(message, ToDraft::Open(_)));
+        if let (Fault::Refuse { retry }, ToDraft::Open(open)) = (self.fault, message) {
             let reason = "all slots are taken".into();
             let (session, epoch) = (open.session, open.epoch);
             answers.push(ToTarget::Refused {
                 session,
                 epoch,
                 reason,
-                retry: false,
+                retry,
             });
             return;
         }

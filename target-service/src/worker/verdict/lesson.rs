@@ -10,7 +10,7 @@ use foretoken_speculation::{
 use super::Endpoints;
 use crate::{
     metrics::Metrics,
-    request::{Request, Turnaround},
+    request::{Course, Request, Turnaround},
 };
 
 /// What there is to be learned from a verdict.
@@ -79,13 +79,15 @@ impl Lesson {
                 endpoints.observe_lookup(cohort.link, false);
             }
         }
-        let Some(round) = round else { return };
+        let Some(round) = round.filter(Turnaround::is_timed) else {
+            return;
+        };
         if let Some(cohort) = endpoints.serves(request) {
             // A window of this host's that came in the place of one waited for says nothing about
             // waiting.
             let is_news = own.is_none() || cohort.drafting == Drafting::Ahead;
             let is_usual = if round.sought > 0 {
-                round.in_a_row
+                round.course == Course::InARow
             } else {
                 typical
             };

@@ -20,7 +20,7 @@ pub(super) struct Suggestions {
     by_cohort: Vec<Suggestion>,
     /// Requests bound just now: their endpoint has yet to read them, so nothing is asked of it.
     fresh: Vec<RequestId>,
-    /// All requests that decode.
+    /// All requests that decode; sessions are those with an endpoint that may propose.
     pub(super) load: Load,
 }
 
@@ -44,7 +44,8 @@ impl Worker {
     /// Asks the controllers of all endpoints in use, once for the whole step, binds requests for
     /// which speculation now pays, and lets go of those for which it has not for a while.
     pub(super) fn suggest(&mut self) -> Suggestions {
-        let (crowds, decoding) = self.crowds();
+        let (crowds, load) = self.crowds();
+        let decoding = load.sessions + load.other_rows;
         let mut by_cohort = Vec::with_capacity(crowds.len());
         let mut fresh = Vec::new();
         for crowd in crowds {
@@ -91,26 +92,31 @@ impl Worker {
         Suggestions {
             by_cohort,
             fresh,
-            load: Load::of(decoding.max(1)),
+            load,
         }
     }
 
     /// What there is for trees under `load`; nothing if nobody wants them.
     pub(super) fn trees(&self, load: Load) -> Option<Trees> {
-        let rows = self.scheduler.limits().rows as u32 / load.sessions;
+        let rows = self.scheduler.limits().rows as u32;
+        let rows = rows.saturating_sub(load.other_rows) / load.sessions.max(1);
         let nodes = rows.saturating_sub(1).min(MAX_TREE);
         (self.config.trees == TreesName::Auto && nodes > 0).then_some(Trees { nodes, load })
     }
 
-    /// The adaptive requests by cohort, and the number of all that decode.
-    fn crowds(&self) -> (Vec<Crowd>, u32) {
+    /// The adaptive requests by cohort, and all that decode.
+    fn crowds(&self) -> (Vec<Crowd>, Load) {
         let mut crowds: Vec<Crowd> = Vec::new();
-        let mut decoding = 0;
+        let mut load = Load::of(0);
         for id in self.scheduler.running() {
             let Some(request) = self.requests.get(&id) else {
                 continue;
             };
-            decoding += 1;
+            if request.session.is_bound() {
+                load.sessions += 1;
+            } else {
+                load.other_rows += 1;
+            }
             if !request.is_adaptive() {
                 continue;
             }
@@ -133,7 +139,7 @@ impl Worker {
                 None => {}
             }
         }
-        (crowds, decoding)
+        (crowds, load)
     }
 }
 

@@ -70,6 +70,26 @@ async fn info(State(mirror): State<Arc<Mirror>>) -> Response {
 }
 
 async fn tree(State(mirror): State<Arc<Mirror>>) -> Json<Value> {
+    let mut list = listed(&mirror, "");
+    for path in ["onnx", "additional_chat_templates"] {
+        list.push(json!({"type": "directory", "oid": "00", "path": path}));
+    }
+    Json(Value::Array(list))
+}
+
+async fn folder(
+    State(mirror): State<Arc<Mirror>>,
+    UrlPath((_revision, folder)): UrlPath<(String, String)>,
+) -> Json<Value> {
+    Json(Value::Array(listed(&mirror, &format!("{folder}/"))))
+}
+
+/// Entries of the files that lie in a folder.
+fn listed(mirror: &Mirror, folder: &str) -> Vec<Value> {
+    let is_there = |(path, _): &&(&str, Vec<u8>)| {
+        path.strip_prefix(folder)
+            .is_some_and(|name| !name.contains('/'))
+    };
     let entry = |(path, bytes): &(&str, Vec<u8>)| {
         let oid = format!("{:040x}", bytes.len());
         let mut entry = json!({"type": "file", "oid": oid, "size": bytes.len(), "path": path});
@@ -78,9 +98,7 @@ async fn tree(State(mirror): State<Arc<Mirror>>) -> Json<Value> {
         }
         entry
     };
-    let mut list: Vec<Value> = mirror.files.iter().map(entry).collect();
-    list.push(json!({"type": "directory", "oid": "00", "path": "onnx"}));
-    Json(Value::Array(list))
+    mirror.files.iter().filter(is_there).map(entry).collect()
 }
 
 async fn file(
@@ -193,7 +211,11 @@ pub(super) async fn serve(mirror: Mirror) -> (Arc<Mirror>, HubOptions, tempfile:
             get(info),
         )
         .route("/api/models/owner/tiny/tree/{revision}", get(tree))
-        .route("/owner/tiny/resolve/{revision}/{name}", get(file))
+        .route(
+            "/api/models/owner/tiny/tree/{revision}/{*folder}",
+            get(folder),
+        )
+        .route("/owner/tiny/resolve/{revision}/{*name}", get(file))
         .with_state(Arc::clone(&mirror));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());

@@ -38,7 +38,8 @@ impl Cpu {
                     activation,
                     x: gate,
                     times: up,
-                    out,
+                    to: out.as_mut_ptr(),
+                    n,
                 },
             );
         }
@@ -46,27 +47,31 @@ impl Cpu {
 
     /// Applies the nonlinearity in place.
     pub fn activate(&self, activation: Activation, x: &mut [f32]) {
+        // One pointer for both: a later borrow of `x` would end what an earlier one may read.
+        let (to, n) = (x.as_mut_ptr(), x.len());
         dispatch(
             self.isa,
             Apply {
                 activation,
-                x: x.as_ptr(),
+                x: to,
                 times: None,
-                out: x,
+                to,
+                n,
             },
         );
     }
 }
 
-/// `out = activation(x) * times`; all have as many values as `out`, and `x` may be `out`.
-struct Apply<'a> {
+/// `to = activation(x) * times`; all have `n` values, and `x` may be `to`.
+struct Apply {
     activation: Activation,
     x: *const f32,
     times: Option<*const f32>,
-    out: &'a mut [f32],
+    to: *mut f32,
+    n: usize,
 }
 
-impl Kernel for Apply<'_> {
+impl Kernel for Apply {
     type Output = ();
 
     #[inline(always)]
@@ -83,20 +88,18 @@ impl Kernel for Apply<'_> {
     }
 }
 
-impl Apply<'_> {
+impl Apply {
     #[inline(always)]
     unsafe fn each<S: Simd>(self, f: impl Fn(S::F) -> S::F) {
-        let n = self.out.len();
-        let to = self.out.as_mut_ptr();
-        for at in (0..n).step_by(LANES) {
-            let lanes = LANES.min(n - at);
-            // SAFETY: all have `n` values. `x` is read before `out` is written.
+        for at in (0..self.n).step_by(LANES) {
+            let lanes = LANES.min(self.n - at);
+            // SAFETY: all have `n` values. `x` is read before `to` is written.
             unsafe {
                 let mut y = f(load::<S>(self.x.add(at), lanes));
                 if let Some(times) = self.times {
                     y = S::mul(y, load::<S>(times.add(at), lanes));
                 }
-                store::<S>(to.add(at), lanes, y);
+                store::<S>(self.to.add(at), lanes, y);
             }
         }
     }

@@ -63,7 +63,7 @@ fn everything_that_waits_goes_out_in_order_in_one_frame() {
     let (queue, mut outgoing) = opened(100, 1 << 20);
     queue.push(vec![open(1, 5), outcome(1, 0)]).expect("is up");
     queue.push(vec![outcome(1, 1)]).expect("is up");
-    queue.beat();
+    queue.beat(Instant::now());
     let frame = next(&mut outgoing).expect("a frame");
     assert_eq!(frame.messages, [open(1, 5), outcome(1, 0), outcome(1, 1)]);
     assert_eq!(frame.beat, Some(1));
@@ -150,11 +150,110 @@ fn on_overflow_what_only_tells_goes_before_the_window_that_it_comes_with() {
 fn on_overflow_without_superseded_messages_the_newest_go_but_never_a_close() {
     let (queue, mut outgoing) = opened(2, 1 << 20);
     queue.push(vec![open(1, 1), open(2, 1)]).expect("fits");
-    let lost = queue.push(vec![open(3, 1), close(2)]);
+    let lost = queue.push(vec![open(3, 1), close(4)]);
     let sessions = vec![SessionId(2), SessionId(3)];
     assert_eq!(lost, Err(SendError::Overflow { sessions }));
     let frame = next(&mut outgoing).expect("a frame");
-    assert_eq!(frame.messages, [open(1, 1), close(2)]);
+    assert_eq!(frame.messages, [open(1, 1), close(4)]);
+}
+
+/// A queue with an open connection whose peer grants nothing any more.
+fn starved(capacity: usize) -> (Arc<Queue<TargetFrame>>, Outgoing<TargetFrame>) {
+    let (queue, mut outgoing) = opened(capacity, 1 << 20);
+    for round in 0..CREDIT_WINDOW {
+        queue.push(vec![outcome(0, round)]).expect("is up");
+        next(&mut outgoing).expect("a frame");
+    }
+    (queue, outgoing)
+}
+
+#[test]
+fn sessions_that_end_before_anything_of_them_has_left_leave_nothing_behind() {
+    const CAPACITY: usize = 8;
+    let (queue, mut outgoing) = starved(CAPACITY);
+    queue.push(vec![outcome(0, CREDIT_WINDOW)]).expect("fits");
+    for session in 1..=100 * CAPACITY as u64 {
+        let begin = vec![open(session, 1), outcome(session, 0)];
+        queue.push(begin).expect("fits");
+        queue.push(vec![close(session)]).expect("fits");
+        assert_eq!(queue.lock().messages.len(), 1);
+    }
+    queue.granted(100);
+    let frame = next(&mut outgoing).expect("a frame");
+    assert_eq!(frame.messages, [outcome(0, CREDIT_WINDOW)]);
+}
+
+#[test]
+fn a_session_that_the_peer_may_know_is_closed_and_says_nothing_else() {
+    let (queue, mut outgoing) = starved(8);
+    let ToDraft::Open(again) = open(1, 1) else {
+        unreachable!("just made")
+    };
+    let again = |epoch| {
+        let epoch = Epoch(epoch);
+        ToDraft::Open(Open {
+            epoch,
+            ..again.clone()
+        })
+    };
+    let close_of = |epoch| ToDraft::Close {
+        session: SessionId(1),
+        epoch: Epoch(epoch),
+    };
+    queue.push(vec![again(2), outcome(2, 5)]).expect("fits");
+    let turns = vec![outcome(1, 6), close_of(2), again(3)];
+    queue.push(turns).expect("fits");
+    queue.granted(100);
+    let frame = next(&mut outgoing).expect("a frame");
+    assert_eq!(frame.messages, [outcome(2, 5), close_of(2), again(3)]);
+}
+
+#[test]
+fn a_queue_in_which_too_much_waits_that_must_not_be_lost_is_stuck_and_keeps_nothing() {
+    const CAPACITY: usize = 8;
+    let (queue, mut outgoing) = starved(CAPACITY);
+    let mut refused = 0;
+    for session in 1..=100 * CAPACITY as u64 {
+        match queue.push(vec![close(session)]) {
+            Ok(()) => assert!(!queue.is_stuck(Duration::MAX)),
+            Err(error) => {
+                assert_eq!(error, SendError::Down);
+                refused += 1;
+            }
+        }
+        assert!(queue.lock().messages.len() <= CAPACITY);
+    }
+    assert_eq!(refused, 99 * CAPACITY);
+    assert!(queue.is_stuck(Duration::MAX));
+    queue.beat(Instant::now());
+    let frame = next(&mut outgoing).expect("its end is for others to see");
+    assert_eq!((frame.messages, frame.beat), (Vec::new(), Some(1)));
+    queue.close();
+    let _again = queue.connect(Hello::default());
+    queue.open(1 << 20);
+    assert!(!queue.is_stuck(Duration::ZERO));
+    queue.push(vec![close(1)]).expect("is up");
+}
+
+#[test]
+fn a_queue_is_stuck_once_messages_have_waited_too_long_without_credit() {
+    const PATIENCE: Duration = Duration::from_secs(10);
+    let (queue, mut outgoing) = starved(8);
+    let beat = |ago| {
+        let long_ago = Instant::now().checked_sub(ago).expect("a time");
+        queue.beat(long_ago);
+        queue.is_stuck(PATIENCE)
+    };
+    assert!(!beat(5 * PATIENCE), "nothing waits");
+    queue.push(vec![close(1), close(2)]).expect("fits");
+    assert!(!beat(PATIENCE / 2), "not for long");
+    queue.granted(1);
+    next(&mut outgoing).expect("a frame");
+    assert!(!beat(PATIENCE / 2), "one was granted since");
+    assert!(!beat(Duration::ZERO));
+    queue.granted(0);
+    assert!(beat(2 * PATIENCE));
+    assert!(beat(Duration::ZERO), "and it still waits");
 }
 
 #[test]

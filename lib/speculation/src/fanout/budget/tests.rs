@@ -165,12 +165,36 @@ fn sessions_share_the_time_by_what_their_outcomes_are_worth() {
     let left = 500e-6;
     let granted = divide(&[bid(&sure, left), bid(&unsure, left), bid(&unsure, left)]);
     assert!(granted[0].branches < granted[1].branches, "{granted:?}");
-    assert!(granted.iter().all(|grant| grant.limit == Limit::Worth));
+    assert!(granted.iter().all(|grant| grant.limit == Limit::Time));
     let rows: u32 = granted.iter().map(|grant| grant.branches).sum();
     assert!(
         4.0 * step(rows) <= left,
         "together they are too slow: {granted:?}"
     );
+}
+
+#[test]
+fn time_binds_whom_longer_steps_would_cost_and_worth_whom_they_would_not() {
+    let list = falling(24, 0.9);
+    let limits = |bids: &[Bid<'_>]| {
+        let granted = divide(bids);
+        granted.iter().map(|one| one.limit).collect::<Vec<_>>()
+    };
+    // Many share an endpoint, each at another place in its verification.
+    for count in [2, 3, 8, 16] {
+        let left = |i: u32| 300e-6 + 20e-6 * f64::from(i);
+        let bids: Vec<_> = (0..count).map(|i| bid(&list, left(i))).collect();
+        let granted = limits(&bids);
+        assert!(granted.iter().all(|&l| l == Limit::Time), "{granted:?}");
+    }
+    // One has all the time, and would have more if the others had no need of short steps.
+    let long = falling(100, 0.97);
+    let bids = [bid(&list, 500e-6), bid(&list, 500e-6), bid(&long, 1.0)];
+    assert_eq!(limits(&bids), [Limit::Time, Limit::Time, Limit::Worth]);
+    // For one there is none, and one has nothing to save.
+    let mut bids = [bid(&list, 0.0), bid(&list, 500e-6), bid(&list, 500e-6)];
+    bids[2].worth.miss = 9.0;
+    assert_eq!(limits(&bids), [Limit::Time, Limit::Time, Limit::Worth]);
 }
 
 #[test]

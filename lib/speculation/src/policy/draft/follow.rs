@@ -17,7 +17,7 @@ use crate::{
     ids::common_prefix,
     message::{Cutoffs, Delivery, Open, Outcome, Resync, ToTarget, Window},
     saguaro::Saguaro,
-    sampling::Sampler,
+    sampling::{Sampler, SamplingParams},
     tree::choose,
     verify::Verification,
 };
@@ -84,6 +84,16 @@ impl DraftSession {
         let len = open.tokens.len();
         if len >= self.max_len {
             return Err(self.too_long(len));
+        }
+        let (sampling, most) = (&open.sampling, SamplingParams::MOST_NAMED);
+        for (field, named) in [
+            ("logit_bias", sampling.logit_bias.len()),
+            ("banned_until_min", sampling.banned_until_min.len()),
+        ] {
+            if named > most {
+                // Each row of the session goes over them, in steps that all sessions share.
+                return Err(format!("{field} has {named} tokens, {most} are allowed"));
+            }
         }
         let prompt_len = open.prompt_len as usize;
         Sampler::new(open.sampling.clone(), open.seed, &open.tokens, prompt_len)

@@ -113,3 +113,30 @@ fn a_draft_model_that_is_too_short_never_feeds_past_its_end() {
     assert_eq!(draft.handle(&outcome(1, 2, 6, &[7], 9)), None);
     assert!(refused(draft.handle(&open(2, &[1, 2, 3, 4, 5]))));
 }
+
+#[test]
+fn a_session_that_names_too_many_tokens_is_refused_for_good() {
+    let most = SamplingParams::MOST_NAMED;
+    let opens = |biases: usize, banned: usize| {
+        let ToDraft::Open(mut open) = open(1, &[1, 2]) else {
+            unreachable!("it is an Open");
+        };
+        open.sampling.logit_bias = vec![(TokenId(1), 0.1); biases];
+        open.sampling.banned_until_min = vec![TokenId(1); banned];
+        let mut draft = DraftSession::new(SessionId(3), VOCAB, 64);
+        let answer = draft.handle(&ToDraft::Open(open));
+        (answer, draft.is_bound())
+    };
+    let (answer, bound) = opens(most, most);
+    assert!(matches!(answer, Some(ToTarget::Opened { .. })) && bound);
+    for (field, biases, banned) in [
+        ("logit_bias", most + 1, 0),
+        ("banned_until_min", 0, most + 1),
+    ] {
+        let (answer, bound) = opens(biases, banned);
+        let Some(ToTarget::Refused { reason, retry, .. }) = answer else {
+            panic!("{field}: {answer:?}");
+        };
+        assert!(reason.starts_with(field) && !retry && !bound, "{reason}");
+    }
+}

@@ -72,7 +72,7 @@ fn assert_found(fault: Fault, trees: TreesName, outputs: &[Output]) {
         Fault::Delay(_) | Fault::Silent | Fault::Foreign => {
             assert_eq!((hits, received, accepted), (0, 0, 0), "{case}");
         }
-        Fault::Refuse | Fault::Lag(..) => unreachable!("nothing is drafted ahead"),
+        Fault::Refuse { .. } | Fault::Lag(..) => unreachable!("nothing is drafted ahead"),
     }
 }
 

@@ -27,8 +27,10 @@ pub(in crate::worker::tests) enum Fault {
     Foreign,
     /// What is proposed to one session was drafted for another.
     Exchange,
-    /// Every session is refused.
-    Refuse,
+    /// Every session is refused, for now or for good.
+    Refuse {
+        retry: bool,
+    },
     /// Nothing is drafted ahead for one session, and its windows come so many turns late.
     Lag(SessionId, usize),
 }
@@ -64,7 +66,7 @@ impl Fault {
             | Self::Duplicate
             | Self::Delay(_)
             | Self::Reverse
-            | Self::Refuse => {}
+            | Self::Refuse { .. } => {}
         }
     }
 

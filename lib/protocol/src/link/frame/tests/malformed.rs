@@ -102,6 +102,7 @@ fn messages_that_break_their_types_promises_are_malformed() {
         (window(vec![vec![(1, 1 << 16)]]), "distribution"),
         (window(vec![vec![]]), "distribution"),
         (window(vec![vec![(1, 5)], vec![(1, 5)]]), "counts"),
+        (window(vec![(0..257).map(|id| (id, 5)).collect()]), "256"),
     ] {
         let frame = DraftFrame {
             messages: vec![message],
@@ -114,6 +115,12 @@ fn messages_that_break_their_types_promises_are_malformed() {
             frame.malformed[0].reason
         );
     }
+    let most = DraftFrame {
+        messages: vec![window(vec![(0..256).map(|id| (id, 5)).collect()])],
+        ..DraftFrame::default()
+    };
+    let frame = decode_draft_frame(draft_bytes(&most)).expect("the frame itself is whole");
+    assert_eq!((frame.messages, frame.malformed), (most.messages, vec![]));
 }
 
 #[test]

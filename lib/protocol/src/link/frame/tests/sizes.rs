@@ -1,5 +1,9 @@
 //! What messages take on the wire.
 
+use std::time::Duration;
+
+use foretoken_speculation::fanout::Limit;
+
 use super::*;
 
 #[test]
@@ -18,6 +22,13 @@ fn a_round_drafted_ahead_takes_few_bytes_both_ways() {
             lookahead,
             verifying: Some((0..lookahead).map(token).collect::<Vec<_>>().into()),
             branches,
+            cutoffs: Cutoffs {
+                window: Cutoff::new(0.25),
+                entries: Cutoff::new(0.05),
+            },
+            lingered: Duration::from_micros(900),
+            awaited: 2,
+            elapsed: Duration::from_millis(23),
             ..Outcome::default()
         })],
         ..TargetFrame::default()
@@ -29,22 +40,40 @@ fn a_round_drafted_ahead_takes_few_bytes_both_ways() {
             token: token(i),
         };
         let keys = if before == 0 { branches } else { 0 };
+        let entries = ToTarget::Entries(Entries {
+            session,
+            epoch,
+            round,
+            base_len,
+            before,
+            keys: (0..keys).map(key).collect(),
+            tokens: (0..branches).map(token).collect(),
+            ..Entries::default()
+        });
+        let account = (before == 0).then(|| ToTarget::Account(account(session, epoch)));
         let part = DraftFrame {
-            messages: vec![ToTarget::Entries(Entries {
-                session,
-                epoch,
-                round,
-                base_len,
-                before,
-                keys: (0..keys).map(key).collect(),
-                tokens: (0..branches).map(token).collect(),
-                ..Entries::default()
-            })],
+            messages: [entries].into_iter().chain(account).collect(),
             ..DraftFrame::default()
         };
         bytes += draft_bytes(&part).len();
     }
-    assert!(bytes <= 650, "{bytes} bytes a round");
+    assert!(bytes <= 680, "{bytes} bytes a round");
+}
+
+/// What the first column of a build comes with.
+fn account(session: SessionId, epoch: Epoch) -> Account {
+    let mut limits = BoundCounts::default();
+    limits.add(Limit::Time);
+    Account {
+        session,
+        epoch,
+        judged: 1,
+        ranked: 1,
+        ranks: 3,
+        ahead: Duration::from_micros(12_700),
+        awaited: Duration::from_micros(2_540),
+        limits,
+    }
 }
 
 #[test]
