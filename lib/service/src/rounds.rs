@@ -83,7 +83,7 @@ pub struct Round {
     pub accepted: u32,
     /// Tokens emitted.
     pub emitted: u32,
-    /// Microseconds from the verdict before; none for the first.
+    /// Microseconds from the verdict before; none for the first, and where its pages were lost between.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub took_us: Option<u64>,
     /// Microseconds of the step that verified it, with what it decided.
