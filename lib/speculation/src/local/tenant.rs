@@ -27,7 +27,7 @@ pub struct Tenant<'a> {
 /// and closed the same way. Nothing in a [`Tenant`] is ever seen by a request with another key.
 ///
 /// A table takes megabytes and begins empty, so one that is in use is never taken away: who comes
-/// while all are has none until one was idle for [`IDLE`] verdicts. However many tenants take turns,
+/// while all are has none until one was idle for `IDLE` verdicts. However many tenants take turns,
 /// then, each place for a table is filled at most once in as many.
 #[derive(Clone, Debug)]
 pub struct Tenants<K> {
