@@ -83,6 +83,8 @@ pub(crate) struct Request {
     pub(crate) salt: Salt,
     /// What this host has to say about it.
     pub(crate) proposer: Proposer,
+    /// Whether it takes from what its tenant's requests have in common, and gives to it.
+    pub(crate) recycles: bool,
     /// What this target makes of what the window under verification was drawn from.
     pub(crate) seen: Seen,
     /// How what is drawn for it ahead is lowered, if it is.
@@ -177,9 +179,6 @@ impl Request {
         } else {
             Reuse::Off
         };
-        // What an earlier request with the same seed said was decided by the same coins that would judge
-        // it here, so that by ratio it would come more often than it may.
-        let recycles = request.cache_prompt && session.verification() == Verification::Coupled;
         let ends = if request.ignore_eos { &[] } else { setting.eos };
         Ok(Self {
             id,
@@ -187,6 +186,9 @@ impl Request {
             events,
             policy,
             regime,
+            // What an earlier request with the same seed said was decided by the same coins that would judge
+            // it here, so that by ratio it would come more often than it may.
+            recycles: request.cache_prompt && session.verification() == Verification::Coupled,
             session,
             sampler,
             seq: None,
@@ -200,7 +202,7 @@ impl Request {
             recording,
             prompt_len,
             salt,
-            proposer: Proposer::new(setting.longest.min(REMEMBERED), recycles),
+            proposer: Proposer::new(setting.longest.min(REMEMBERED)),
             seen: Seen::default(),
             saguaro: None,
             own: None,

@@ -11,6 +11,7 @@
 //! promises; what only the receiver can check (does a token exist, does a round follow) it checks.
 
 pub mod address;
+pub mod files;
 pub mod generate;
 pub mod link;
 pub mod tls;

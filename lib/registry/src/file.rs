@@ -5,9 +5,10 @@ use std::{
     io::Write as _,
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
+use foretoken_protocol::files::Version;
 use tokio::{
     sync::watch,
     task::JoinHandle,
@@ -105,42 +106,12 @@ impl Drop for StaticRegistry {
     }
 }
 
-/// What tells one version of a file from another without reading it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Stamp {
-    modified: SystemTime,
-    len: u64,
-    #[cfg(unix)]
-    inode: u64,
-    /// Seconds and nanoseconds of the last change of the file or of what is said about it.
-    #[cfg(unix)]
-    changed: (i64, i64),
-}
-
-impl Stamp {
-    fn of(path: &Path) -> Option<Self> {
-        #[cfg(unix)]
-        use std::os::unix::fs::MetadataExt as _;
-        let file = fs::metadata(path).ok()?;
-        Some(Self {
-            modified: file.modified().ok()?,
-            len: file.len(),
-            // An atomic replacement within the clock's resolution still changes the inode.
-            #[cfg(unix)]
-            inode: file.ino(),
-            // Whoever sets back the time of a modification cannot set back this one.
-            #[cfg(unix)]
-            changed: (file.ctime(), file.ctime_nsec()),
-        })
-    }
-}
-
 /// A file that is read when it changes.
 #[derive(Debug)]
 pub(crate) struct File {
     path: PathBuf,
     interest: Interest,
-    known: Option<Stamp>,
+    known: Option<Version>,
 }
 
 impl File {
@@ -149,7 +120,7 @@ impl File {
         path: PathBuf,
         interest: Interest,
     ) -> Result<(Self, Directory), RegistryError> {
-        let known = Stamp::of(&path);
+        let known = Version::of(&path);
         let directory = interest.of(read_directory(&path)?);
         let file = Self {
             path,
@@ -161,15 +132,15 @@ impl File {
 
     /// What it says, if it has changed since it was read last, or could not be read then.
     pub(crate) fn look(&mut self) -> Option<Result<Directory, RegistryError>> {
-        let stamp = Stamp::of(&self.path);
-        if stamp == self.known {
+        let version = Version::of(&self.path);
+        if version == self.known {
             return None;
         }
         let read = read_directory(&self.path);
         let is_unreadable = matches!(&read, Err(RegistryError::Read { source, .. })
             if source.kind() != io::ErrorKind::InvalidData);
         // Why it could not be read may pass without a change of the file.
-        self.known = if is_unreadable { None } else { stamp };
+        self.known = if is_unreadable { None } else { version };
         Some(read.map(|directory| self.interest.of(directory)))
     }
 }

@@ -94,8 +94,7 @@ impl Stopgap {
         let mut offer = Offer::default();
         let mut accepted = 0.0;
         if self.stands_in(request, endpoints) && !is_served(request, verified) {
-            let recycles = request.proposer.recycles();
-            let mut tenant = self.tenants.of(request.salt, recycles);
+            let mut tenant = self.tenants.of(request.salt, request.recycles);
             let most = request.policy.lookahead(u32::MAX);
             let said = request.session.tokens();
             request

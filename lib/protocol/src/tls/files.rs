@@ -2,10 +2,8 @@
 
 use std::{
     fs, io,
-    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::Arc,
-    time::SystemTime,
 };
 
 use rustls::{
@@ -22,6 +20,7 @@ use super::{
     name::{Role, ServiceName},
     verify::{IsService, name_in},
 };
+use crate::files::Version;
 
 /// Why a service's certificate cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -94,16 +93,6 @@ pub enum TlsError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stamp([Version; 3]);
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Version {
-    modified: SystemTime,
-    /// When it or its rights changed, which nobody can set: seconds and nanoseconds.
-    changed: (i64, i64),
-    len: u64,
-    /// An atomic replacement within the clock's resolution still changes it.
-    inode: u64,
-}
-
 impl Stamp {
     /// None while one of them is away.
     pub(super) fn of(files: &TlsFiles) -> Option<Self> {
@@ -112,18 +101,9 @@ impl Stamp {
             key,
             ca,
         } = files;
-        Some(Self([one(certificate)?, one(key)?, one(ca)?]))
+        let [certificate, key, ca] = [certificate, key, ca].map(|path| Version::of(path));
+        Some(Self([certificate?, key?, ca?]))
     }
-}
-
-fn one(path: &Path) -> Option<Version> {
-    let file = fs::metadata(path).ok()?;
-    Some(Version {
-        modified: file.modified().ok()?,
-        changed: (file.ctime(), file.ctime_nsec()),
-        len: file.len(),
-        inode: file.ino(),
-    })
 }
 
 /// What connections begin with.

@@ -16,8 +16,6 @@ const RECYCLED_AT_ONCE: usize = 4096;
 #[derive(Clone, Debug)]
 pub struct Proposer {
     said: Vec<TokenId>,
-    /// Whether it has a part in the table of its tenant.
-    recycles: bool,
     suffixes: SuffixIndex,
     /// What each source has to follow `said`.
     guesses: [Guess; 2],
@@ -43,20 +41,13 @@ pub struct Proposal<'a> {
 
 impl Proposer {
     /// A proposer of a request of which nothing is known yet. It finds again what was said in the
-    /// last `positions` tokens at least; `recycles` says whether it takes from the table of its
-    /// tenant, and gives to it.
-    pub fn new(positions: usize, recycles: bool) -> Self {
+    /// last `positions` tokens at least.
+    pub fn new(positions: usize) -> Self {
         Self {
             said: Vec::new(),
-            recycles,
             suffixes: SuffixIndex::new(positions),
             guesses: [Guess::default(), Guess::default()],
         }
-    }
-
-    /// Whether it has a part in the table of its tenant.
-    pub fn recycles(&self) -> bool {
-        self.recycles
     }
 
     /// Takes in that the sequence is `tokens`, followed by `emitted`, learns how good the proposals
@@ -77,8 +68,7 @@ impl Proposer {
             .extend_from_slice(emitted.get(known..).unwrap_or_default());
         self.judge(before, tenant.yields);
         self.suffixes.extend(&self.said);
-        let table = tenant.recycling.as_deref_mut();
-        let mut table = table.filter(|_| self.recycles);
+        let mut table = tenant.recycling.as_deref_mut();
         if let Some(table) = &mut table {
             let from = self.said.len().saturating_sub(RECYCLED_AT_ONCE);
             // The last token before is the neighbour of the first new one.

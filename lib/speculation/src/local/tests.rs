@@ -153,7 +153,7 @@ fn chains_of_successors_end_where_nothing_is_known() {
 /// A proposer that follows `tokens`, all of them new, for the one tenant that there is.
 fn told(tokens: &[TokenId]) -> (Proposer, Tenants<()>) {
     let mut tenants = Tenants::new(1000, 0);
-    let mut proposer = Proposer::new(64, true);
+    let mut proposer = Proposer::new(64);
     proposer.follow(tokens, &[], 4, &mut tenants.of((), true));
     (proposer, tenants)
 }
@@ -183,7 +183,7 @@ fn the_source_that_was_right_is_believed() {
     // A new request of the tenant, that has said nothing yet, has the table.
     let said = ids(&[9, 5, 6, 7, 8]);
     tenant.recycling.as_mut().unwrap().extend(&said);
-    let mut other = Proposer::new(64, true);
+    let mut other = Proposer::new(64);
     other.follow(&ids(&[50, 9]), &[], 4, &mut tenant);
     let proposal = other.propose(tenant.yields, free);
     assert_eq!(proposal.origin, Origin::Recycled);
@@ -254,7 +254,7 @@ fn after_one<K: Copy + PartialEq>(
     key: K,
     recycles: bool,
 ) -> Vec<TokenId> {
-    let mut proposer = Proposer::new(64, recycles);
+    let mut proposer = Proposer::new(64);
     let mut tenant = tenants.of(key, recycles);
     proposer.follow(&ids(&[1]), &[], 3, &mut tenant);
     proposer.propose(tenant.yields, free).tokens.to_vec()
@@ -264,7 +264,7 @@ fn after_one<K: Copy + PartialEq>(
 fn say<K: Copy + PartialEq>(tenants: &mut Tenants<K>, key: K, recycles: bool) {
     let said = ids(&[1, 2, 3, 1, 2, 3]);
     let mut tenant = tenants.of(key, recycles);
-    Proposer::new(64, recycles).follow(&said, &[], 3, &mut tenant);
+    Proposer::new(64).follow(&said, &[], 3, &mut tenant);
 }
 
 #[test]

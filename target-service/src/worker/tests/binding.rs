@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use foretoken_protocol::{
     Address,
-    link::{LinkEvent, LoadReport, Welcome},
+    link::{LinkEvent, Welcome},
 };
 use foretoken_speculation::{Epoch, SessionId, message::ToTarget};
 
-use super::rig::{Fault, Output, Rig, language, plain, request};
+use super::rig::{Fault, Rig, language, plain, request};
 use crate::{
     config::{LookaheadConfig, TargetConfig},
     inbox::{LinkKey, Message, Source},
@@ -24,15 +24,6 @@ fn rig() -> Rig {
     rig
 }
 
-/// The endpoint says that so many of its slots are taken.
-fn load(rig: &mut Rig, slots: u32, used: u32) {
-    rig.link(LinkEvent::Load(LoadReport {
-        slots,
-        used,
-        draining: false,
-    }));
-}
-
 /// It refuses the `number`-th request, for now.
 fn refuse(rig: &mut Rig, number: u64) {
     let refused = ToTarget::Refused {
@@ -44,13 +35,6 @@ fn refuse(rig: &mut Rig, number: u64) {
     rig.link(LinkEvent::Messages(vec![refused].into()));
 }
 
-fn until(rig: &mut Rig, output: &mut Output, tokens: usize) {
-    while output.tokens.len() < tokens {
-        rig.turn();
-        output.collect();
-    }
-}
-
 fn has_room(rig: &Rig) -> bool {
     rig.worker.endpoints.list[0].has_room()
 }
@@ -58,7 +42,7 @@ fn has_room(rig: &Rig) -> bool {
 #[test]
 fn sessions_that_follow_one_another_take_no_more_slots_than_one() {
     let mut rig = rig();
-    load(&mut rig, 4, 0);
+    rig.load(4, 0);
     for seed in 0..6 {
         // Its endpoint has nothing to report, or does so only after the next has come.
         let mut output = rig.ask(request(seed, 1.0, 20));
@@ -79,8 +63,8 @@ fn sessions_that_follow_one_another_take_no_more_slots_than_one() {
 fn a_session_that_gives_its_slot_to_another_target_leaves_it_taken() {
     let mut rig = rig();
     let mut output = rig.ask(request(1, 1.0, 60));
-    until(&mut rig, &mut output, 10);
-    load(&mut rig, 1, 1);
+    rig.until(&mut output, 10);
+    rig.load(1, 1);
     refuse(&mut rig, 1);
     assert!(!has_room(&rig));
     rig.endpoint.restart();
@@ -90,10 +74,10 @@ fn a_session_that_gives_its_slot_to_another_target_leaves_it_taken() {
 #[test]
 fn a_session_that_begins_anew_is_not_counted_twice() {
     let mut rig = rig();
-    load(&mut rig, 2, 0);
+    rig.load(2, 0);
     let mut output = rig.ask(request(1, 1.0, 90));
     for tokens in [10, 30, 50] {
-        until(&mut rig, &mut output, tokens);
+        rig.until(&mut output, tokens);
         // Of the next verdict it says that it does not know the session.
         rig.endpoint.restart();
     }
@@ -107,14 +91,14 @@ fn who_waits_for_a_slot_gets_the_one_that_its_own_target_gave_back() {
     let mut rig = rig();
     let (short, long) = (request(1, 1.0, 30), request(2, 1.0, 400));
     let mut first = rig.ask(short);
-    until(&mut rig, &mut first, 1);
-    load(&mut rig, 1, 1);
+    rig.until(&mut first, 1);
+    rig.load(1, 1);
     // The endpoint has one slot, so this one runs without.
     let mut second = rig.ask(long.clone());
     rig.run(std::slice::from_mut(&mut first));
     rig.turn();
     assert_eq!(rig.endpoint.sessions(), 0);
-    load(&mut rig, 1, 0);
+    rig.load(1, 0);
     rig.run(std::slice::from_mut(&mut second));
     assert!(second.stats().accepted > 0, "it ran to its end without");
     assert_eq!(second.tokens, plain(&long));
@@ -133,16 +117,16 @@ fn who_waits_to_ask_again_does_so_though_another_endpoint_comes_that_it_may_not_
     let mut asked = request(1, 1.0, 60);
     asked.endpoints = vec!["draft".into()];
     let mut output = rig.ask(asked.clone());
-    until(&mut rig, &mut output, 5);
+    rig.until(&mut output, 5);
     refuse(&mut rig, 1);
     rig.endpoint.restart();
     let at = rig.worker.clock.now();
     let up = LinkEvent::Up(Welcome::default());
     rig.worker.take(Message::Link(LinkKey(2), up, at));
-    until(&mut rig, &mut output, 10);
+    rig.until(&mut output, 10);
     assert_eq!(rig.endpoint.sessions(), 0, "it is too early");
     rig.pass(Duration::from_millis(500));
-    until(&mut rig, &mut output, 30);
+    rig.until(&mut output, 30);
     assert_eq!(rig.endpoint.sessions(), 1);
     rig.run(std::slice::from_mut(&mut output));
     assert_eq!(output.tokens, plain(&asked));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use foretoken_protocol::generate::GenerateError;
 
-use super::rig::{Output, Rig, language, request};
+use super::rig::{Rig, language, request};
 use crate::{
     config::{LookaheadConfig, TargetConfig},
     inbox::Message,
@@ -18,13 +18,6 @@ fn rig(config: TargetConfig) -> Rig {
     let mut rig = Rig::new(config, language(), 0.9);
     rig.connect();
     rig
-}
-
-fn until(rig: &mut Rig, output: &mut Output, tokens: usize) {
-    while output.tokens.len() < tokens {
-        rig.turn();
-        output.collect();
-    }
 }
 
 /// How many requests each of these histograms has.
@@ -49,13 +42,13 @@ fn what_is_cancelled_after_it_has_begun_is_measured_like_what_ends_by_itself() {
     // Like one that has come to a stop string, which the router knows.
     let mut stopped = rig.ask(request(1, 1.0, 500));
     let waits = rig.ask(request(2, 1.0, 500));
-    until(&mut rig, &mut stopped, 30);
+    rig.until(&mut stopped, 30);
     let emitted = rig.counted("vllm:generation_tokens_total");
     drop(waits);
     rig.pass(crate::worker::SWEEP);
     rig.turn();
     assert_eq!(measured(&rig), [0; 6], "it has not begun");
-    until(&mut rig, &mut stopped, 60);
+    rig.until(&mut stopped, 60);
     drop(stopped);
     rig.pass(Duration::from_secs(60));
     rig.turn();
@@ -93,7 +86,7 @@ fn requests_that_a_target_gives_up_are_counted() {
     let mut outputs: Vec<_> = (0..3)
         .map(|seed| rig.ask(request(seed, 1.0, 500)))
         .collect();
-    until(&mut rig, &mut outputs[0], 10);
+    rig.until(&mut outputs[0], 10);
     assert_eq!(rig.counted("foretoken_requests_lost_total"), 0);
     rig.worker.take(Message::Stop);
     assert_eq!(rig.counted("foretoken_requests_lost_total"), 3);

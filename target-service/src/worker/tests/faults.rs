@@ -4,7 +4,6 @@ mod entries;
 
 use std::time::Duration;
 
-use foretoken_engine::sim::{Latency, SimOptions};
 use foretoken_protocol::{
     generate::GenerateRequest,
     link::{Limits, LinkEvent, LoadReport, Malformed, Welcome},
@@ -12,7 +11,7 @@ use foretoken_protocol::{
 use foretoken_speculation::SessionId;
 
 use super::endpoint::MiniEndpoint;
-use super::rig::{Fault, Rig, language, plain, request};
+use super::rig::{Fault, Rig, language, plain, request, slow_language};
 use crate::{
     config::{LookaheadConfig, TargetConfig},
     inbox::Message,
@@ -180,15 +179,7 @@ fn an_endpoint_that_gets_room_takes_the_requests_that_run_without_one() {
 
 /// A target whose steps are slow, with an endpoint whose every proposal is wrong.
 fn unprofitable() -> Rig {
-    let latency = Latency {
-        base: Duration::from_millis(1),
-        per_row: Duration::from_millis(1),
-        ..Latency::default()
-    };
-    let slow = SimOptions {
-        latency,
-        ..language()
-    };
+    let slow = slow_language(Duration::from_millis(1), Duration::from_millis(1));
     let config = config(LookaheadConfig::Adaptive { max: 6 });
     let mut rig = Rig::new(config, slow, 0.0);
     rig.endpoint = MiniEndpoint::new(&language(), 0.0);

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use foretoken_engine::sim::{Latency, SimOptions};
-
 use super::{
     endpoint::MiniEndpoint,
-    rig::{Fault, Output, Rig, language, request},
+    rig::{Fault, Output, Rig, language, request, slow_language},
 };
 use crate::{
     config::{LookaheadConfig, TargetConfig},
@@ -39,13 +37,7 @@ fn plain(thought: &[(usize, f64)]) -> (usize, usize) {
 /// A target whose steps take long enough to tell one from the next, and so long that drafting, by an
 /// endpoint that is always right, is cheap beside it: windows then have all of their tokens.
 fn slow(config: TargetConfig) -> Rig {
-    let slow = SimOptions {
-        latency: Latency {
-            base: Duration::from_millis(2),
-            ..Latency::default()
-        },
-        ..language()
-    };
+    let slow = slow_language(Duration::from_millis(2), Duration::ZERO);
     let mut rig = Rig::new(config, slow, 1.0);
     rig.endpoint = MiniEndpoint::new(&language(), 1.0);
     rig
@@ -182,15 +174,7 @@ fn the_end_of_an_output_refuses_nothing() {
 #[test]
 fn windows_end_before_tokens_that_are_not_worth_their_rows() {
     for (per_row, ends) in [(Duration::from_millis(2), true), (Duration::ZERO, false)] {
-        let latency = Latency {
-            base: Duration::from_millis(5),
-            per_row,
-            ..Latency::default()
-        };
-        let dear = SimOptions {
-            latency,
-            ..language()
-        };
+        let dear = slow_language(Duration::from_millis(5), per_row);
         let config = TargetConfig {
             lookahead: LookaheadConfig::Fixed(5),
             ..TargetConfig::default()

@@ -5,7 +5,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use foretoken_engine::sim::{Latency, SimOptions};
 use foretoken_protocol::{
     generate::GenerateRequest,
     link::{LinkEvent, Mailbox, Transport, TransportOptions},
@@ -16,7 +15,7 @@ use foretoken_speculation::{
     message::{Entries, Outcome, ToDraft, ToTarget},
 };
 
-use super::rig::{Rig, language, plain, request};
+use super::rig::{Rig, plain, request, slow_language};
 use crate::{
     config::{FallbackName, LookaheadConfig, PolicyName, SsdConfig, TargetConfig},
     inbox::{LinkKey, Message},
@@ -40,18 +39,8 @@ fn rig() -> Rig {
         },
         ..TargetConfig::default()
     };
-    let latency = Latency {
-        base: STEP,
-        ..Latency::default()
-    };
-    let mut rig = Rig::in_real_time(
-        config,
-        SimOptions {
-            latency,
-            ..language()
-        },
-        1.0,
-    );
+    let slow = slow_language(STEP, Duration::ZERO);
+    let mut rig = Rig::in_real_time(config, slow, 1.0);
     rig.connect();
     rig
 }

@@ -5,13 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use foretoken_engine::sim::{Latency, SimOptions};
 use foretoken_protocol::{
     Address,
     link::{LinkEvent, Welcome},
 };
 
-use super::rig::{Output, Rig, language, request};
+use super::rig::{Output, Rig, request, slow_language};
 use crate::{
     config::{LookaheadConfig, TargetConfig},
     inbox::{LinkKey, Message, Source},
@@ -20,14 +19,7 @@ use crate::{
 
 /// Two endpoints, of which each request names its own.
 fn rig() -> Rig {
-    let latency = Latency {
-        base: Duration::from_millis(1),
-        ..Latency::default()
-    };
-    let slow = SimOptions {
-        latency,
-        ..language()
-    };
+    let slow = slow_language(Duration::from_millis(1), Duration::ZERO);
     let config = TargetConfig {
         lookahead: LookaheadConfig::Fixed(4),
         ..TargetConfig::default()

@@ -2,51 +2,25 @@
 
 use std::time::Duration;
 
-use foretoken_engine::sim::{Latency, SimOptions};
-use foretoken_protocol::link::{LinkEvent, LoadReport, Malformed, Welcome};
+use foretoken_protocol::link::{LinkEvent, Malformed, Welcome};
 use foretoken_speculation::SessionId;
 
 use super::{
     endpoint::MiniEndpoint,
-    rig::{Fault, Output, Rig, language, plain, request},
+    rig::{Fault, Output, Rig, language, plain, request, slow_language},
 };
 use crate::config::{LookaheadConfig, TargetConfig};
 
 /// A target whose steps take so long.
 fn rig(lookahead: LookaheadConfig, base: Duration, per_row: Duration) -> Rig {
-    let latency = Latency {
-        base,
-        per_row,
-        ..Latency::default()
-    };
-    let slow = SimOptions {
-        latency,
-        ..language()
-    };
     let config = TargetConfig {
         lookahead,
         ..TargetConfig::default()
     };
-    let mut rig = Rig::new(config, slow, 0.7);
+    let mut rig = Rig::new(config, slow_language(base, per_row), 0.7);
     rig.endpoint = MiniEndpoint::new(&language(), 0.7);
     rig.connect();
     rig
-}
-
-/// The endpoint says that so many of its slots are taken.
-fn load(rig: &mut Rig, slots: u32, used: u32) {
-    rig.link(LinkEvent::Load(LoadReport {
-        slots,
-        used,
-        draining: false,
-    }));
-}
-
-fn until(rig: &mut Rig, output: &mut Output, tokens: usize) {
-    while output.tokens.len() < tokens {
-        rig.turn();
-        output.collect();
-    }
 }
 
 #[test]
@@ -59,11 +33,11 @@ fn a_free_slot_is_nothing_to_whom_its_endpoint_does_not_want_at_all() {
     ];
     for fault in faults {
         let mut rig = rig(LookaheadConfig::Fixed(4), Duration::ZERO, Duration::ZERO);
-        load(&mut rig, 1, 0);
+        rig.load(1, 0);
         rig.fault = fault;
         let asked = request(1, 1.0, 80);
         let mut output = rig.ask(asked.clone());
-        until(&mut rig, &mut output, 10);
+        rig.until(&mut output, 10);
         if fault == Fault::None {
             let malformed = Malformed {
                 session: Some(SessionId(1)),
@@ -74,9 +48,9 @@ fn a_free_slot_is_nothing_to_whom_its_endpoint_does_not_want_at_all() {
         }
         assert_eq!((rig.opens, rig.endpoint.sessions()), (1, 0), "{fault:?}");
         rig.fault = Fault::None;
-        load(&mut rig, 1, 1);
-        load(&mut rig, 1, 0);
-        until(&mut rig, &mut output, 30);
+        rig.load(1, 1);
+        rig.load(1, 0);
+        rig.until(&mut output, 30);
         let again = usize::from(fault == Fault::Refuse { retry: true });
         assert_eq!(rig.opens, 1 + again, "{fault:?}");
         // It may be another one by then.
@@ -95,21 +69,21 @@ fn who_is_refused_again_and_again_asks_less_and_less_often() {
     let mut rig = rig(LookaheadConfig::Fixed(4), step, Duration::ZERO);
     rig.fault = Fault::Refuse { retry: true };
     let mut output = rig.ask(request(1, 1.0, 1000));
-    until(&mut rig, &mut output, 200);
+    rig.until(&mut output, 200);
     // At once, and after 0.5, 1, 2 and 4 seconds more.
     assert_eq!(rig.opens, 5, "in the first ten seconds");
-    until(&mut rig, &mut output, 400);
+    rig.until(&mut output, 400);
     assert!((7..=8).contains(&rig.opens), "{} in twenty", rig.opens);
     // A free slot is news: it is asked at once, and soon after.
     let soon = |rig: &mut Rig, output: &mut Output| {
         let (opens, tokens) = (rig.opens, output.tokens.len());
-        until(rig, output, tokens + 16);
+        rig.until(output, tokens + 16);
         rig.opens - opens
     };
-    load(&mut rig, 1, 1);
-    load(&mut rig, 1, 0);
+    rig.load(1, 1);
+    rig.load(1, 0);
     assert_eq!(soon(&mut rig, &mut output), 2);
-    until(&mut rig, &mut output, 600);
+    rig.until(&mut output, 600);
     assert_eq!(soon(&mut rig, &mut output), 0);
     // So is a slot that was given.
     rig.fault = Fault::None;
@@ -129,7 +103,7 @@ fn served_among(waiting: u64) -> (f64, f64) {
     let ms = Duration::from_millis;
     let mut rig = rig(LookaheadConfig::Adaptive { max: 6 }, ms(20), ms(1));
     let mut output = rig.ask(request(1, 0.0, 300));
-    until(&mut rig, &mut output, 2);
+    rig.until(&mut output, 2);
     rig.fault = Fault::Refuse { retry: true };
     let others = (0..waiting).map(|seed| request(2 + seed, 0.0, 400));
     let _others: Vec<_> = others.map(|asked| rig.ask(asked)).collect();

@@ -20,7 +20,7 @@ use foretoken_protocol::{
         EventReceiver, EventSender, FinishReason, GenerateError, GenerateEvent, GenerateRequest,
         GenerationStats,
     },
-    link::{LinkEvent, Welcome},
+    link::{LinkEvent, LoadReport, Welcome},
 };
 use foretoken_speculation::{
     Seed, TokenId,
@@ -129,6 +129,18 @@ pub(super) fn language() -> SimOptions {
     }
 }
 
+/// The same, in steps that take so long.
+pub(super) fn slow_language(base: Duration, per_row: Duration) -> SimOptions {
+    SimOptions {
+        latency: Latency {
+            base,
+            per_row,
+            ..Latency::default()
+        },
+        ..language()
+    }
+}
+
 pub(super) fn request(seed: u64, temperature: f32, max_tokens: u32) -> GenerateRequest {
     let tokens: Vec<TokenId> = (0..20)
         .map(|i| TokenId((seed as u32 + i * 5) % 64))
@@ -231,6 +243,23 @@ impl Rig {
             share: None,
         }]));
         self.link(LinkEvent::Up(Welcome::default()));
+    }
+
+    /// The endpoint says that so many of its slots are taken.
+    pub(super) fn load(&mut self, slots: u32, used: u32) {
+        self.link(LinkEvent::Load(LoadReport {
+            slots,
+            used,
+            draining: false,
+        }));
+    }
+
+    /// Turns until so many tokens have come.
+    pub(super) fn until(&mut self, output: &mut Output, tokens: usize) {
+        while output.tokens.len() < tokens {
+            self.turn();
+            output.collect();
+        }
     }
 
     pub(super) fn link(&mut self, event: LinkEvent) {

@@ -4,7 +4,7 @@ mod waiting;
 
 use std::time::Duration;
 
-use foretoken_engine::sim::{Latency, SimOptions};
+use foretoken_engine::sim::SimOptions;
 use foretoken_protocol::{
     generate::{GenerateEvent, GenerateRequest},
     link::LinkEvent,
@@ -13,7 +13,7 @@ use foretoken_speculation::{TokenId, local::Origin};
 
 use super::{
     endpoint::MiniEndpoint,
-    rig::{Fault, Output, Rig, language, plain, request},
+    rig::{Fault, Output, Rig, language, plain, request, slow_language},
 };
 use crate::config::{
     FallbackName, LookaheadConfig, OnLossName, PolicyName, SsdConfig, TargetConfig,
@@ -190,14 +190,7 @@ fn whatever_follows_a_miss_no_token_changes() {
 /// A target whose steps take so long that its endpoint, which is right as often as told, takes no time
 /// beside them, and for which it waits.
 fn slow(step: Duration, config: TargetConfig, agreement: f64) -> Rig {
-    let latency = Latency {
-        base: step,
-        ..Latency::default()
-    };
-    let steps = SimOptions {
-        latency,
-        ..language()
-    };
+    let steps = slow_language(step, Duration::ZERO);
     let config = TargetConfig {
         patience: Duration::from_secs(1),
         ..config
@@ -236,11 +229,7 @@ fn in_lock_step_one_request_waits_for_its_endpoint_and_many_never_do() {
 
 #[test]
 fn where_a_row_costs_a_step_what_is_seldom_right_is_not_proposed() {
-    let drafted = |latency: Latency| {
-        let language = SimOptions {
-            latency,
-            ..language()
-        };
+    let drafted = |language: SimOptions| {
         let mut rig = Rig::new(standing_in(PolicyName::Speculative), language, 1.0);
         // Two equally likely tokens.
         let mut asked = request(4, 1.0, 60);
@@ -248,14 +237,8 @@ fn where_a_row_costs_a_step_what_is_seldom_right_is_not_proposed() {
         one(&mut rig, asked).stats().drafted
     };
     let per_row = Duration::from_millis(2);
-    let dear = drafted(Latency {
-        per_row,
-        ..Latency::default()
-    });
-    let cheap = drafted(Latency {
-        base: per_row,
-        ..Latency::default()
-    });
+    let dear = drafted(slow_language(Duration::ZERO, per_row));
+    let cheap = drafted(slow_language(per_row, Duration::ZERO));
     assert!(cheap > 40 && dear * 3 < cheap, "{cheap} {dear}");
 }
 
