@@ -265,7 +265,7 @@ impl Metrics {
         self.saguaro_c.remove(&named(endpoint));
     }
 
-    /// Counts a link that failed: `unreachable`, `lost` or `refused`.
+    /// Counts a link that failed: `unreachable`, `lost`, `refused` or `silent`.
     pub(crate) fn link_failed(&self, kind: &'static str) {
         count(&self.link_failures, ("kind", kind), 1);
     }

@@ -102,7 +102,7 @@ pub struct EndpointReport {
     pub name: String,
     /// What became of the link.
     pub link: LinkState,
-    /// Why it is not up, in words.
+    /// Why it is not up, or of no use, in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
     /// Name of the replica there, as it said last.

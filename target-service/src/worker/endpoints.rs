@@ -10,6 +10,7 @@
 
 mod binding;
 mod choice;
+mod hearing;
 mod lowering;
 mod misses;
 mod slots;
@@ -25,6 +26,7 @@ use foretoken_speculation::{
     policy::Patience,
 };
 
+use hearing::Hearing;
 pub(super) use misses::Miss;
 pub(super) use slots::Slots;
 
@@ -79,6 +81,7 @@ pub(super) struct Endpoint {
     /// Why it is not, as far as that was logged.
     pub(super) trouble: Option<String>,
     pub(super) suspect: bool,
+    pub(super) hearing: Hearing,
     pub(super) slots: Slots,
     /// Longest sequence that it drafts for.
     pub(super) positions: usize,
@@ -125,9 +128,9 @@ impl Endpoint {
     }
 
     /// Whether it may take a session. One whose slots are all taken knows whose they should be, so
-    /// it is asked unless this target has all of them.
+    /// it is asked unless this target has all of them; one that says nothing seldom is.
     fn may_take(&self) -> bool {
-        self.up && self.slots.may_have_more(self.own)
+        self.up && self.hearing.may_ask() && self.slots.may_have_more(self.own)
     }
 }
 

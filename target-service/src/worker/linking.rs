@@ -20,6 +20,7 @@ impl Worker {
                 for message in messages {
                     self.receive(link, &message, at);
                 }
+                self.heard(link);
             }
             LinkEvent::Load(load) => {
                 let Some(endpoint) = self.endpoints.find(link) else {
@@ -60,6 +61,7 @@ impl Worker {
         endpoint.refused = false;
         endpoint.said = (welcome.instance.clone(), welcome.model_digest.clone());
         endpoint.suspect = false;
+        endpoint.hearing.heard();
         endpoint.positions = welcome.limits.max_positions as usize;
         endpoint.slots = Slots::new(welcome.limits.slots);
         tracing::info!(endpoint = %endpoint.name, instance = %welcome.instance, "endpoint connected");
@@ -98,6 +100,16 @@ impl Worker {
         endpoint.outgoing.clear();
         self.count_links();
         self.unbind(link);
+    }
+
+    /// An endpoint has said something. If it had been given up, whoever has none is bound to it.
+    fn heard(&mut self, link: LinkKey) {
+        if let Some(endpoint) = self.endpoints.find(link)
+            && endpoint.hearing.heard()
+        {
+            tracing::info!(endpoint = %endpoint.name, "endpoint answers again");
+            self.bind_unbound();
+        }
     }
 
     pub(super) fn count_links(&self) {

@@ -134,6 +134,7 @@ impl Worker {
                     tokens -= 1;
                 }
             } else {
+                let missed = request.session.stats().missed;
                 match request.session.next(now) {
                     Next::Verify(window) => {
                         ask = Ask::Run {
@@ -150,6 +151,9 @@ impl Worker {
                         due.push(expected(request, &self.endpoints, self.now));
                     }
                     Next::Finished => ask = Ask::SitOut,
+                }
+                if request.session.stats().missed > missed {
+                    self.endpoints.note_silence(request, now, &self.metrics);
                 }
             }
             running.push(Running {

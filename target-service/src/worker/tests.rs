@@ -5,6 +5,7 @@ mod binding;
 mod counts;
 mod endpoint;
 mod faults;
+mod hearing;
 mod learning;
 mod lingering;
 mod output;

@@ -11,7 +11,7 @@ use foretoken_speculation::{
     policy::target::{Input, Source},
 };
 
-use super::{ANSWER_OVERHEAD, DRAFT_FRACTION, Endpoint, Slots, fresh_patience};
+use super::{ANSWER_OVERHEAD, DRAFT_FRACTION, Endpoint, Hearing, Slots, fresh_patience};
 use crate::{
     config::VerificationConfig,
     inbox::{self, LinkKey},
@@ -25,7 +25,7 @@ impl Worker {
         if request.policy.lookahead(u32::MAX) == 0 {
             return;
         }
-        self.count_own();
+        self.take_stock();
         let Some(link) = self.endpoints.pick(request) else {
             return;
         };
@@ -35,13 +35,16 @@ impl Worker {
         self.bind_to(link, request);
     }
 
-    /// Counts the sessions that endpoints hold for this target.
-    fn count_own(&mut self) {
+    /// Looks at what a choice depends on: the sessions that endpoints hold for this target, and the time
+    /// since something was heard of them.
+    fn take_stock(&mut self) {
+        let now = self.elapsed();
         for endpoint in &mut self.endpoints.list {
             let holds = |request: &&Request| {
                 request.link == Some(endpoint.link) && request.session.is_bound()
             };
             endpoint.own = self.requests.values().filter(holds).count() as u32;
+            endpoint.hearing.look(now);
         }
     }
 
@@ -56,10 +59,12 @@ impl Worker {
     fn bind_to(&mut self, link: LinkKey, request: &mut Request) {
         request.link = Some(link);
         request.has_slot = false;
+        let now = self.elapsed();
         if let Some(endpoint) = self.endpoints.find(link) {
+            endpoint.hearing.asked(now);
             request.session.set_patience(endpoint.patience.clone());
         }
-        let effects = request.session.handle(self.elapsed(), Input::LinkUp);
+        let effects = request.session.handle(now, Input::LinkUp);
         self.endpoints.post(Some(link), effects.messages);
         self.metrics.sessions.inc();
     }
@@ -134,6 +139,7 @@ impl Worker {
             up,
             trouble,
             suspect,
+            hearing: Hearing::default(),
             slots: Slots::default(),
             positions: usize::MAX,
             own: 0,
@@ -187,7 +193,7 @@ impl Worker {
     /// Takes an unbound request from its endpoint, if it has one, and binds it to another, if there is
     /// one: where it is, its session may ask again.
     fn pass_on(&mut self, request: &mut Request) {
-        self.count_own();
+        self.take_stock();
         if self.endpoints.pick(request).is_some() {
             request.unlink(&self.metrics);
             request.session.handle(self.elapsed(), Input::LinkDown);

@@ -19,6 +19,9 @@ impl Endpoints {
     }
 }
 
+/// What is told of an endpoint that is up and says nothing.
+const MUTE: &str = "it is connected and says nothing";
+
 impl Endpoint {
     fn told(&self) -> EndpointReport {
         let link = match (self.up, self.refused, &self.trouble) {
@@ -28,10 +31,11 @@ impl Endpoint {
             (false, false, None) => LinkState::Dialling,
         };
         let (instance, model) = self.said.clone();
+        let mute = self.hearing.is_mute().then(|| MUTE.to_owned());
         EndpointReport {
             name: self.name.clone(),
             link,
-            trouble: self.trouble.clone(),
+            trouble: self.trouble.clone().or(mute),
             instance,
             model,
             rounds: self.rounds,
