@@ -28,7 +28,7 @@ pub(super) struct Counts {
     pub(super) outcomes: Mean,
     /// Bytes of rounds.
     pub(super) bytes: Mean,
-    /// Seconds of draft steps by whether a target waited for them.
+    /// Seconds of draft steps by whether a target waited for them, for a window or with a verdict.
     pub(super) ahead: f64,
     pub(super) awaited: f64,
     /// Seconds of rounds that hit, and of that beside the steps that verified.
@@ -69,6 +69,9 @@ impl Counts {
         let (first_hits, hits) = both("foretoken_hits_total");
         let (first_misses, misses) = both("foretoken_misses_total");
         let spent = |purpose| drafts.of("foretoken_draft_time_seconds_total", purpose);
+        let ahead = spent("purpose=ahead");
+        // Nothing is ahead of a verdict that waits for it.
+        let lingered = targets.sum("foretoken_round_lingered_seconds_sum").min(ahead);
         let fate = |fate| targets.of("foretoken_entry_tokens_total", fate);
         Self {
             tokens: targets.sum("vllm:generation_tokens_total"),
@@ -83,8 +86,8 @@ impl Counts {
             unranked: drafts.sum("foretoken_verdicts_unranked_total"),
             outcomes: Mean::of(drafts, "foretoken_build_outcomes"),
             bytes: Mean::of(targets, "foretoken_round_bytes"),
-            ahead: spent("purpose=ahead"),
-            awaited: spent("purpose=awaited"),
+            ahead: ahead - lingered,
+            awaited: spent("purpose=awaited") + lingered,
             hit: targets.of("foretoken_round_seconds_sum", "source=ahead"),
             hit_extra: targets.of("foretoken_round_extra_seconds_sum", "source=ahead"),
             late: targets.sum("foretoken_windows_late_total"),

@@ -150,6 +150,7 @@ foretoken_entry_tokens_total{fate=\"received\"} 400
 foretoken_entry_tokens_total{fate=\"used\"} 40
 foretoken_entry_tokens_total{fate=\"late\"} 25
 foretoken_windows_late_total 3
+foretoken_round_lingered_seconds_sum 0.5
 foretoken_round_bytes_sum 6300
 foretoken_round_bytes_count 10",
         )
@@ -195,7 +196,7 @@ foretoken_entry_tokens_total 430",
             ("place", figures.hit_place, 2.25),
             ("rank", figures.decided_rank, 1.5),
             ("unranked", figures.unranked_share, 0.2),
-            ("hidden", figures.hidden_share, 0.9),
+            ("hidden", figures.hidden_share, 0.85),
             ("extra", figures.hit_round_extra, 0.05),
             ("bytes", figures.bytes_per_round, 630.0),
             ("outcomes", figures.outcomes_per_build, 12.0),

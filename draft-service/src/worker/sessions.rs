@@ -172,6 +172,10 @@ impl<O: Outlet> Worker<O> {
     fn hear_verdict(&mut self, index: usize, outcome: &Outcome, before: &DraftStats) {
         let now = self.heard_at();
         let session = &mut self.sessions[index];
+        // Nothing is ahead of a verdict that waits for it; the target counts that too.
+        let waited = outcome.lingered.min(session.spent.ahead);
+        session.spent.ahead -= waited;
+        session.spent.awaited += waited;
         let learned = self.learned.entry(session.link).or_default();
         let (draft, timing) = (&session.draft, &mut learned.timing);
         let judged = session.outlook.hear(now, outcome, before, draft, timing);

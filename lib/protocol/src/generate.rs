@@ -227,9 +227,9 @@ pub struct EndpointStats {
     pub ranked: u32,
     /// Sum of the ranks of these, the best being 1.
     pub ranks: u64,
-    /// Time of steps that drafted ahead of verdicts, also while these waited for more.
+    /// Time of steps that drafted ahead of verdicts.
     pub ahead: Duration,
-    /// Time of steps for windows that the target waited for.
+    /// Time of steps that the target waited for, for a window or with a verdict.
     pub awaited: Duration,
     /// Builds, by what kept them from drafting for more outcomes.
     pub limits: BoundCounts<fanout::Limit>,

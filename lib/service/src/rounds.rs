@@ -158,7 +158,7 @@ pub struct Build {
     /// Microseconds of steps that drafted for this session ahead of a verdict, since the build before.
     #[serde(default)]
     pub ahead_us: u64,
-    /// The same of steps for a window that the target waited for.
+    /// The same of steps that the target waited for, for a window or with a verdict.
     #[serde(default)]
     pub awaited_us: u64,
     /// Verdicts held against candidates since the build before.

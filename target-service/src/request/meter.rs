@@ -76,6 +76,8 @@ pub(crate) struct Meter {
     measured: RoundStats,
     /// What endpoints said of their work for it.
     endpoint: EndpointStats,
+    /// How long verdicts waited for more of what was drafted for them.
+    lingered: Duration,
     /// Hits among the outcomes drafted for, and the sum of their places from 1.
     placed: u32,
     places: u64,
@@ -148,9 +150,20 @@ impl Meter {
         self.endpoint.add(account);
     }
 
-    /// What endpoints said of their work so far.
+    /// Notes how long a verdict waited for more of what was drafted for it.
+    pub(crate) fn note_lingered(&mut self, lingered: Duration) {
+        self.lingered += lingered;
+    }
+
+    /// What endpoints said of their work so far. They do not know what they did ahead of a verdict that
+    /// then waited for it.
     pub(crate) fn endpoint(&self) -> EndpointStats {
-        self.endpoint
+        let waited = self.lingered.min(self.endpoint.ahead);
+        EndpointStats {
+            ahead: self.endpoint.ahead - waited,
+            awaited: self.endpoint.awaited + waited,
+            ..self.endpoint
+        }
     }
 
     /// Notes where among the outcomes drafted for a verdict was found.
@@ -245,6 +258,7 @@ impl Meter {
 #[cfg(test)]
 mod tests {
     use foretoken_speculation::{
+        Epoch, SessionId,
         message::{Outcome, ToTarget},
         policy::target::Lookup,
     };
@@ -401,6 +415,24 @@ mod tests {
         let times =
             [Limit::Margin, Limit::Answer, Limit::Step].map(|limit| pulled.limits.of(limit));
         assert_eq!(times, [2, 1, 0]);
+    }
+
+    #[test]
+    fn nothing_is_ahead_of_a_verdict_that_waits_for_it() {
+        let (mut meter, ms) = (Meter::default(), Duration::from_millis);
+        meter.note_lingered(ms(3));
+        assert_eq!(meter.endpoint(), EndpointStats::default());
+        meter.note_account(&Account {
+            session: SessionId(1),
+            epoch: Epoch(1),
+            ahead: ms(10),
+            awaited: ms(2),
+            ..Account::default()
+        });
+        let told = |meter: &Meter| (meter.endpoint().ahead, meter.endpoint().awaited);
+        assert_eq!(told(&meter), (ms(7), ms(5)));
+        meter.note_lingered(ms(20));
+        assert_eq!(told(&meter), (ms(0), ms(12)));
     }
 
     #[test]

@@ -213,6 +213,7 @@ impl Worker {
         let Some(request) = self.requests.get_mut(&verdict.request) else {
             return;
         };
+        request.meter.note_lingered(self.feeding.lingered);
         request.record(verdict, &self.feeding, self.now);
         self.metrics.note_pass(&Counted {
             drafted: verdict.drafted,

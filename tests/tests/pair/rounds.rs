@@ -144,7 +144,8 @@ fn check_build(build: &Value) {
         ["budget", "time"].contains(&build["limit"].as_str().unwrap_or("none")),
         "{build}"
     );
-    assert!(build["ahead_us"].as_u64() > Some(0), "{build}");
+    let spent = ["ahead_us", "awaited_us"].map(|which| build[which].as_u64());
+    assert!(spent.iter().flatten().sum::<u64>() > 0, "{build}");
     assert!(build["outcomes"].as_u64() > Some(0), "{build}");
     assert!(
         build["drafted"].as_u64() >= build["pushed"].as_u64(),
