@@ -101,7 +101,7 @@ impl Cli {
 mod tests {
     use clap::CommandFactory as _;
     use foretoken_draft::DraftConfig;
-    use foretoken_target::{LookaheadConfig, PolicyName, TargetConfig};
+    use foretoken_target::{PolicyName, TargetConfig};
 
     use super::*;
 
@@ -114,11 +114,7 @@ mod tests {
     #[test]
     fn help_tells_the_defaults_that_services_have() {
         let (target, draft) = (TargetConfig::default(), DraftConfig::default());
-        let [plain, ssd] =
-            [target.lookahead, target.ssd.lookahead].map(|lookahead| match lookahead {
-                LookaheadConfig::Adaptive { max } => format!("adaptive:{max}"),
-                LookaheadConfig::Fixed(k) => k.to_string(),
-            });
+        let (plain, ssd) = (target.lookahead, target.ssd.lookahead);
         assert_eq!(target.policy, PolicyName::Speculative);
         assert_eq!((target.metrics_listen, draft.metrics_listen), (None, None));
         let own = |text: &str| text.to_owned();

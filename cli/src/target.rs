@@ -31,7 +31,7 @@ pub(crate) struct Args {
     policy: Option<PolicyName>,
     /// Lookahead of requests that name none: a number, or adaptive:MAX [default: adaptive:12,
     /// adaptive:8 with SSD]
-    #[arg(long, value_name = "K", value_parser = parse_lookahead)]
+    #[arg(long, value_name = "K")]
     lookahead: Option<LookaheadConfig>,
     /// Speculation endpoint as NAME=ADDRESS, or ADDRESS; repeatable, best first
     #[arg(long, value_name = "ENDPOINT", value_parser = parse_endpoint)]
@@ -141,16 +141,6 @@ fn parse_policy(text: &str) -> Result<PolicyName, String> {
     PolicyName::parse(text).ok_or_else(|| format!("must be one of {}", PolicyName::ALL.join(", ")))
 }
 
-fn parse_lookahead(text: &str) -> Result<LookaheadConfig, String> {
-    let message = || "must be a whole number, or adaptive:MAX".to_owned();
-    match text.strip_prefix("adaptive:") {
-        Some(max) => Ok(LookaheadConfig::Adaptive {
-            max: max.parse().map_err(|_| message())?,
-        }),
-        None => Ok(LookaheadConfig::Fixed(text.parse().map_err(|_| message())?)),
-    }
-}
-
 fn parse_endpoint(text: &str) -> Result<EndpointConfig, String> {
     let (name, address) = match text.split_once('=') {
         Some((name, address)) => (name, address),
@@ -166,16 +156,6 @@ fn parse_endpoint(text: &str) -> Result<EndpointConfig, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lookahead_is_fixed_or_adaptive() {
-        assert_eq!(parse_lookahead("5"), Ok(LookaheadConfig::Fixed(5)));
-        assert_eq!(
-            parse_lookahead("adaptive:7"),
-            Ok(LookaheadConfig::Adaptive { max: 7 })
-        );
-        assert!(parse_lookahead("many").is_err());
-    }
 
     #[test]
     fn a_lookahead_is_that_of_whichever_policy_a_request_has() {

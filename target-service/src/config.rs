@@ -1,5 +1,6 @@
 //! What a target is told when it starts.
 
+mod lookahead;
 mod policy;
 
 use std::time::Duration;
@@ -14,9 +15,12 @@ use foretoken_speculation::{
 };
 use serde::{Deserialize, Serialize};
 
-pub use self::policy::{
-    DeliveryName, FallbackName, FanOutName, LookaheadConfig, OnLossName, PolicyName, SsdConfig,
-    TreesName, VerificationConfig,
+pub use self::{
+    lookahead::{InvalidLookahead, LookaheadConfig},
+    policy::{
+        DeliveryName, FallbackName, FanOutName, OnLossName, PolicyName, SsdConfig, TreesName,
+        VerificationConfig,
+    },
 };
 
 /// Everything a target needs besides its model. Every field has a default, so a file names only

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use foretoken_draft::DraftConfig;
 use foretoken_router::RouterConfig;
-use foretoken_target::TargetConfig;
+use foretoken_target::{LookaheadConfig, TargetConfig};
 use serde_json::Value;
 
 use crate::{
@@ -131,4 +131,40 @@ fn its_examples_are_read_and_nothing_in_them_goes_without_a_word() {
             "{field} is in no word of the page"
         );
     }
+}
+
+#[test]
+fn a_lookahead_has_a_long_and_a_short_form() {
+    let read = |lookahead: &str| {
+        let text = format!("service: {{lookahead: {lookahead}, ssd: {{lookahead: {lookahead}}}}}");
+        let read = serde_saphyr::from_str::<target::File>(&text);
+        read.map(|file| (file.service.lookahead, file.service.ssd.lookahead))
+    };
+    let (fixed, adaptive) = (
+        LookaheadConfig::Fixed(5),
+        LookaheadConfig::Adaptive { max: 12 },
+    );
+    for (text, config) in [
+        ("5", fixed),
+        ("{Fixed: 5}", fixed),
+        ("adaptive:12", adaptive),
+        ("{Adaptive: {max: 12}}", adaptive),
+    ] {
+        assert_eq!(read(text).unwrap(), (config, config), "{text}");
+    }
+    for wrong in [
+        "many",
+        "-1",
+        "true",
+        "{Fixed: many}",
+        "{Adaptive: {most: 3}}",
+        "[5]",
+    ] {
+        assert!(read(wrong).is_err(), "{wrong}");
+    }
+    let told = read("many").unwrap_err().to_string();
+    assert!(
+        told.contains("must be a whole number, or adaptive:MAX"),
+        "{told}"
+    );
 }

@@ -71,7 +71,9 @@ impl Counts {
         let spent = |purpose| drafts.of("foretoken_draft_time_seconds_total", purpose);
         let ahead = spent("purpose=ahead");
         // Nothing is ahead of a verdict that waits for it.
-        let lingered = targets.sum("foretoken_round_lingered_seconds_sum").min(ahead);
+        let lingered = targets
+            .sum("foretoken_round_lingered_seconds_sum")
+            .min(ahead);
         let fate = |fate| targets.of("foretoken_entry_tokens_total", fate);
         Self {
             tokens: targets.sum("vllm:generation_tokens_total"),

@@ -1,13 +1,11 @@
 //! How requests are speculated on: the names and parameters of policies, and what they become.
 
 use foretoken_speculation::{
-    fallback::OnMiss,
-    fanout::FanOut,
-    message::Delivery,
-    policy::{Lookahead, SsdOptions},
-    verify::Verification,
+    fallback::OnMiss, fanout::FanOut, message::Delivery, policy::SsdOptions, verify::Verification,
 };
 use serde::{Deserialize, Serialize};
+
+use super::LookaheadConfig;
 
 /// The policies there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -160,44 +158,6 @@ pub enum DeliveryName {
     Push,
     /// The endpoint.
     Pull,
-}
-
-/// How many tokens a window has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub enum LookaheadConfig {
-    /// Always this many.
-    Fixed(u32),
-    /// As many as pay, measured while serving.
-    Adaptive {
-        /// Upper bound.
-        max: u32,
-    },
-}
-
-impl LookaheadConfig {
-    /// The most tokens a window ever has.
-    pub(crate) fn most(self) -> u32 {
-        Lookahead::from(self).most()
-    }
-}
-
-impl From<Lookahead> for LookaheadConfig {
-    fn from(lookahead: Lookahead) -> Self {
-        match lookahead {
-            Lookahead::Fixed(k) => Self::Fixed(k),
-            Lookahead::Adaptive { max } => Self::Adaptive { max },
-        }
-    }
-}
-
-impl From<LookaheadConfig> for Lookahead {
-    fn from(config: LookaheadConfig) -> Self {
-        match config {
-            LookaheadConfig::Fixed(k) => Self::Fixed(k),
-            LookaheadConfig::Adaptive { max } => Self::Adaptive { max },
-        }
-    }
 }
 
 /// The rules by which proposals are accepted.
