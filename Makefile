@@ -24,9 +24,10 @@ up:
 # Ends with the closing lines of the Rust tests.
 test: format script-test telemetry-test client-test beside-cluster rust-test
 
-# The tests of the cluster mostly wait; meanwhile is compiled what they do not need. They must not wait for that
-# as a build of their own would.
+# The tests of the cluster mostly wait; meanwhile is compiled what they do not need. Only when their own programs
+# are built, which takes all processors, and they must not wait for it as a build of their own would.
 beside-cluster: executable
+	python3 tests/cluster prepare
 	python3 tests/beside.py '$(MAKE) rust-build lint doc portable' '$(MAKE) -o executable cluster-test'
 
 # They belong to the toolchain, but not to every installation of it.

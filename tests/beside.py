@@ -1,6 +1,6 @@
 """Runs two commands at once: `beside.py FIRST SECOND`.
 
-The first one has what the second leaves of the processors. It says what it has to say when it is
+The first one has what the second leaves of the processors, whatever groups of processes either has. It says what it has to say when it is
 done, and after all else if it failed. Fails if either does.
 """
 
@@ -17,6 +17,13 @@ def tell(said: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
+def stand_back() -> None:
+    """Leaves the processors to others. `nice` alone does not where these are in groups that have less than others:
+    pods that ask for nothing."""
+    if hasattr(os, "SCHED_IDLE"):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
 class Quiet(threading.Thread):
     """A command with a session of its own, so that all it has started can be ended."""
 
@@ -27,6 +34,7 @@ class Quiet(threading.Thread):
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=stand_back,
         )
         self.unsaid = b""
         self.start()

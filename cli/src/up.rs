@@ -63,7 +63,8 @@ pub(crate) struct Args {
     /// Which deployment, if the file has several
     #[arg(long)]
     name: Option<String>,
-    /// Threads of each target [default: one per core]
+    /// Threads of each target [default: one per core; with SSD, whose drafts compute at the same time, one
+    /// per core that a draft leaves]
     #[arg(long, value_name = "N", value_parser = threads())]
     target_threads: Option<usize>,
     /// Threads of each draft [default: one for every four cores]

@@ -51,6 +51,8 @@ class Module:
         return self.packages or {self.name: "."}
 
 
+# To compile takes a third less without inlining and what debuggers read; the tests mostly wait.
+COMPILED = ["-gcflags", "all=-dwarf=false -l"]
 _CONTAINERD = "github.com/containerd/containerd/v2/cmd"
 KUBERNETES_PROGRAMS = [
     "etcd",
@@ -157,7 +159,7 @@ def build(module: Module, go: str) -> Path:
 
 def _compile(module: Module, go: str, output: Path) -> None:
     definitions = " ".join(f"-X {name}={value}" for name, value in module.definitions.items())
-    flags = ["-trimpath", "-mod=readonly", "-ldflags", f"-s -w {definitions}", "-tags", module.tags]
+    flags = ["-trimpath", "-mod=readonly", *COMPILED, "-ldflags", f"-s -w {definitions}", "-tags", module.tags]
     for name, package in module.executables.items():
         _go(module, [go, "build", *flags, "-o", str(output / name), package])
     if module.folders:

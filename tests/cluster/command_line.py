@@ -48,6 +48,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
     commands.add_parser("test-certificates", help="see that all serve with certificates that the real cert-manager issues, and renews")
     commands.add_parser("test-telemetry", help="see that a collector gets traces, and when alert rules fire")
     commands.add_parser("down", help="end the cluster and remove all that it made")
+    commands.add_parser("prepare", help="build what tests of the cluster need, which they do themselves when it is missing")
     commands.add_parser("status", help="which programs run, and their memory")
     commands.add_parser("check", help="whether this machine can run the cluster; changes nothing")
     commands.add_parser("programs", help="print the folder with etcd, kube-apiserver, kubectl and so on, which are built if need be")
@@ -109,6 +110,8 @@ def run(wanted: argparse.Namespace) -> int:
         return check()
     elif wanted.command == "programs":
         print(api.built([build.KUBERNETES])[build.KUBERNETES.name])
+    elif wanted.command == "prepare":
+        return unless_impossible(prepare)
     elif wanted.command == "status":
         status()
     elif wanted.command == "load":
@@ -186,6 +189,13 @@ def images(folder: Path) -> None:
     pod = shutil.copy(api.built([build.POD])[build.POD.name] / "image.tar", folder / "pod.tar")
     for name, archive in [*((where.image(name), archive) for name, archive in made.items()), (where.pod_image(), pod)]:
         print(f"{archive} is {name}")
+
+
+def prepare() -> int:
+    """Builds whatever tests need, before they begin."""
+    if not where.EXISTING:
+        api.built([*build.ALWAYS, build.HELM, build.LWS, build.KWOK, build.CERT_MANAGER])
+    return 0
 
 
 def test_telemetry() -> int:

@@ -1,6 +1,6 @@
 //! The configuration of every process.
 
-use std::{fs::File, io::Write as _, os::unix::fs::OpenOptionsExt as _};
+use std::{fs::File, io::Write as _, num::NonZeroUsize, os::unix::fs::OpenOptionsExt as _};
 
 use anyhow::Context as _;
 use foretoken_configuration::{SIMULATED_DRAFT, SIMULATED_TARGET};
@@ -8,6 +8,7 @@ use foretoken_draft::DraftConfig;
 use foretoken_protocol::Address;
 use foretoken_registry::{Directory, EndpointEntry, TargetEntry, write_directory};
 use foretoken_router::RouterConfig;
+use foretoken_speculation::policy::Policy;
 use foretoken_target::TargetConfig;
 use serde::Serialize;
 
@@ -145,9 +146,12 @@ fn target_file(
     listen: &Address,
     tuning: Tuning,
 ) -> anyhow::Result<target::File> {
+    let threads = tuning
+        .target_threads
+        .or_else(|| beside_drafts(plan, tuning));
     Ok(target::File {
         model: model(&plan.target, SIMULATED_TARGET)?.overridden_by(ModelConfig {
-            threads: tuning.target_threads,
+            threads,
             kv_mib: tuning.target_kv_mib,
             ..ModelConfig::default()
         }),
@@ -187,7 +191,19 @@ fn draft_file(
 /// Threads of a draft on a machine that it shares with its targets: a draft is small, its steps
 /// are short, and more threads would take cores from the target for nothing.
 fn draft_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(4))
+    cores().div_ceil(4)
+}
+
+/// Threads of a target whose drafts compute while it does: the cores that one of them leaves. None: one per
+/// core, since target and draft take turns, or there is no draft.
+fn beside_drafts(plan: &Plan, tuning: Tuning) -> Option<usize> {
+    let at_once = matches!(plan.policy, Policy::Ssd(_)) && !plan.drafts.is_empty();
+    let drafts = tuning.draft_threads.unwrap_or_else(draft_threads);
+    at_once.then(|| cores().saturating_sub(drafts).max(1))
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
 /// A model, with these settings if it is simulated.
@@ -267,25 +283,52 @@ metadata: {name: tiny}
 spec: {model: {uri: /draft}, kvCacheMemory: 100Mi}
 ";
 
-    /// MiB that the target and the draft of these objects have for keys and values.
-    fn told(objects: &str, tuning: Tuning) -> [Option<u64>; 2] {
+    /// How the target and the draft of these objects compute.
+    fn told(objects: &str, tuning: Tuning) -> [ModelConfig; 2] {
         let manifest = Manifest::parse(objects).unwrap();
         let plan = Plan::new(&manifest, Path::new("/"), None).unwrap();
         let listen = Address::loopback(1);
         let target = target_file(&plan, "target-0", &listen, tuning).unwrap();
         let draft = draft_file(&plan.drafts[0], "draft-0", &listen, tuning).unwrap();
-        [target.model.kv_mib, draft.model.kv_mib]
+        [target.model, draft.model]
+    }
+
+    /// No flags.
+    const UNTUNED: Tuning = Tuning {
+        target_threads: None,
+        draft_threads: None,
+        target_kv_mib: None,
+        draft_kv_mib: None,
+        prefix_cache: true,
+    };
+
+    #[test]
+    fn a_target_leaves_cores_to_a_draft_that_computes_while_it_does() {
+        let ahead = BOTH.replace("Speculative", "SSD");
+        let [target, draft] = told(&ahead, UNTUNED).map(|model| model.threads.unwrap());
+        assert!(target + draft == cores() || cores() == 1);
+        let of_target = |objects: &str, tuning| told(objects, tuning)[0].threads;
+        let whole = Tuning {
+            draft_threads: Some(cores()),
+            ..UNTUNED
+        };
+        assert_eq!(of_target(&ahead, whole), Some(1));
+        let given = Tuning {
+            target_threads: Some(7),
+            ..UNTUNED
+        };
+        assert_eq!(of_target(&ahead, given), Some(7));
+        assert_eq!(of_target(BOTH, UNTUNED), None, "they take turns");
     }
 
     #[test]
     fn memory_for_keys_and_values_is_what_a_flag_says_or_the_file_or_nobody() {
         let flags = |target_kv_mib, draft_kv_mib| Tuning {
-            target_threads: None,
-            draft_threads: None,
             target_kv_mib,
             draft_kv_mib,
-            prefix_cache: true,
+            ..UNTUNED
         };
+        let told = |objects, tuning| told(objects, tuning).map(|model| model.kv_mib);
         assert_eq!(told(BOTH, flags(None, None)), [Some(2048), Some(100)]);
         assert_eq!(told(BOTH, flags(Some(3), None)), [Some(3), Some(100)]);
         assert_eq!(told(BOTH, flags(None, Some(4))), [Some(2048), Some(4)]);
