@@ -142,7 +142,7 @@ pub(crate) fn group(
     let message = format!(
         "makes each target a group of {pods} pods, which needs LeaderWorkerSets \
          (leaderworkerset.x-k8s.io/v1), and this cluster has none: install them (`helm install lws \
-         oci://registry.k8s.io/lws/charts/lws --version 0.8.0 --namespace lws-system \
+         oci://registry.k8s.io/lws/charts/lws --version 0.9.0 --namespace lws-system \
          --create-namespace --wait`), or ask for no more than one pod"
     );
     Err(refusal("LeaderWorkerSetMissing", field, message))

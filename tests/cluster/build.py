@@ -172,7 +172,7 @@ def test(module: Module, go: str) -> bool:
     """Runs a module's own tests."""
     environment = _environment()
     # Once more each time: Go does not see that what they read outside of their module has changed.
-    command = [go, "test", "-trimpath", "-mod=readonly", "-count=1", *module.tests]
+    command = [go, "test", "-trimpath", "-mod=readonly", *COMPILED, "-count=1", *module.tests]
     return subprocess.run(command, cwd=layout.MODULES / module.name, env=environment, check=False).returncode == 0
 
 

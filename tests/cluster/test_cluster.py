@@ -7,6 +7,7 @@ import http.server
 import io
 import json
 import os
+import re
 import sys
 import tarfile
 import tempfile
@@ -248,6 +249,19 @@ class Builds(Folder):
             folder = layout.MODULES / module.name
             if "require" in (folder / "go.mod").read_text():
                 self.assertTrue((folder / "go.sum").exists(), module.name)
+
+
+    def test_what_several_modules_need_is_compiled_once(self) -> None:
+        needed: dict[str, set[str]] = {}
+        for file in layout.MODULES.glob("*/go.mod"):
+            required, _, replaced = file.read_text().partition("\nreplace (")
+            # What is replaced is not what is required.
+            elsewhere = set(re.findall(r"^\t(\S+) =>", replaced, re.MULTILINE))
+            for path, version in re.findall(r"^\t(\S+) (v\S+)", required, re.MULTILINE):
+                if path not in elsewhere:
+                    needed.setdefault(path, set()).add(version)
+        self.assertGreater(len(needed), 100)
+        self.assertEqual({path: versions for path, versions in needed.items() if len(versions) > 1}, {})
 
 
 class Arguments(unittest.TestCase):

@@ -174,7 +174,7 @@ impl<O: Outlet> Worker<O> {
         let session = &mut self.sessions[index];
         // Nothing is ahead of a verdict that waits for it; the target counts that too.
         let waited = outcome.lingered.min(session.spent.ahead);
-        session.spent.ahead -= waited;
+        session.spent.ahead = session.spent.ahead.saturating_sub(waited);
         session.spent.awaited += waited;
         let learned = self.learned.entry(session.link).or_default();
         let (draft, timing) = (&session.draft, &mut learned.timing);

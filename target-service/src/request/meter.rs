@@ -160,7 +160,7 @@ impl Meter {
     pub(crate) fn endpoint(&self) -> EndpointStats {
         let waited = self.lingered.min(self.endpoint.ahead);
         EndpointStats {
-            ahead: self.endpoint.ahead - waited,
+            ahead: self.endpoint.ahead.saturating_sub(waited),
             awaited: self.endpoint.awaited + waited,
             ..self.endpoint
         }

@@ -68,7 +68,9 @@ fn when_it_answers_again_all_that_run_are_bound_to_it() {
     let mut running: Vec<Output> = (60..64)
         .map(|seed| rig.ask(request(seed, 0.0, 400)))
         .collect();
-    running.iter_mut().for_each(|output| rig.until(output, 10));
+    for output in &mut running {
+        rig.until(output, 10);
+    }
     let bound = |rig: &Rig| rig.worker.metrics.sessions.get();
     assert_eq!(bound(&rig), 0);
     rig.pass(Duration::from_secs(2));
