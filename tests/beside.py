@@ -1,7 +1,7 @@
 """Runs two commands at once: `beside.py FIRST SECOND`.
 
-The first one has what the second leaves of the processors, whatever groups of processes either has. It says what it has to say when it is
-done, and after all else if it failed. Fails if either does.
+The first one has what the second leaves of the processors, whatever groups of processes either has. It
+says what it has to say when it is done, and after all else if it failed. Fails if either does.
 """
 
 import contextlib
