@@ -2,17 +2,11 @@
 
 use std::time::Duration;
 
-use foretoken_protocol::{
-    Address,
-    link::{LinkEvent, Welcome},
-};
+use foretoken_protocol::link::{LinkEvent, Welcome};
 use foretoken_speculation::{Epoch, SessionId, message::ToTarget};
 
 use super::rig::{Fault, Rig, language, plain, request};
-use crate::{
-    config::{LookaheadConfig, TargetConfig},
-    inbox::{LinkKey, Message, Source},
-};
+use crate::config::{LookaheadConfig, TargetConfig};
 
 fn rig() -> Rig {
     let config = TargetConfig {
@@ -107,22 +101,14 @@ fn who_waits_for_a_slot_gets_the_one_that_its_own_target_gave_back() {
 #[test]
 fn who_waits_to_ask_again_does_so_though_another_endpoint_comes_that_it_may_not_have() {
     let mut rig = rig();
-    let named = |name: &str, port| Source {
-        name: name.into(),
-        callee: Address::loopback(port).into(),
-        share: None,
-    };
-    let list = vec![named("draft", 1), named("other", 2)];
-    rig.worker.take(Message::Endpoints(list));
+    rig.endpoints(&[("draft", 1), ("other", 2)]);
     let mut asked = request(1, 1.0, 60);
     asked.endpoints = vec!["draft".into()];
     let mut output = rig.ask(asked.clone());
     rig.until(&mut output, 5);
     refuse(&mut rig, 1);
     rig.endpoint.restart();
-    let at = rig.worker.clock.now();
-    let up = LinkEvent::Up(Welcome::default());
-    rig.worker.take(Message::Link(LinkKey(2), up, at));
+    rig.hear(2, LinkEvent::Up(Welcome::default()));
     rig.until(&mut output, 10);
     assert_eq!(rig.endpoint.sessions(), 0, "it is too early");
     rig.pass(Duration::from_millis(500));

@@ -2,16 +2,10 @@
 
 use std::time::Duration;
 
-use foretoken_protocol::{
-    Address,
-    link::{LinkEvent, Welcome},
-};
+use foretoken_protocol::link::{LinkEvent, Welcome};
 
 use super::rig::{Fault, Output, Rig, plain, request, slow_language};
-use crate::{
-    config::{LookaheadConfig, TargetConfig},
-    inbox::{LinkKey, Message, Source},
-};
+use crate::config::{LookaheadConfig, TargetConfig};
 
 const TOKENS: u32 = 30;
 
@@ -84,16 +78,8 @@ fn when_it_answers_again_all_that_run_are_bound_to_it() {
 #[test]
 fn another_one_gets_what_it_would_have_got() {
     let mut rig = rig();
-    let named = |(name, port): (&str, u16)| Source {
-        name: name.into(),
-        callee: Address::loopback(port).into(),
-        share: None,
-    };
-    let list = [("mute", 2), ("draft", 1)].map(named).to_vec();
-    rig.worker.take(Message::Endpoints(list));
-    let at = rig.worker.clock.now();
-    let up = LinkEvent::Up(Welcome::default());
-    rig.worker.take(Message::Link(LinkKey(2), up, at));
+    rig.endpoints(&[("mute", 2), ("draft", 1)]);
+    rig.hear(2, LinkEvent::Up(Welcome::default()));
     // All that is said is said by the other one.
     serve(&mut rig, 0..20);
     assert_eq!(rig.counted("foretoken_link_failures_total"), 1);

@@ -5,15 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use foretoken_protocol::{
-    Address,
-    link::{LinkEvent, Welcome},
-};
+use foretoken_protocol::link::{LinkEvent, Welcome};
 
 use super::rig::{Output, Rig, request, slow_language};
 use crate::{
     config::{LookaheadConfig, TargetConfig},
-    inbox::{LinkKey, Message, Source},
     worker::Turn,
 };
 
@@ -25,22 +21,11 @@ fn rig() -> Rig {
         ..TargetConfig::default()
     };
     let mut rig = Rig::new(config, slow, 1.0);
-    let named = |(name, port): (&str, u16)| Source {
-        name: name.into(),
-        callee: Address::loopback(port).into(),
-        share: None,
-    };
-    let list = [("near", 1), ("far", 2)].map(named).to_vec();
-    rig.worker.take(Message::Endpoints(list));
+    rig.endpoints(&[("near", 1), ("far", 2)]);
     for link in 1..=2 {
-        hear(&mut rig, link, LinkEvent::Up(Welcome::default()));
+        rig.hear(link, LinkEvent::Up(Welcome::default()));
     }
     rig
-}
-
-fn hear(rig: &mut Rig, link: u64, event: LinkEvent) {
-    let at = rig.worker.clock.now();
-    rig.worker.take(Message::Link(LinkKey(link), event, at));
 }
 
 /// Serves a request with an endpoint that takes so long for whatever it says.
@@ -66,7 +51,7 @@ fn serve(rig: &mut Rig, (name, link): (&str, u64), takes: Duration) -> Output {
         let now = rig.worker.clock.now();
         while due.front().is_some_and(|(at, _)| *at <= now) {
             let event = due.pop_front().expect("it is there").1;
-            hear(rig, link, event);
+            rig.hear(link, event);
         }
     }
     output

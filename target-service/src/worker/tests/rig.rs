@@ -237,12 +237,19 @@ impl Rig {
 
     /// Adds the endpoint and brings its link up.
     pub(super) fn connect(&mut self) {
-        self.worker.take(Message::Endpoints(vec![Source {
-            name: "draft".into(),
-            callee: Address::loopback(1).into(),
-            share: None,
-        }]));
+        self.endpoints(&[("draft", 1)]);
         self.link(LinkEvent::Up(Welcome::default()));
+    }
+
+    /// These are all endpoints there are, by name and port; each new one has the next link.
+    pub(super) fn endpoints(&mut self, list: &[(&str, u16)]) {
+        let named = |&(name, port): &(&str, u16)| Source {
+            name: name.into(),
+            callee: Address::loopback(port).into(),
+            share: None,
+        };
+        let list = list.iter().map(named).collect();
+        self.worker.take(Message::Endpoints(list));
     }
 
     /// The endpoint says that so many of its slots are taken.
@@ -263,8 +270,13 @@ impl Rig {
     }
 
     pub(super) fn link(&mut self, event: LinkEvent) {
+        self.hear(1, event);
+    }
+
+    /// A link says something.
+    pub(super) fn hear(&mut self, link: u64, event: LinkEvent) {
         let at = self.worker.clock.now();
-        self.worker.take(Message::Link(LinkKey(1), event, at));
+        self.worker.take(Message::Link(LinkKey(link), event, at));
     }
 
     pub(super) fn ask(&mut self, request: GenerateRequest) -> Output {
