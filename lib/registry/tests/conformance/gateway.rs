@@ -40,17 +40,25 @@ impl Gateway {
         self.ask("maintenance/status", json!({})).await.is_some()
     }
 
-    pub(crate) async fn put(&self, key: &str, value: &str) {
+    /// Writes `key`, and says as of which revision it is so.
+    pub(crate) async fn put(&self, key: &str, value: &str) -> u64 {
         let (key, value) = (base64(key), base64(value));
         let put = self.ask("kv/put", json!({"key": key, "value": value}));
-        put.await.unwrap();
+        number(&put.await.unwrap()["header"]["revision"])
     }
 
-    pub(crate) async fn delete(&self, key: &str) {
-        let key = base64(key);
-        self.ask("kv/deleterange", json!({"key": key}))
-            .await
-            .unwrap();
+    /// Takes `key` away, and says as of which revision it is so.
+    pub(crate) async fn delete(&self, key: &str) -> u64 {
+        let deleted = self.ask("kv/deleterange", json!({"key": base64(key)}));
+        number(&deleted.await.unwrap()["header"]["revision"])
+    }
+
+    /// What holds `key`, if it was written after `revision`.
+    pub(crate) async fn lease_of(&self, key: &str, revision: u64) -> Option<u64> {
+        let found = self.ask("kv/range", json!({"key": base64(key)}));
+        let found = &found.await.unwrap()["kvs"][0];
+        (!found.is_null() && number(&found["mod_revision"]) > revision)
+            .then(|| number(&found["lease"]))
     }
 
     /// Forgets all revisions but the latest.
@@ -62,20 +70,28 @@ impl Gateway {
     }
 
     /// All leases that have not run out.
-    pub(crate) async fn leases(&self) -> Vec<Value> {
+    pub(crate) async fn leases(&self) -> Vec<u64> {
         let listed = self.ask("lease/leases", json!({})).await.unwrap();
-        listed["leases"].as_array().cloned().unwrap_or_default()
+        let leases = listed["leases"].as_array().into_iter().flatten();
+        leases.map(|lease| number(&lease["ID"])).collect()
     }
 
     /// Ends all leases, and says how many there were.
     pub(crate) async fn revoke_all(&self) -> usize {
         let leases = self.leases().await;
         for lease in &leases {
-            let id = &lease["ID"];
-            self.ask("lease/revoke", json!({"ID": id})).await.unwrap();
+            let lease = lease.to_string();
+            self.ask("lease/revoke", json!({"ID": lease}))
+                .await
+                .unwrap();
         }
         leases.len()
     }
+}
+
+/// A number of 64 bits, which is a text in JSON of the gateway, and left out where it is 0.
+fn number(value: &Value) -> u64 {
+    value.as_str().map_or(0, |digits| digits.parse().unwrap())
 }
 
 /// RFC 4648, section 4.

@@ -9,7 +9,7 @@ use tokio::{sync::watch, time::timeout};
 use crate::log::Log;
 
 /// How long something may take to become so.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// How long something that must not happen is waited for.
 const SILENCE: Duration = Duration::from_millis(600);
 
