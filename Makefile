@@ -14,7 +14,8 @@ PEERS ?= $(CARGO_TARGET_DIR)/peers
 THREADS ?= 1
 
 .NOTPARALLEL:
-.PHONY: up test tools format lint doc portable executable rust-build rust-test beside-cluster client-test script-test fuzz bench plots bench-peers \
+.PHONY: up test tools format lint doc portable executable rust-build rust-test computing-test service-test \
+	beside-cluster client-test script-test fuzz bench plots bench-peers \
 	image cluster cluster-down cluster-test api-test telemetry-test api
 
 up:
@@ -22,13 +23,15 @@ up:
 	exec $(CARGO_TARGET_DIR)/release/foretoken up -f $(MODEL) --port $(PORT)
 
 # Ends with the closing lines of the Rust tests.
-test: format script-test telemetry-test client-test beside-cluster rust-test
+test: format script-test telemetry-test client-test beside-cluster service-test
 
-# The tests of the cluster mostly wait; meanwhile is compiled what they do not need. Only when their own programs
-# are built, which takes all processors, and they must not wait for it as a build of their own would.
+# The tests of the cluster mostly wait; meanwhile is done what they do not need and what does not mind to wait. Only
+# when their own programs are built, which takes all processors, and they must not wait for it as a build of their
+# own would.
 beside-cluster: executable
 	python3 tests/cluster prepare
-	python3 tests/beside.py '$(MAKE) rust-build lint doc portable' '$(MAKE) -o executable cluster-test'
+	python3 tests/beside.py '$(MAKE) rust-build lint doc portable computing-test' \
+		'$(MAKE) -o executable api-test' '$(MAKE) -o executable -o api-test cluster-test'
 
 # They belong to the toolchain, but not to every installation of it.
 tools:
@@ -42,6 +45,7 @@ lint: tools
 
 doc:
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+	cargo test --workspace --locked --doc
 
 # Another processor and another system.
 portable:
@@ -56,14 +60,24 @@ executable:
 rust-build:
 	cargo build --workspace --all-targets --locked
 
-# The operator's tests with an API server mostly wait, for minutes, and want to be undisturbed; meanwhile
-# run all others. A test that is not named here runs in both.
-WITH_SERVER := a_cluster_becomes_what_its_objects_say_and_stays_so \
-	operators_that_are_cut_off_at_any_moment_come_to_what_one_that_is_not_comes_to
-rust-test: rust-build
+rust-test: computing-test service-test
+
+# The tests of all crates from without, by name.
+TESTS := $(notdir $(basename $(wildcard */tests/*.rs lib/*/tests/*.rs)) \
+	$(patsubst %/main.rs,%,$(wildcard */tests/*/main.rs lib/*/tests/*/main.rs)))
+# In these no time passes: however slowly they run, they find the same.
+COMPUTING := allocation batching generate golden objects parity spoilt
+# These mostly wait, for minutes.
+WAITING := end_to_end server
+
+computing-test: rust-build
+	cargo test --workspace --locked $(addprefix --test ,$(COMPUTING))
+
+# All others.
+service-test: rust-build
 	FORETOKEN_EXECUTABLE=$(abspath $(CARGO_TARGET_DIR))/debug/foretoken python3 tests/beside.py \
-		'cargo test --workspace --locked -- $(addprefix --skip ,$(WITH_SERVER))' \
-		'cargo test --workspace --locked --test server'
+		'cargo test --workspace --locked --lib --bins $(addprefix --test ,$(filter-out $(COMPUTING) $(WAITING),$(TESTS)))' \
+		$(foreach test,$(WAITING),'cargo test --workspace --locked --test $(test)')
 
 # What can be checked of the cluster and the image without starting or building either.
 script-test:
@@ -124,9 +138,11 @@ cluster: image
 cluster-down:
 	python3 tests/cluster down
 
-# An API server alone, without root: its verdicts on objects of our kinds are those of `foretoken check`.
+# An API server alone, without root: its verdicts on objects of our kinds are those of `foretoken check`, and
+# targets that span pods become groups with the real controller of such groups.
 api-test: executable
 	FORETOKEN_EXECUTABLE=$(abspath $(CARGO_TARGET_DIR))/debug/foretoken python3 tests/cluster test-api
+	python3 tests/cluster/groups.py --operator $(CARGO_TARGET_DIR)/debug/foretoken
 
 # Traces sent to the OpenTelemetry collector, and alert rules as Prometheus reads them.
 telemetry-test: executable
@@ -135,4 +151,3 @@ telemetry-test: executable
 # Starts the cluster if need be; with KUBECONFIG and FORETOKEN_TEST_CLUSTER=existing, on that one.
 cluster-test: api-test
 	FORETOKEN_EXECUTABLE=$(abspath $(CARGO_TARGET_DIR))/debug/foretoken python3 tests/cluster test
-	python3 tests/cluster/groups.py --operator $(CARGO_TARGET_DIR)/debug/foretoken

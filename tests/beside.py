@@ -1,7 +1,8 @@
-"""Runs two commands at once: `beside.py FIRST SECOND`.
+"""Runs commands at once: `beside.py FIRST SECOND...`.
 
-The first one has what the second leaves of the processors, whatever groups of processes either has. It
-says what it has to say when it is done, and after all else if it failed. Fails if either does.
+The first one has what the others leave of the processors, whatever groups of processes these have. The last one
+speaks as it goes; what the others have to say comes when each is done, and after all else if it failed. Fails if
+any of them does.
 """
 
 import contextlib
@@ -27,14 +28,14 @@ def stand_back() -> None:
 class Quiet(threading.Thread):
     """A command with a session of its own, so that all it has started can be ended."""
 
-    def __init__(self, command: str) -> None:
+    def __init__(self, command: list[str], stands_back: bool) -> None:
         super().__init__()
         self.process = subprocess.Popen(
-            ["nice", "-n", "19", "sh", "-c", command],
+            command,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=stand_back,
+            preexec_fn=stand_back if stands_back else None,
         )
         self.unsaid = b""
         self.start()
@@ -52,21 +53,27 @@ class Quiet(threading.Thread):
         self.join()
 
 
-def main(first: str, second: str) -> int:
+def main(first: str, *others: str) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    quiet = Quiet(first)
-    loud = subprocess.Popen(["sh", "-c", f"exec {second}"])
+    *beside, last = others
+    quiet = [Quiet(["nice", "-n", "19", "sh", "-c", first], True)]
+    quiet += [Quiet(["sh", "-c", command], False) for command in beside]
+    loud = subprocess.Popen(["sh", "-c", f"exec {last}"])
     try:
-        code = loud.wait()
-        quiet.join()
+        codes = [loud.wait()]
+        for one in quiet:
+            one.join()
     except KeyboardInterrupt:
         # It clears away what it has started, and passes the signal on.
         loud.terminate()
         loud.wait()
-        quiet.end()
+        for one in quiet:
+            one.end()
         return 130
-    tell(quiet.unsaid)
-    return code or quiet.process.returncode
+    for one in quiet:
+        tell(one.unsaid)
+    codes += [one.process.returncode for one in quiet]
+    return next(filter(None, codes), 0)
 
 
 if __name__ == "__main__":
