@@ -30,7 +30,7 @@ test: format script-test telemetry-test client-test beside-cluster service-test
 # own would.
 beside-cluster: executable
 	python3 tests/cluster prepare
-	python3 tests/beside.py '$(MAKE) rust-build lint doc portable computing-test' \
+	python3 tests/beside.py --behind '$(MAKE) rust-build lint doc portable computing-test' \
 		'$(MAKE) -o executable api-test' '$(MAKE) -o executable -o api-test cluster-test'
 
 # They belong to the toolchain, but not to every installation of it.

@@ -1,8 +1,8 @@
-"""Runs commands at once: `beside.py FIRST SECOND...`.
+"""Runs commands at once: `beside.py [--behind] FIRST SECOND...`.
 
-The first one has what the others leave of the processors, whatever groups of processes these have. The last one
-speaks as it goes; what the others have to say comes when each is done, and after all else if it failed. Fails if
-any of them does.
+With `--behind` the first one has what the others leave of the processors, whatever groups of processes these have.
+The last one speaks as it goes; what the others have to say comes when each is done, and after all else if it failed.
+Fails if any of them does.
 """
 
 import contextlib
@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 
 def tell(said: bytes) -> None:
@@ -19,19 +20,20 @@ def tell(said: bytes) -> None:
 
 
 def stand_back() -> None:
-    """Leaves the processors to others. `nice` alone does not where these are in groups that have less than others:
-    pods that ask for nothing."""
-    if hasattr(os, "SCHED_IDLE"):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    """Leaves the processors to others, from within a session of one's own. `nice` alone does not: Linux divides the
+    time among sessions first, and then among their processes."""
+    os.nice(19)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/autogroup").write_text("19")
 
 
 class Quiet(threading.Thread):
     """A command with a session of its own, so that all it has started can be ended."""
 
-    def __init__(self, command: list[str], stands_back: bool) -> None:
+    def __init__(self, command: str, stands_back: bool) -> None:
         super().__init__()
         self.process = subprocess.Popen(
-            command,
+            ["sh", "-c", command],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -53,11 +55,11 @@ class Quiet(threading.Thread):
         self.join()
 
 
-def main(first: str, *others: str) -> int:
+def main(*commands: str) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    *beside, last = others
-    quiet = [Quiet(["nice", "-n", "19", "sh", "-c", first], True)]
-    quiet += [Quiet(["sh", "-c", command], False) for command in beside]
+    behind = commands[0] == "--behind"
+    *beside, last = commands[behind:]
+    quiet = [Quiet(command, behind and command is beside[0]) for command in beside]
     loud = subprocess.Popen(["sh", "-c", f"exec {last}"])
     try:
         codes = [loud.wait()]

@@ -6,13 +6,12 @@
 //! ```
 //!
 //! No model of the policies is made: whether a verdict was drafted for, what is sent when, how many
-//! tokens are sought, how many outcomes are drafted for and what happens after a miss is what
-//! `lib/speculation` makes of what it saw until then in simulated time. What services have beside that
-//! is written here a second time, without links, pages and faults: what a target learns of a verdict and
-//! when it waits (`target`, `target/learned`, `target/meter`; `worker::verdict`, `worker::lingering` and
-//! `worker::plan` of targets), and what an endpoint's steps have in them (`endpoint` and below; `worker`
-//! of drafts). No test holds the two to each other: who changes one changes both. Given are the times of
-//! passes and steps (`published`) and a pair of models without weights (`pair`).
+//! tokens are sought, what is learned of a verdict, when a pass waits for windows, how many outcomes are
+//! drafted for, whose rows an endpoint's step has and what happens after a miss is what `lib/speculation`
+//! makes of what it saw until then in simulated time. What drives it is written here a second time,
+//! without links, pages and faults: in which order a target asks (`target` and below; `worker` of
+//! targets), and an endpoint (`endpoint` and below; `worker` of drafts). Given are the times of passes
+//! and steps (`published`) and a pair of models without weights (`pair`).
 //!
 //! Nothing here depends on the machine it runs on; the same binary gives the same JSON.
 

@@ -8,7 +8,11 @@ use std::time::Duration;
 use foretoken_engine::runner::RunnerInfo;
 use foretoken_protocol::link::WireSize;
 use foretoken_service::metrics::{Fraction, Labelled, LabelledSum, Meters};
-use foretoken_speculation::{bounds::Bound as _, fanout::Limit, policy::draft::DraftStats};
+use foretoken_speculation::{
+    bounds::Bound as _,
+    fanout::Limit,
+    policy::draft::{DraftStats, Purpose},
+};
 use prometheus_client::{
     metrics::{counter::Counter, gauge::Gauge, histogram::Histogram},
     registry::Registry,
@@ -98,6 +102,16 @@ pub(crate) enum StepFor {
     Ahead,
     /// A window that a target waited for.
     Awaited,
+}
+
+impl From<Purpose> for StepFor {
+    fn from(purpose: Purpose) -> Self {
+        match purpose {
+            Purpose::Window => Self::Awaited,
+            Purpose::Ahead => Self::Ahead,
+            Purpose::Follow => Self::Pace,
+        }
+    }
 }
 
 impl StepFor {

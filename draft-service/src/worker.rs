@@ -11,11 +11,9 @@
 mod branches;
 mod outgoing;
 mod report;
-mod rows;
 mod sessions;
 mod step;
 mod tenants;
-mod turns;
 
 use std::{
     collections::HashMap,
@@ -28,7 +26,7 @@ use foretoken_protocol::link::{LinkId, LinkServer, LoadReport, Mailbox, ServerEv
 use foretoken_service::{report::Board, rounds::Feed};
 use foretoken_speculation::{
     control::StepCost,
-    fanout::Budgets,
+    fanout::{Budgets, Turns},
     message::{Open, ToDraft, ToTarget},
     policy::draft::{Planners, Timing},
     sampling::Scratch,
@@ -42,7 +40,6 @@ use crate::{
 };
 use sessions::Session;
 use tenants::Tenants;
-use turns::Turns;
 
 /// Most refused targets whose reasons are remembered, so that each is logged once.
 const MOST_REFUSED: usize = 256;

@@ -197,11 +197,11 @@ impl Metrics {
             self.note_lookup(lookup.source);
         }
         if let Some(round) = pass.round {
-            let label = [("source", source_name(round.source))];
+            let label = [("source", source_name(round.sought.source))];
             if pass.emitted > 0 {
                 self.inter_token.observe(round.took.as_secs_f64());
             }
-            if round.is_timed() {
+            if round.sought.is_timed() {
                 let extra = round.took.saturating_sub(pass.verification);
                 let (all, rest) = (&self.round_seconds, &self.round_extra_seconds);
                 all.get_or_create_owned(&label)

@@ -26,7 +26,7 @@ use foretoken_speculation::{
 };
 
 pub(crate) use self::{
-    meter::{Course, Meter, Turnaround},
+    meter::{Meter, Turnaround},
     refusals::{Refusal, Refusals},
 };
 use crate::{

@@ -15,13 +15,13 @@ use std::{collections::BTreeMap, time::Duration};
 use foretoken_speculation::{
     SessionId,
     control::StepCost,
-    fanout::{Budgets, Tenant},
+    fanout::{Budgets, Tenant, Turns},
     message::{ToDraft, ToTarget},
-    policy::draft::{Planners, Timing},
+    policy::draft::{Grant, Planners, Purpose, Timing, divide},
     sampling::Scratch,
 };
 
-use self::session::{Session, Wish};
+use self::session::Session;
 use super::{
     pair::Pair,
     times::{DraftRows, Times},
@@ -66,7 +66,9 @@ pub(super) struct Endpoint {
     /// Outcomes that each target was granted while others bid too.
     granted: Vec<u64>,
     steps: StepCost,
-    /// Whom the next step serves first, should there be too little for all.
+    /// What targets had of steps, and whose session the next step serves first, should there be too
+    /// little for all.
+    turns: Turns,
     turn: usize,
     inbox: Vec<(usize, ToDraft)>,
     held: Vec<Answer>,
@@ -94,6 +96,8 @@ impl Endpoint {
         times: &Times,
         tenants: Vec<Tenant>,
     ) -> Self {
+        let mut turns = Turns::new(ROWS as usize);
+        turns.weigh(&tenants);
         let measured = MEASURED.map(|branch| {
             let rows = DraftRows {
                 branch,
@@ -110,6 +114,7 @@ impl Endpoint {
             tenants,
             budgets: Budgets::default(),
             steps: StepCost::new(measured.to_vec()),
+            turns,
             turn: 0,
             inbox: Vec::new(),
             held: Vec::new(),
@@ -206,11 +211,13 @@ impl Endpoint {
         }
         let mut rows = DraftRows::default();
         let first = answers.len();
-        for (id, wish) in self.demand(now) {
-            let Some(session) = self.sessions.get_mut(&id) else {
-                continue;
-            };
-            let answer = session.feed(wish, pair, scratch, &mut rows);
+        let mut grant_of = vec![None; self.sessions.len()];
+        for grant in self.grant(now) {
+            grant_of[grant.session] = Some(grant);
+        }
+        for (session, grant) in self.sessions.values_mut().zip(grant_of) {
+            let Some(grant) = grant else { continue };
+            let answer = session.feed(&grant, pair, scratch, &mut rows);
             answers.extend(answer.map(|answer| (session.target, answer)));
         }
         if rows.is_empty() {
@@ -275,39 +282,43 @@ impl Endpoint {
         }
     }
 
-    /// Who gets what it wants of the next step: the most urgent first, as long as there are rows. As
-    /// the reference works, nothing is done beside windows that are waited for.
-    fn demand(&mut self, now: Duration) -> Vec<(SessionId, Wish)> {
-        let blocking = self.service == Service::Blocking;
-        let windows_only = blocking && self.sessions.values().any(|s| s.draft.remaining() > 0);
+    /// Who gets what of the next step, sessions by their places.
+    fn grant(&mut self, now: Duration) -> Vec<Grant> {
+        let mut demand = self.demand(now);
+        let count = demand.len().max(1);
+        demand.rotate_left(self.turn % count);
+        match self.service {
+            Service::Streaming => divide(demand, ROWS as usize, ROWS as usize, &mut self.turns),
+            // As the reference works, nothing is done beside windows that are waited for.
+            Service::Blocking => {
+                let windows_only = self.sessions.values().any(|s| s.draft.remaining() > 0);
+                demand.retain(|grant| !windows_only || grant.purpose == Purpose::Window);
+                demand
+            }
+        }
+    }
+
+    /// What sessions want of the next step.
+    fn demand(&mut self, now: Duration) -> Vec<Grant> {
         let mut demand = Vec::with_capacity(self.sessions.len());
         self.resumes_in = None;
-        for (&id, session) in &mut self.sessions {
-            let Some((wish, rows)) = session.wish() else {
+        for (index, session) in self.sessions.values_mut().enumerate() {
+            let Some(grant) = session.demand(index, ROWS as usize) else {
                 continue;
             };
             let learned = self.learned.get(&session.target);
-            if let Some(learned) = learned.filter(|_| wish == Wish::Branches && !blocking) {
+            let hurries = self.service == Service::Streaming && grant.is_of_branches();
+            if let Some(learned) = learned.filter(|_| hurries) {
                 let made = session.draft.branches().map_or(0, |work| work.step);
-                let (outlook, step) = (&session.outlook, self.steps.seconds(rows));
-                if let Some(pause) = outlook.pause(made, step, &learned.timing, now) {
+                let step = self.steps.seconds(grant.rows as u32);
+                if let Some(pause) = session.outlook.pause(made, step, &learned.timing, now) {
                     let soonest = self.resumes_in.map_or(pause, |soonest| soonest.min(pause));
                     self.resumes_in = Some(soonest);
                     continue;
                 }
             }
-            demand.push((wish, rows, id));
+            demand.push(grant);
         }
-        let count = demand.len().max(1);
-        demand.rotate_left(self.turn % count);
-        demand.retain(|(wish, ..)| !windows_only || *wish == Wish::Window);
-        demand.sort_by_key(|(wish, ..)| *wish);
-        let mut left = if blocking { u32::MAX } else { ROWS };
-        demand.retain(|(_, rows, _)| {
-            let fits = *rows <= left;
-            left -= if fits { *rows } else { 0 };
-            fits
-        });
-        demand.into_iter().map(|(wish, _, id)| (id, wish)).collect()
+        demand
     }
 }

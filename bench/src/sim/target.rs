@@ -11,6 +11,7 @@ use std::{ops::Range, time::Duration};
 
 use foretoken_speculation::{
     Seed, SessionId, TokenId,
+    control::Lesson,
     gather::{self, Ready},
     linger::Wait,
     message::{Keyed as _, ToDraft, ToTarget},
@@ -22,10 +23,7 @@ use foretoken_speculation::{
     verify::{self, Verification},
 };
 
-use self::{
-    learned::{Learned, Lesson},
-    meter::Meter,
-};
+use self::{learned::Learned, meter::Meter};
 use super::{
     pair::{Context, Pair, Role, VOCAB},
     times::Times,
@@ -255,12 +253,7 @@ impl Target {
             });
             row.tokens = proposals.spelled(verdict.node);
             row.height = proposals.height() as u32;
-            let more = proposals.children(verdict.node).next().is_some();
-            row.tried = if proposals.is_chain() {
-                row.height
-            } else {
-                row.tokens.len() as u32 + u32::from(more)
-            };
+            row.tried = proposals.tried(verdict.node);
             row.tokens.push(verdict.decided);
             row.had = row.came();
         }
@@ -334,15 +327,18 @@ impl Target {
             let after = row.session.stats().ahead;
             let round = row.meter.verdict(&effects, now);
             if let Some(learned) = &mut learned {
-                learned.learn(&Lesson {
-                    height: row.height,
+                let lesson = Lesson {
+                    drafted: row.height,
                     tried: row.tried,
+                    clipped: false,
                     accepted,
+                    own: false,
                     rows,
-                    requests,
+                    typical: true,
+                    sessions: requests,
                     round,
-                    lookup: effects.lookup,
-                });
+                };
+                learned.learn(&lesson, effects.lookup);
             }
             if effects.lookup.is_some_and(|lookup| !lookup.first) {
                 self.counts.hits += u64::from(after.hits - before.hits);
@@ -350,7 +346,7 @@ impl Target {
             }
             emitted += row.tokens.len() as u32;
             self.counts.rounds += 1;
-            self.counts.sought += round.map_or(0, |round| u64::from(round.sought));
+            self.counts.sought += round.map_or(0, |(sought, _)| u64::from(sought.tokens));
             messages.extend(effects.messages);
         }
         self.counts.tokens += u64::from(emitted);

@@ -5,7 +5,7 @@
 //! outcomes; then prompts and long catch-ups, in chunks, so that they do not hold up the windows of
 //! others; branches get the rows that are left. A session that only follows (its target asked for
 //! nothing) is left until there is a batch of rows worth a step. Where there are not enough rows for
-//! all, each tenant keeps to this order with its part of them (`rows`, `turns`), and the sessions of
+//! all, each tenant keeps to this order with its part of them ([`divide`]), and the sessions of
 //! one take turns.
 
 use std::time::Instant;
@@ -13,21 +13,11 @@ use std::time::Instant;
 use foretoken_engine::batch::{Feed, StepError, StepLogits, Wants};
 use foretoken_speculation::{
     message::ToTarget,
-    policy::draft::{self, Purpose, Ticket, Work},
+    policy::draft::{self, Grant, Purpose, Ticket, Urgency, Work, divide},
 };
 
-use super::{
-    Limits, Outlet, Worker,
-    rows::{Grant, Urgency, divide},
-    sessions::Session,
-    tenants::TenantId,
-};
+use super::{Limits, Outlet, Worker, sessions::Session, tenants::TenantId};
 use crate::metrics::StepFor;
-
-/// Most pending tokens of a session that still counts as about to propose, if a step has as many rows.
-const SHORT: usize = 33;
-/// Pending tokens from which a session that nobody waits for is brought up to date.
-const FOLLOW: usize = 32;
 
 /// A feed under way, or those of a session's branches.
 #[derive(Clone, Copy)]
@@ -85,13 +75,13 @@ impl<O: Outlet> Worker<O> {
         self.conclude(&flights);
         let took = started.elapsed();
         self.steps.observe(rows as u32, took);
-        let was_for = grants.iter().map(|grant| grant.was_for).max();
+        let was_for = grants.iter().map(|grant| grant.purpose.into()).max();
         let was_for = was_for.unwrap_or(StepFor::Pace);
         self.busy += took;
         self.metrics.note_step(was_for, rows, took);
         for grant in &grants {
             if let Some(session) = self.sessions.get_mut(grant.session) {
-                session.note_step(grant.was_for, took);
+                session.note_step(grant.purpose.into(), took);
             }
         }
         true
@@ -112,7 +102,6 @@ impl<O: Outlet> Worker<O> {
     fn demand(&mut self) -> Vec<Grant> {
         let mut demand = Vec::with_capacity(self.sessions.len());
         let count = self.sessions.len();
-        let short = SHORT.min(self.limits.rows);
         self.resumes_at = None;
         for i in 0..count {
             let index = (i + self.turn) % count;
@@ -124,32 +113,19 @@ impl<O: Outlet> Worker<O> {
             };
             let room = self.limits.positions.saturating_sub(work.keep);
             let rows = work.tokens.len().min(room);
-            let whole = work.wants == draft::Wants::All;
-            let purpose = work.purpose;
-            let follows = session.primed && purpose == Purpose::Follow;
-            if rows == 0 || (follows && rows < FOLLOW) {
+            if rows == 0 || (session.primed && work.may_wait(rows)) {
                 continue;
             }
-            if whole && rows > self.limits.rows {
+            if work.wants == draft::Wants::All && rows > self.limits.rows {
                 session.draft.drop_branches();
                 continue;
             }
-            let urgency = match purpose {
-                Purpose::Window if rows <= short => Urgency::Window,
-                Purpose::Ahead if rows <= short || whole => Urgency::Ahead,
-                Purpose::Window | Purpose::Ahead | Purpose::Follow => Urgency::Long,
-            };
-            let was_for = match purpose {
-                Purpose::Window => StepFor::Awaited,
-                Purpose::Ahead => StepFor::Ahead,
-                Purpose::Follow => StepFor::Pace,
-            };
             demand.push(Grant {
                 session: index,
-                tenant,
+                tenant: tenant.map(|TenantId(tenant)| tenant),
                 rows,
-                urgency,
-                was_for,
+                urgency: work.urgency(rows, self.limits.rows),
+                purpose: work.purpose,
             });
         }
         demand
@@ -187,10 +163,10 @@ impl<O: Outlet> Worker<O> {
         }
         demand.push(Grant {
             session,
-            tenant,
+            tenant: tenant.map(|TenantId(tenant)| tenant),
             rows,
             urgency: Urgency::Branches,
-            was_for: StepFor::Ahead,
+            purpose: Purpose::Ahead,
         });
     }
 

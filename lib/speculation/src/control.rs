@@ -39,6 +39,7 @@ mod choice;
 mod cost;
 mod coverage;
 mod cutoff;
+mod lesson;
 mod pace;
 mod probe;
 mod rest;
@@ -50,12 +51,16 @@ mod turns;
 
 use core::time::Duration;
 
+use crate::gather::Due;
+
 pub use self::{
     acceptance::Acceptance,
     answer::AnswerTime,
     choice::{Choice, Limit, Load},
     cost::StepCost,
+    lesson::Lesson,
     pace::Pace,
+    trees::MOST_NODES,
 };
 use caution::Caution;
 use coverage::Coverage;
@@ -193,7 +198,7 @@ impl Controller {
     /// Takes in a verified window: how many tokens in a row it might have had at most, how many it had
     /// and how many were accepted. An empty one teaches nothing. A probe that brought what a beginning
     /// asks for is soon followed by the next.
-    pub fn observe_round(&mut self, sought: u32, drafted: u32, accepted: u32) {
+    fn observe_round(&mut self, sought: u32, drafted: u32, accepted: u32) {
         if drafted == 0 {
             return;
         }
@@ -213,7 +218,7 @@ impl Controller {
 
     /// Takes in how much of a lookahead that was to be drafted ahead was there: a window of `found`
     /// tokens, of up to `sought`, which would have had no more if it has `ended`.
-    pub fn observe_coverage(&mut self, sought: u32, found: u32, ended: bool) {
+    fn observe_coverage(&mut self, sought: u32, found: u32, ended: bool) {
         // Nor is it known of every window that it has: more is missing if there would have been more.
         let reached = self.lengths.reached();
         self.coverage
@@ -232,7 +237,7 @@ impl Controller {
 
     /// Takes in how long a round of a session took, from verdict to verdict: `asked` tokens were
     /// sought for it (whether or not they came), and its step had `rows` rows.
-    pub fn observe_turn(&mut self, asked: u32, rows: u32, took: Duration) {
+    fn observe_turn(&mut self, asked: u32, rows: u32, took: Duration) {
         let expected = self.steps.seconds(rows) + self.answer_seconds(asked);
         let part = self.part();
         self.rest.observe(self.load, asked, expected, took, part);
@@ -312,6 +317,13 @@ impl Controller {
     /// What an endpoint takes for a window of up to `k` tokens, in seconds.
     pub fn window_seconds(&self, k: u32) -> f64 {
         self.answers.mean_seconds(self.length(k))
+    }
+
+    /// When a window of up to `k` tokens is expected that was asked for so long ago.
+    pub fn due(&self, k: u32, waited: Duration) -> Due {
+        let seconds = self.window_seconds(k).clamp(0.0, 3600.0);
+        let answer = Duration::from_secs_f64(seconds);
+        Due::of(answer, waited, libm::round(self.length(k)) as usize)
     }
 
     /// What was learned of acceptance.

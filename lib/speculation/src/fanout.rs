@@ -29,6 +29,7 @@ mod planner;
 mod samples;
 mod shares;
 mod taper;
+mod turns;
 
 pub use self::{
     budget::{Bid, Budgets, Grant, Worth},
@@ -40,6 +41,7 @@ pub use self::{
     planner::{Guess, Planner},
     shares::{Claim, Shares, Tenant},
     taper::Taper,
+    turns::Turns,
 };
 
 /// How the branches of a round are spread over outcomes.

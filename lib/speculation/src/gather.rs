@@ -15,6 +15,26 @@ pub struct Due {
     pub rows: usize,
 }
 
+impl Due {
+    /// Nothing is known of the window.
+    pub const UNKNOWN: Self = Self {
+        after: Duration::from_secs(3600),
+        rows: 1,
+    };
+
+    /// When a window of `tokens` is expected that takes `answer` and was asked for so long ago. One that
+    /// is overdue is expected later the longer it is overdue, so that nobody waits for it for long.
+    pub fn of(answer: Duration, waited: Duration, tokens: usize) -> Self {
+        Self {
+            after: match answer.checked_sub(waited) {
+                Some(left) => left,
+                None => waited.saturating_sub(answer) + answer / 4,
+            },
+            rows: 1 + tokens,
+        }
+    }
+}
+
 /// What is ready now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
@@ -72,6 +92,13 @@ mod tests {
         Due {
             after: us(after),
             rows,
+        }
+    }
+
+    #[test]
+    fn an_overdue_window_is_expected_later_and_later() {
+        for (waited, after) in [(0, 400), (300, 100), (400, 0), (401, 101), (900, 600)] {
+            assert_eq!(Due::of(us(400), us(waited), 5), due(after, 6), "{waited}");
         }
     }
 

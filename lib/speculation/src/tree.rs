@@ -247,6 +247,16 @@ impl Proposals {
         depths.max().unwrap_or(0)
     }
 
+    /// Proposals, one after the other, that were held against the target's choice if `node` is the last
+    /// that was accepted. Of a chain those are all: after the first that is wrong the others are too.
+    pub fn tried(&self, node: u32) -> u32 {
+        if self.is_chain() {
+            return self.len() as u32;
+        }
+        let refused = self.children(node).next().is_some();
+        self.depth(node) as u32 + u32::from(refused)
+    }
+
     /// The nodes after the root on the way to `node`, itself included, in order.
     pub fn path(&self, node: u32) -> Vec<u32> {
         let mut path: Vec<u32> = self.up(node).collect();

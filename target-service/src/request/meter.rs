@@ -9,58 +9,27 @@ use foretoken_protocol::{
 use foretoken_speculation::{
     control::Limit,
     fallback::Fallback,
-    message::{Account, ToDraft},
-    policy::target::{Effects, Source, TargetStats},
+    message::Account,
+    policy::target::{Course, Effects, Sought, Source, TargetStats},
 };
-
-/// What a round's time says of its endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Course {
-    /// Nothing was sought for the round before it: the endpoint had to read on.
-    Anew,
-    /// Something was sought for the round before it too.
-    InARow,
-    /// Nothing: the request lost its pages in it.
-    Interrupted,
-}
 
 /// A round that has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turnaround {
-    /// Tokens that were sought for its window: asked for, or drafted ahead.
-    pub(crate) sought: u32,
-    /// Whether they were to be drafted ahead.
-    pub(crate) ahead: bool,
-    /// Whether a window of fewer tokens had all that were worth it: it was asked for, or drafted ahead
-    /// to its end.
-    pub(crate) ended: bool,
-    /// What its time says of the endpoint.
-    pub(crate) course: Course,
+    /// What was sought for its window.
+    pub(crate) sought: Sought,
     /// How long it took, from verdict to verdict.
     pub(crate) took: Duration,
-    /// Where the window that it verified came from.
-    pub(crate) source: Source,
     /// Bytes of the messages that were sent and received in it; none if no endpoint had to do
     /// with it.
     pub(crate) bytes: Option<u32>,
-}
-
-impl Turnaround {
-    /// Whether its time is that of its window and its step, not of a request without pages.
-    pub(crate) fn is_timed(&self) -> bool {
-        self.course != Course::Interrupted
-    }
 }
 
 /// The round under way.
 #[derive(Clone, Copy, Debug)]
 struct Begun {
     at: Instant,
-    sought: u32,
-    ahead: bool,
-    ended: bool,
-    course: Course,
-    source: Source,
+    sought: Sought,
 }
 
 /// Watches a request's rounds.
@@ -96,41 +65,18 @@ impl Meter {
         now: Instant,
         verification: Duration,
     ) -> Option<Turnaround> {
-        let asked = effects.messages.iter().find_map(|message| match message {
-            ToDraft::Outcome(outcome) => Some(outcome.asks().unwrap_or(0)),
-            ToDraft::Open(_) | ToDraft::Close { .. } => None,
-        });
-        let asked = asked.unwrap_or(0);
+        let asked = effects.asked();
         self.asked = (asked > 0).then_some((now, asked));
-        let source = match effects.lookup {
-            Some(lookup) => lookup.source,
-            None if asked > 0 => Source::Fallback(Fallback::Remote),
-            None if effects.local > 0 => Source::Fallback(Fallback::Local),
-            None => Source::Fallback(Fallback::Nothing),
-        };
-        self.note_place(source);
+        let sought = Sought::after(effects, self.begun.map(|begun| begun.sought));
+        self.note_place(sought.source);
         self.weigh(effects.messages.iter());
         let bytes = std::mem::take(&mut self.bytes);
-        let begun = self.begun.replace(Begun {
-            at: now,
-            sought: effects.lookup.map_or(asked, |lookup| lookup.sought),
-            ahead: effects.lookup.is_some_and(|lookup| lookup.expected),
-            ended: asked > 0 || effects.lookup.is_some_and(|lookup| lookup.ended),
-            course: match self.begun {
-                Some(before) if before.sought > 0 => Course::InARow,
-                Some(_) | None => Course::Anew,
-            },
-            source,
-        });
-        let round = begun.map(|begun| Turnaround {
+        let begun = self.begun.replace(Begun { at: now, sought })?;
+        let round = Turnaround {
             sought: begun.sought,
-            ahead: begun.ahead,
-            ended: begun.ended,
-            course: begun.course,
             took: now.saturating_duration_since(begun.at),
-            source: begun.source,
             bytes: (bytes > 0).then_some(bytes),
-        })?;
+        };
         self.measure(&round, verification);
         Some(round)
     }
@@ -140,7 +86,7 @@ impl Meter {
     pub(crate) fn prepared(&mut self, place: Option<u32>) {
         let source = Source::Ahead { place };
         if let Some(begun) = &mut self.begun {
-            begun.source = source;
+            begun.sought.source = source;
         }
         self.note_place(source);
     }
@@ -180,10 +126,10 @@ impl Meter {
             measured.bytes += u64::from(bytes);
             measured.weighed += 1;
         }
-        if !round.is_timed() {
+        if !round.sought.is_timed() {
             return;
         }
-        match round.source {
+        match round.sought.source {
             Source::Ahead { .. } => {
                 measured.hit += round.took;
                 measured.hit_verification += verification.min(round.took);
@@ -219,12 +165,9 @@ impl Meter {
         (self.placed, self.places)
     }
 
-    /// Whether tokens were sought for the round under way and for the one before it. An endpoint that
-    /// was asked for nothing has to read on first, with cold caches: its first answer takes longer
-    /// than those that follow, and says little about them.
+    /// Whether tokens were sought for the round under way and for the one before it.
     pub(crate) fn is_in_a_row(&self) -> bool {
-        self.begun
-            .is_some_and(|begun| begun.sought > 0 && begun.course == Course::InARow)
+        self.begun.is_some_and(|begun| begun.sought.is_in_a_row())
     }
 
     /// Counts the bytes of messages to or from the endpoint.
@@ -243,7 +186,7 @@ impl Meter {
     /// only about what its client waits.
     pub(crate) fn interrupt(&mut self) {
         if let Some(begun) = &mut self.begun {
-            begun.course = Course::Interrupted;
+            begun.sought.course = Course::Interrupted;
         }
     }
 
@@ -259,7 +202,7 @@ impl Meter {
 mod tests {
     use foretoken_speculation::{
         Epoch, SessionId,
-        message::{Outcome, ToTarget},
+        message::{Outcome, ToDraft, ToTarget},
         policy::target::Lookup,
     };
 
@@ -290,47 +233,6 @@ mod tests {
         }
     }
 
-    /// The round after this verdict.
-    fn after(effects: &Effects) -> Turnaround {
-        let (mut meter, now) = (Meter::default(), Instant::now());
-        assert!(meter.verdict(effects, now, Duration::ZERO).is_none());
-        let ended = meter.verdict(&Effects::default(), now, Duration::ZERO);
-        ended.expect("it began with a verdict")
-    }
-
-    fn source_of(effects: &Effects) -> Source {
-        after(effects).source
-    }
-
-    #[test]
-    fn where_a_window_comes_from_is_known_when_it_is_verified() {
-        let hit = hit(false);
-        let ahead = Source::Ahead { place: Some(3) };
-        assert_eq!(source_of(&hit), ahead);
-        let fallback = |kind| Source::Fallback(kind);
-        assert_eq!(source_of(&outcome(4)), fallback(Fallback::Remote));
-        assert_eq!(source_of(&outcome(0)), fallback(Fallback::Nothing));
-        assert_eq!(source_of(&Effects::default()), fallback(Fallback::Nothing));
-        let own = Effects {
-            local: 2,
-            ..Effects::default()
-        };
-        assert_eq!(source_of(&own), fallback(Fallback::Local));
-    }
-
-    #[test]
-    fn a_window_is_whole_that_was_asked_for_or_drafted_ahead_to_its_end() {
-        let cases = [
-            (outcome(4), true),
-            (outcome(0), false),
-            (hit(true), true),
-            (hit(false), false),
-        ];
-        for (effects, ended) in cases {
-            assert_eq!(after(&effects).ended, ended, "{effects:?}");
-        }
-    }
-
     #[test]
     fn a_round_has_the_bytes_between_two_verdicts_and_the_later_of_them() {
         let (mut meter, now) = (Meter::default(), Instant::now());
@@ -347,10 +249,7 @@ mod tests {
             .expect("it ended");
         let sizes = 2 * opened.wire_size() + effects.messages[0].wire_size();
         assert_eq!(round.bytes, Some(sizes as u32));
-        assert_eq!(
-            (round.sought, round.ahead, round.took),
-            (4, false, later - now)
-        );
+        assert_eq!((round.sought.tokens, round.took), (4, later - now));
         let first = effects.messages[0].wire_size();
         assert_eq!(meter.all_bytes(), (sizes + first) as u64);
     }
@@ -361,11 +260,12 @@ mod tests {
         let mut ended = Vec::new();
         for lookahead in [0, 4, 4, 0, 4] {
             let round = meter.verdict(&outcome(lookahead), now, Duration::ZERO);
-            ended.extend(round.map(|round| (round.sought, round.course == Course::InARow)));
+            ended.extend(round.map(|Turnaround { sought, .. }| (sought.tokens, sought.course)));
             let row = ended.last().is_some_and(|&(sought, _)| sought > 0) && lookahead > 0;
             assert_eq!(meter.is_in_a_row(), row);
         }
-        assert_eq!(ended, [(0, false), (4, false), (4, true), (0, true)]);
+        let (anew, in_a_row) = (Course::Anew, Course::InARow);
+        assert_eq!(ended, [(0, anew), (4, anew), (4, in_a_row), (0, in_a_row)]);
         meter.forget_round();
         meter.verdict(&outcome(4), now, Duration::ZERO);
         assert!(!meter.is_in_a_row());
@@ -452,9 +352,9 @@ mod tests {
         let later = now + Duration::from_secs(1);
         let round = meter.verdict(&hit(false), later, Duration::ZERO);
         let round = round.expect("it ended");
-        assert!(!round.is_timed() && round.took == later - now);
+        assert!(!round.sought.is_timed() && round.took == later - now);
         assert_eq!(meter.measured().hit, Duration::ZERO);
         let next = meter.verdict(&hit(false), later, Duration::ZERO);
-        assert!(next.is_some_and(|round| round.is_timed()));
+        assert!(next.is_some_and(|round| round.sought.is_timed()));
     }
 }

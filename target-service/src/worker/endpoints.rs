@@ -21,22 +21,17 @@ use std::time::Duration;
 use foretoken_protocol::Callee;
 use foretoken_service::{metrics::Fraction, report::Rounds};
 use foretoken_speculation::{
-    control::{Choice, Controller, Load, StepCost},
+    control::{Choice, Controller, Lesson, Load, StepCost},
+    gather::Due,
     message::{Cutoffs, ToDraft, TreeBudget},
     policy::Patience,
 };
 
 use hearing::Hearing;
-pub(super) use misses::Miss;
 pub(super) use slots::Slots;
 
 use super::cohort::{Cohort, Cohorts, Learned};
 use crate::{config::TargetConfig, inbox::LinkKey, request::Request};
-
-/// First guess of an answer's fixed part; measured from the first window on.
-const ANSWER_OVERHEAD: Duration = Duration::from_micros(150);
-/// First guess of a drafted token's time, as a fraction of a single-row target step.
-const DRAFT_FRACTION: u32 = 8;
 
 /// Multiple of the 99th percentile of answers that is waited for a window.
 const PATIENCE_FACTOR: f64 = 1.5;
@@ -235,55 +230,22 @@ impl Endpoints {
         controller.is_some_and(Controller::postpone_probe)
     }
 
-    /// Takes in what a verified window came to that might have had `sought` tokens.
-    pub(super) fn observe_round(
-        &mut self,
-        cohort: Cohort,
-        sought: u32,
-        drafted: u32,
-        accepted: u32,
-    ) {
-        if drafted > 0
+    /// Takes in what a window of an endpoint came to.
+    pub(super) fn observe_window(&mut self, cohort: Cohort, lesson: &Lesson) {
+        if lesson.drafted > 0
             && let Some(endpoint) = self.find(cohort.link)
         {
-            endpoint.rounds.note_window(accepted);
+            endpoint.rounds.note_window(lesson.accepted);
         }
         if let Some(controller) = self.controller(cohort) {
-            controller.observe_round(sought, drafted, accepted);
-        }
-    }
-
-    /// Takes in how much of a window was there that was to be drafted ahead, and whether it has ended.
-    pub(super) fn observe_coverage(
-        &mut self,
-        cohort: Cohort,
-        sought: u32,
-        found: u32,
-        ended: bool,
-    ) {
-        if let Some(controller) = self.controller(cohort) {
-            controller.observe_coverage(sought, found, ended);
+            controller.observe_window(lesson);
         }
     }
 
-    /// Takes in how long a round took for which `sought` tokens were sought, verified in a step
-    /// of `rows` rows.
-    pub(super) fn observe_turn(&mut self, cohort: Cohort, sought: u32, rows: u32, took: Duration) {
+    /// Takes in how long a round took, and how much of its window was there.
+    pub(super) fn observe_time(&mut self, cohort: Cohort, lesson: &Lesson) {
         if let Some(controller) = self.controller(cohort) {
-            controller.observe_turn(sought, rows, took);
-        }
-    }
-
-    /// Takes in what a round of one of so many sessions emitted, whatever was verified in it.
-    pub(super) fn observe_emitted(
-        &mut self,
-        cohort: Cohort,
-        tokens: u32,
-        took: Duration,
-        sessions: u32,
-    ) {
-        if let Some(controller) = self.controller(cohort) {
-            controller.observe_emitted(tokens, took, sessions);
+            controller.observe_time(lesson);
         }
     }
 
@@ -305,19 +267,10 @@ impl Endpoints {
         Duration::from_secs_f64(self.steps.seconds(rows as u32).clamp(0.0, 3600.0))
     }
 
-    /// Tokens that a window of up to `most` is expected to have.
-    pub(super) fn window_len(&self, cohort: Cohort, most: u32) -> u32 {
+    /// When a window of up to `most` tokens is expected that was asked for so long ago.
+    pub(super) fn due(&self, cohort: Cohort, most: u32, waited: Duration) -> Due {
         let learned = self.learned(cohort);
-        learned.map_or(most, |learned| {
-            learned.controller.length(most).round() as u32
-        })
-    }
-
-    /// Expected time until a window of up to `most` tokens is there, from its request.
-    pub(super) fn answer_time(&self, cohort: Cohort, most: u32) -> Duration {
-        let learned = self.learned(cohort);
-        let seconds = learned.map_or(0.0, |l| l.controller.window_seconds(most));
-        Duration::from_secs_f64(seconds.clamp(0.0, 3600.0))
+        learned.map_or(Due::UNKNOWN, |learned| learned.controller.due(most, waited))
     }
 
     /// Expected tokens per second of a request that runs alone.

@@ -21,9 +21,6 @@ use crate::{inbox::Message, request::Request};
 /// Most rows of a chunk whose every row needs logits: bounds the memory they take.
 const PROMPT_LOGITS_ROWS: usize = 64;
 
-/// When a window is expected of which nothing is known.
-const UNKNOWN: Duration = Duration::from_secs(3600);
-
 /// What the running requests can do now.
 #[derive(Default)]
 struct Survey {
@@ -325,24 +322,11 @@ impl Worker {
     }
 }
 
-/// When the window of a waiting request is to be expected. One that is overdue is expected later
-/// the longer it is overdue, so that nobody waits for it for long.
+/// When the window of a waiting request is to be expected.
 fn expected(request: &Request, endpoints: &super::Endpoints, now: Instant) -> Due {
     let Some((link, (asked, most))) = request.link.zip(request.meter.asked) else {
-        return Due {
-            after: UNKNOWN,
-            rows: 1,
-        };
+        return Due::UNKNOWN;
     };
-    let cohort = request.cohort(link);
-    let answer = endpoints.answer_time(cohort, most);
     let waited = now.saturating_duration_since(asked);
-    let after = match answer.checked_sub(waited) {
-        Some(left) => left,
-        None => waited.saturating_sub(answer) + answer / 4,
-    };
-    Due {
-        after,
-        rows: 1 + endpoints.window_len(cohort, most) as usize,
-    }
+    endpoints.due(request.cohort(link), most, waited)
 }

@@ -12,7 +12,7 @@ use foretoken_engine::kv::Salt;
 use foretoken_speculation::{
     TokenId,
     control::Pace,
-    fallback::{Fallback, OnMiss},
+    fallback::{Fallback, Miss, OnMiss},
     local::{Origin, Tenants},
     message::Delivery,
     policy::{Policy, SsdOptions, target::Verified},
@@ -20,7 +20,7 @@ use foretoken_speculation::{
     verify::Verification,
 };
 
-use super::{Endpoints, endpoints::Miss};
+use super::Endpoints;
 use crate::{config::OnLossName, request::Request};
 
 /// Memory of the tables of all tenants.

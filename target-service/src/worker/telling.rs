@@ -7,11 +7,7 @@ use foretoken_service::rounds::{Line, Round};
 use foretoken_speculation::{bounds::Bound as _, policy::target::Source};
 
 use super::{Worker, feeding::Feeding, verdict::Verdict};
-use crate::{
-    metrics::source_name,
-    recording::Told,
-    request::{Request, Turnaround},
-};
+use crate::{metrics::source_name, recording::Told, request::Request};
 
 impl Worker {
     /// Tells the rounds of a step. Outcomes have left by then: nobody waits for this.
@@ -25,12 +21,12 @@ impl Worker {
             };
             let stats = request.session.stats();
             let round = verdict.round;
-            let took = round.filter(Turnaround::is_timed);
+            let took = round.filter(|round| round.sought.is_timed());
             let next = verdict.lookup.filter(|lookup| lookup.expected);
             // Metrics learn of it after this.
             let before = request.meter.counted;
             let (ahead, known) = (stats.ahead, before.ahead);
-            let place = match round.map(|round| round.source) {
+            let place = match round.map(|round| round.sought.source) {
                 Some(Source::Ahead { place }) => place.map(|place| place + 1),
                 Some(Source::Fallback(_)) | None => None,
             };
@@ -40,7 +36,7 @@ impl Worker {
                 round: stats.rounds,
                 policy: request.policy.name().into(),
                 source: round
-                    .map_or("none", |round| source_name(round.source))
+                    .map_or("none", |round| source_name(round.sought.source))
                     .into(),
                 place,
                 window: verdict.drafted as u32,
@@ -80,7 +76,7 @@ impl Request {
             round: stats.rounds.saturating_sub(1),
             source: verdict
                 .round
-                .map_or("none", |round| source_name(round.source)),
+                .map_or("none", |round| source_name(round.sought.source)),
             next_is_hit: hit.map(|lookup| lookup.is_hit()),
             drafted: verdict.drafted,
             accepted: verdict.decided.accepted,

@@ -12,13 +12,14 @@ use foretoken_engine::{
 use foretoken_protocol::generate::FinishReason;
 use foretoken_speculation::{
     Proposals, TokenId,
+    control::Lesson,
     policy::target::{Input, Lookup, Verified},
     saguaro::Saguaro,
     sampling::Scratch,
     verify::{self, Drawn, Verification},
 };
 
-use self::lesson::Lesson;
+use self::lesson::Taught;
 use super::{
     Endpoints, Worker,
     feeding::{Feeding, Kind, Share},
@@ -158,19 +159,24 @@ impl Worker {
             let effects = request.session.handle(now, Input::Verified(verified));
             let took = self.feeding.took;
             let round = request.meter.verdict(&effects, self.now, took);
-            let lesson = Lesson {
-                drafted: decision.height,
-                clipped: decision.clipped,
-                proposed: decision.tried,
+            let local = (effects.local > 0).then_some(offer.origin);
+            let own = std::mem::replace(&mut request.own, local);
+            let taught = Taught {
+                lesson: Lesson {
+                    drafted: decision.height,
+                    tried: decision.tried,
+                    clipped: decision.clipped,
+                    accepted,
+                    own: own.is_some(),
+                    rows,
+                    typical: self.feeding.typical,
+                    sessions,
+                    round: round.map(|round| (round.sought, round.took)),
+                },
+                own,
                 drawn: drawn.is_some(),
-                accepted,
-                rows,
-                typical: self.feeding.typical,
-                sessions,
-                round,
-                offered: offer.origin,
             };
-            lesson.teach(request, &effects, &mut self.endpoints, &self.metrics);
+            taught.teach(request, &effects, &mut self.endpoints, &self.metrics);
             self.endpoints.post(request.link, effects.messages);
             verdicts.push(Verdict {
                 request: share.request,
@@ -367,8 +373,7 @@ impl<'a> Pass<'a> {
             return (self.window.len() as u32, None);
         };
         let node = tree.find(accepted).unwrap_or(0);
-        let more = tree.children(node).next().is_some();
         let path = [vec![0], tree.path(node)].concat();
-        (accepted.len() as u32 + u32::from(more), Some(path))
+        (tree.tried(node), Some(path))
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use foretoken_speculation::{
     SessionId,
     message::{ToDraft, ToTarget},
-    policy::draft::{DraftSession, Outlook, Purpose, Wants},
+    policy::draft::{DraftSession, Grant, Outlook, Purpose, Urgency, Wants},
     sampling::Scratch,
 };
 
@@ -17,21 +17,6 @@ use crate::sim::{
     pair::{Pair, Role, VOCAB},
     times::DraftRows,
 };
-
-/// Tokens that a session may be behind if nobody waits for it.
-const FOLLOW: usize = 32;
-
-/// What a session wants of a step, most urgent first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Wish {
-    /// Tokens of a window that is waited for.
-    Window,
-    /// To read the window under verification.
-    Ahead,
-    /// To read what was decided; nobody waits.
-    Follow,
-    Branches,
-}
 
 pub(super) struct Session {
     pub(super) target: usize,
@@ -75,48 +60,56 @@ impl Session {
         answer
     }
 
-    /// What it wants of the next step, and how many rows that takes.
-    pub(super) fn wish(&mut self) -> Option<(Wish, u32)> {
+    /// What it wants of the next step, which has `most` rows. `session` is what it is called there.
+    pub(super) fn demand(&mut self, session: usize, most: usize) -> Option<Grant> {
+        let tenant = Some(self.target);
         let Some(work) = self.draft.work() else {
-            let rows = self.draft.branches()?.rows();
-            return Some((Wish::Branches, rows as u32));
+            return Some(Grant {
+                session,
+                tenant,
+                rows: self.draft.branches()?.rows(),
+                urgency: Urgency::Branches,
+                purpose: Purpose::Ahead,
+            });
         };
         let rows = work.tokens.len();
-        let wish = match work.purpose {
-            Purpose::Window => Wish::Window,
-            Purpose::Ahead => Wish::Ahead,
-            Purpose::Follow => Wish::Follow,
-        };
-        let waits = wish == Wish::Follow && rows < FOLLOW;
-        (!waits).then_some((wish, rows as u32))
+        (!work.may_wait(rows)).then(|| Grant {
+            session,
+            tenant,
+            rows,
+            urgency: work.urgency(rows, most),
+            purpose: work.purpose,
+        })
     }
 
-    /// Feeds what it wished for, in `rows` of the step; what it answers.
+    /// Feeds what it was granted, in `rows` of the step; what it answers.
     pub(super) fn feed(
         &mut self,
-        wish: Wish,
+        grant: &Grant,
         pair: &Pair,
         scratch: &mut Scratch,
         rows: &mut DraftRows,
     ) -> Option<ToTarget> {
-        if wish == Wish::Branches {
+        if grant.is_of_branches() {
             return self.feed_branches(pair, scratch, rows);
         }
         let work = self.draft.work()?;
-        let (keep, fed) = (work.keep, work.tokens.len());
+        let (keep, fed) = (work.keep, grant.rows);
         let (ticket, wants) = (work.ticket, work.wants);
-        match wish {
-            Wish::Window => rows.token += fed as u32,
-            Wish::Ahead | Wish::Follow | Wish::Branches => rows.glue += fed as u32,
+        match grant.purpose {
+            Purpose::Window => rows.token += fed as u32,
+            Purpose::Ahead | Purpose::Follow => rows.glue += fed as u32,
         }
-        let (tokens, parents) = (work.tokens.to_vec(), work.parents.map(<[_]>::to_vec));
+        let complete = fed == work.tokens.len();
+        let tokens = work.tokens[..fed].to_vec();
+        let parents = work.parents.map(<[_]>::to_vec);
         let chain = || (0..fed as u32).map(|node| node.checked_sub(1)).collect();
         let mut tail = Tail::after(&self.draft.tokens()[..keep]);
         tail.grow(&tokens, parents.unwrap_or_else(chain));
         let wanted = match wants {
-            Wants::All => fed,
-            Wants::Last => 1,
-            Wants::None => 0,
+            Wants::All if complete => fed,
+            Wants::Last if complete => 1,
+            Wants::All | Wants::Last | Wants::None => 0,
         };
         let logits = pair.rows(Role::Draft, tail.last(wanted));
         let logits: Vec<&[f32]> = logits.chunks_exact(VOCAB).collect();

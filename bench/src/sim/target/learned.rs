@@ -4,8 +4,11 @@
 use std::time::Duration;
 
 use foretoken_speculation::{
-    control::{AnswerTime, ControlConfig, Controller, Drafting, Limit, Load, Pace, StepCost},
-    fallback::{Chooser, Situation},
+    control::{
+        AnswerTime, ControlConfig, Controller, Drafting, Lesson, Limit, Load, MOST_NODES, Pace,
+        StepCost,
+    },
+    fallback::{Chooser, Miss},
     gather::Due,
     linger::{Linger, Wait},
     message::Delivery,
@@ -14,16 +17,6 @@ use foretoken_speculation::{
         target::{Answer, Lookup, Verified},
     },
 };
-
-use super::meter::Round;
-
-/// First guesses of what answers take: of the fixed part, and of a token as a part of a step.
-const ANSWER_OVERHEAD: Duration = Duration::from_micros(150);
-const DRAFT_FRACTION: f64 = 1.0 / 8.0;
-/// Most proposals of a tree.
-const NODES: u32 = 32;
-/// When a window is expected of which nothing is known.
-const UNKNOWN: Duration = Duration::from_secs(3600);
 
 /// What is known, for all requests of a target: they sample alike, and have the same endpoint.
 pub(super) struct Learned {
@@ -57,29 +50,13 @@ impl Suggestion {
     }
 }
 
-/// A verdict and the round that ended with it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Lesson {
-    /// Most proposals that followed each other, those that were tried in turn, and accepted.
-    pub(super) height: u32,
-    pub(super) tried: u32,
-    pub(super) accepted: u32,
-    /// Rows of the pass.
-    pub(super) rows: u32,
-    /// Requests of the target.
-    pub(super) requests: u32,
-    pub(super) round: Option<Round>,
-    pub(super) lookup: Option<Lookup>,
-}
-
 impl Learned {
     /// Knows what passes take; none for a policy that has nothing to learn for.
     pub(super) fn new(policy: Policy, steps: &StepCost, trees: bool) -> Option<Self> {
         let Policy::Ssd(options) = policy else {
             return None;
         };
-        let token = Duration::from_secs_f64(steps.seconds(1) * DRAFT_FRACTION);
-        let answers = AnswerTime::new(ANSWER_OVERHEAD, token);
+        let answers = AnswerTime::beside(steps);
         let config = ControlConfig::of(Drafting::Ahead, options.lookahead.most());
         Some(Self {
             options,
@@ -123,21 +100,18 @@ impl Learned {
         let Suggestion { load, .. } = suggestion;
         let lookahead = self.options.lookahead.of(verified.suggested);
         let controller = &self.controller;
-        let situation = Situation {
-            steps: &self.steps,
-            answers: controller.answers(),
-            acceptance: controller.acceptance(),
-            caught_up,
-            lookahead,
-            length: controller.length(lookahead),
+        let miss = Miss {
             rows,
             sessions: load.sessions,
+            lookahead,
+            caught_up,
             local: 0,
             local_accepted: 0.0,
         };
+        let situation = miss.situation(&self.steps, controller);
         let pushes = self.options.delivery == Delivery::Push;
         let fallback = self.chooser.choose(self.options.fallback, &situation);
-        let tree = controller.tree_budget(NODES, lookahead, load);
+        let tree = controller.tree_budget(MOST_NODES, lookahead, load);
         Verified {
             fallback: fallback.filter(|_| pushes),
             tree: tree.filter(|_| self.trees),
@@ -157,35 +131,14 @@ impl Learned {
         self.controller.observe_answer(answer.tokens, answer.took);
     }
 
-    /// Takes in a verdict.
-    pub(super) fn learn(&mut self, lesson: &Lesson) {
-        let Lesson {
-            height,
-            tried,
-            accepted,
-            rows,
-            requests,
-            round,
-            lookup,
-        } = *lesson;
-        let controller = &mut self.controller;
-        // Where a window did not end of itself, nothing is known of what might have followed.
-        let whole = round.filter(|round| round.ended);
-        let sought = whole.map_or(tried, |round| round.sought);
-        controller.observe_round(sought, height, accepted);
-        let Some(round) = round else { return };
-        if round.sought > 0 {
-            controller.observe_emitted(accepted + 1, round.took, requests);
-        }
-        if round.sought == 0 || round.in_a_row {
-            controller.observe_turn(round.sought, rows, round.took);
-        }
-        if round.ahead {
-            let ended = round.ended && height > 0;
-            controller.observe_coverage(round.sought, height, ended);
-        }
-        if let Some(lookup) = lookup.filter(|lookup| lookup.expected && !lookup.first) {
-            self.chooser.observe(round.source, lookup.is_hit());
+    /// Takes in a verdict, and what was found of what may have been drafted for it.
+    pub(super) fn learn(&mut self, lesson: &Lesson, lookup: Option<Lookup>) {
+        self.controller.observe_window(lesson);
+        self.controller.observe_time(lesson);
+        if let Some((sought, _)) = lesson.timed()
+            && let Some(lookup) = lookup.filter(|lookup| lookup.expected && !lookup.first)
+        {
+            self.chooser.observe(sought.source, lookup.is_hit());
         }
     }
 
@@ -212,22 +165,9 @@ impl Learned {
 
     /// When a window is expected that was asked for then.
     pub(super) fn due(&self, now: Duration, asked: Option<(Duration, u32)>) -> Due {
-        let Some((asked, most)) = asked else {
-            return Due {
-                after: UNKNOWN,
-                rows: 1,
-            };
-        };
-        let seconds = self.controller.window_seconds(most).clamp(0.0, 3600.0);
-        let answer = Duration::from_secs_f64(seconds);
-        let waited = now.saturating_sub(asked);
-        Due {
-            after: match answer.checked_sub(waited) {
-                Some(left) => left,
-                None => waited.saturating_sub(answer) + answer / 4,
-            },
-            rows: 1 + self.controller.length(most).round() as usize,
-        }
+        asked.map_or(Due::UNKNOWN, |(asked, most)| {
+            self.controller.due(most, now.saturating_sub(asked))
+        })
     }
 
     /// Expected time of a pass.

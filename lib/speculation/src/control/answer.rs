@@ -2,8 +2,14 @@
 
 use core::time::Duration;
 
+use super::StepCost;
+
 /// Weight that an observation keeps with each later one: about the last 50 count.
 const MEMORY: f64 = 0.98;
+/// First guess of an answer's fixed part, without anything measured.
+const OVERHEAD: Duration = Duration::from_micros(150);
+/// The same of a drafted token's time, as a part of a target's step of one row.
+const TOKEN: f64 = 1.0 / 8.0;
 /// Observations that the first guess is worth.
 const PRIOR_WEIGHT: f64 = 2.0;
 
@@ -32,6 +38,12 @@ impl AnswerTime {
             t: 0.0,
             kt: 0.0,
         }
+    }
+
+    /// Starts from what is usual beside a target of these steps.
+    pub fn beside(steps: &StepCost) -> Self {
+        let token = (steps.seconds(1) * TOKEN).clamp(0.0, 3600.0);
+        Self::new(OVERHEAD, Duration::from_secs_f64(token))
     }
 
     /// Takes in a window of `tokens` that took this long. Empty windows say nothing.

@@ -1,10 +1,10 @@
 //! What a target has for trees of proposals.
 
-use core::time::Duration;
-
 use super::{Controller, Load};
 use crate::message::TreeBudget;
 
+/// Most proposals of a tree: further ones are hardly ever likely enough.
+pub const MOST_NODES: u32 = 32;
 /// Proposals beside a chain that rows are priced by, where they do not all cost the same.
 const BESIDE: u32 = 2;
 /// How much dearer rows may be on average over a large tree than over a small one for one price to
@@ -14,12 +14,6 @@ const DEARER: f64 = 1.1;
 const CHEAP: f64 = 0.002;
 
 impl Controller {
-    /// Takes in what a round of one of so many sessions emitted, and how long it took from verdict to
-    /// verdict.
-    pub fn observe_emitted(&mut self, tokens: u32, took: Duration, sessions: u32) {
-        self.turns.observe(tokens, took, sessions.max(1));
-    }
-
     /// What a tree of up to `nodes` proposals may have in each session of `load`, whose windows have
     /// `lookahead` tokens; nothing if chains are better or it is their turn. It has one price for all
     /// rows, by which its owner decides about the last of a chain as well as about what is beside it.

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use super::{Fallback, Offer, OnMiss, RowWorth, turnover};
 use crate::{
-    control::{Acceptance, AnswerTime, StepCost},
+    control::{Acceptance, AnswerTime, Controller, StepCost},
     policy::target::Source,
     tally::Tally,
     theory::{LockStep, Speculator},
@@ -72,6 +72,41 @@ pub struct Situation<'a> {
     pub local: u32,
     /// How many of them are expected to be accepted.
     pub local_accepted: f64,
+}
+
+/// A verdict that may turn out not to have been drafted for.
+#[derive(Clone, Copy, Debug)]
+pub struct Miss {
+    /// Rows of the next step without proposals of the session.
+    pub rows: u32,
+    /// Sessions that decode.
+    pub sessions: u32,
+    /// Most tokens of a window.
+    pub lookahead: u32,
+    /// Whether the endpoint has caught up with the session.
+    pub caught_up: bool,
+    /// Proposals of the target's host.
+    pub local: u32,
+    /// How many of them are expected to be accepted.
+    pub local_accepted: f64,
+}
+
+impl Miss {
+    /// What a session faces that has this miss, as far as is known.
+    pub fn situation<'a>(self, steps: &'a StepCost, controller: &'a Controller) -> Situation<'a> {
+        Situation {
+            steps,
+            answers: controller.answers(),
+            acceptance: controller.acceptance(),
+            caught_up: self.caught_up,
+            lookahead: self.lookahead,
+            length: controller.length(self.lookahead),
+            rows: self.rows,
+            sessions: self.sessions,
+            local: self.local,
+            local_accepted: self.local_accepted,
+        }
+    }
 }
 
 /// What a kind of round comes to.

@@ -26,6 +26,7 @@ mod growth;
 mod layout;
 mod outlook;
 mod planners;
+mod rows;
 mod tail;
 mod timing;
 mod work;
@@ -44,6 +45,7 @@ pub use self::{
     layout::ForkFeed,
     outlook::{Judged, Outlook},
     planners::{Planners, Scores},
+    rows::{Grant, Urgency, divide},
     timing::Timing,
     work::{Purpose, Ticket, Wants, Work},
 };

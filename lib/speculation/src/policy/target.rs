@@ -8,6 +8,7 @@ mod ahead;
 mod asked;
 mod cache;
 mod exchange;
+mod sought;
 mod verified;
 
 use alloc::vec::Vec;
@@ -16,6 +17,7 @@ use core::time::Duration;
 pub use self::ahead::{AheadStats, Drafted, Lookup, Source};
 pub use self::asked::Answer;
 pub use self::exchange::{Effects, Input, Next, TargetStats};
+pub use self::sought::{Course, Sought};
 pub use self::verified::Verified;
 use self::{asked::Asked, cache::Cache};
 use super::{Patience, Policy};

@@ -11,7 +11,7 @@ use foretoken_speculation::{
     policy::target::{Input, Source},
 };
 
-use super::{ANSWER_OVERHEAD, DRAFT_FRACTION, Endpoint, Hearing, Slots, fresh_patience};
+use super::{Endpoint, Hearing, Slots, fresh_patience};
 use crate::{
     config::VerificationConfig,
     inbox::{self, LinkKey},
@@ -124,8 +124,7 @@ impl Worker {
             };
             ControlConfig::of(drafting, most)
         };
-        let draft = endpoints.step_cost(1) / DRAFT_FRACTION;
-        let answers = AnswerTime::new(ANSWER_OVERHEAD, draft);
+        let answers = AnswerTime::beside(&endpoints.steps);
         let cohorts = Cohorts::new(config, &endpoints.steps, &answers, endpoints.fan_out);
         let is_drawn = self.config.verification != VerificationConfig::Coupled;
         let c = is_drawn.then(|| self.metrics.c_of(&name));

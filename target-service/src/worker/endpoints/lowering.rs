@@ -1,9 +1,9 @@
 //! How much less endpoints draft of what they guess, where proposals are drawn (SSD, Definition 14):
 //! chosen for each cohort by what it has learned.
 
-use foretoken_speculation::saguaro::Saguaro;
+use foretoken_speculation::{fallback::Miss, saguaro::Saguaro};
 
-use super::{Endpoints, Miss};
+use super::Endpoints;
 use crate::{
     request::Request,
     worker::cohort::{Cohort, Learned},

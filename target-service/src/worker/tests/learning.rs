@@ -96,7 +96,7 @@ fn thought_of_answers(tokens: u32) -> Option<Duration> {
     rig.connect();
     let (output, cohort) = serve(&mut rig, tokens);
     assert_eq!(output.stats().drafted, (tokens - 1) / 5 * 4);
-    Some(rig.worker.endpoints.answer_time(cohort?, 4))
+    Some(rig.worker.endpoints.due(cohort?, 4, Duration::ZERO).after)
 }
 
 #[test]
@@ -142,7 +142,8 @@ fn windows_that_a_step_has_no_room_for_say_nothing_of_how_long_they_are() {
     rig.connect();
     let (_, cohort) = serve(&mut rig, 200);
     let cohort = cohort.expect("it was bound");
-    assert_eq!(rig.worker.endpoints.window_len(cohort, 4), 4);
+    let due = rig.worker.endpoints.due(cohort, 4, Duration::ZERO);
+    assert_eq!(due.rows, 1 + 4);
     assert!(rig.worker.endpoints.reached(cohort, 3) > 0.9);
 }
 

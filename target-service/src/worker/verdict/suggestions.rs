@@ -3,7 +3,7 @@
 use foretoken_engine::schedule::RequestId;
 use foretoken_speculation::{
     bounds::Bound as _,
-    control::{Drafting, Limit, Load},
+    control::{Drafting, Limit, Load, MOST_NODES},
 };
 
 use crate::{
@@ -11,9 +11,6 @@ use crate::{
     request::Request,
     worker::{Worker, cohort::Cohort, endpoints::Trees},
 };
-
-/// Most proposals of a tree: further ones are hardly ever likely enough.
-const MAX_TREE: u32 = 32;
 
 /// What the next windows should have.
 pub(super) struct Suggestions {
@@ -100,7 +97,7 @@ impl Worker {
     pub(super) fn trees(&self, load: Load) -> Option<Trees> {
         let rows = self.scheduler.limits().rows as u32;
         let rows = rows.saturating_sub(load.other_rows) / load.sessions.max(1);
-        let nodes = rows.saturating_sub(1).min(MAX_TREE);
+        let nodes = rows.saturating_sub(1).min(MOST_NODES);
         (self.config.trees == TreesName::Auto && nodes > 0).then_some(Trees { nodes, load })
     }
 

@@ -8,9 +8,9 @@
 //! What is more urgent need not begin first to go first, if it begins at most a step of its tenant's
 //! rows after the earliest: it is lent them, and the rows of later steps pay for it.
 
-use foretoken_speculation::fanout::Tenant;
+use alloc::vec::Vec;
 
-use super::tenants::TenantId;
+use super::Tenant;
 
 /// Most steps of rows by which tenants count as apart. A tenant can only fall further behind where
 /// others had rows that it could not use.
@@ -18,7 +18,7 @@ const APART: f64 = 2.0;
 
 /// What tenants have had.
 #[derive(Clone, Debug)]
-pub(super) struct Turns {
+pub struct Turns {
     /// Rows of a step.
     step: f64,
     /// By tenant, at which rows for its weight what it wants next begins, if that is after `now`.
@@ -30,8 +30,8 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// Nobody has had anything yet of steps of so many rows.
-    pub(super) fn new(step: usize) -> Self {
+    /// Nobody has had anything yet of steps of `step` rows.
+    pub fn new(step: usize) -> Self {
         Self {
             step: step as f64,
             begins: Vec::new(),
@@ -40,41 +40,41 @@ impl Turns {
         }
     }
 
-    /// From now on tenants have these shares.
-    pub(super) fn weigh(&mut self, shares: &[Tenant]) {
+    /// From now on tenants, by index, have these shares.
+    pub fn weigh(&mut self, shares: &[Tenant]) {
         self.weights.clear();
         self.weights.extend(shares.iter().map(|share| share.weight));
         self.begins.resize(shares.len(), self.now);
     }
 
-    /// The tenant gets so many rows.
-    pub(super) fn take(&mut self, tenant: Option<TenantId>, rows: usize) {
+    /// The tenant gets so many rows; none: nobody's, which count for nobody.
+    pub fn take(&mut self, tenant: Option<usize>, rows: usize) {
         let end = self.begin(tenant) + self.part(tenant, rows as f64);
-        if let Some(begin) = tenant.and_then(|TenantId(tenant)| self.begins.get_mut(tenant)) {
+        if let Some(begin) = tenant.and_then(|tenant| self.begins.get_mut(tenant)) {
             *begin = end;
         }
     }
 
     /// A step is to be divided among these tenants.
-    pub(super) fn begin_step(&mut self, wanting: impl Iterator<Item = Option<TenantId>>) {
+    pub fn begin_step(&mut self, wanting: impl Iterator<Item = Option<usize>>) {
         let begins = wanting.map(|tenant| self.begin(tenant));
         self.now = begins.min_by(f64::total_cmp).unwrap_or(self.now);
         for tenant in 0..self.begins.len() {
-            let most = self.now + self.part(Some(TenantId(tenant)), APART * self.step);
+            let most = self.now + self.part(Some(tenant), APART * self.step);
             self.begins[tenant] = self.begins[tenant].min(most);
         }
     }
 
     /// Everybody got all that was wanted of a step, so nobody had anything at another's cost.
-    pub(super) fn forgive(&mut self) {
+    pub fn forgive(&mut self) {
         self.begins.fill(self.now);
     }
 
     /// Index of the one that goes first of tenants that want something so urgently (less is more); of
     /// equals the one whose turn it is, and then the first.
-    pub(super) fn first<U: Ord>(
+    pub fn first<U: Ord>(
         &self,
-        wanting: impl Iterator<Item = (Option<TenantId>, U)> + Clone,
+        wanting: impl Iterator<Item = (Option<usize>, U)> + Clone,
     ) -> Option<usize> {
         let begins = wanting.clone().map(|(tenant, _)| self.begin(tenant));
         let earliest = begins.min_by(f64::total_cmp)?;
@@ -88,20 +88,22 @@ impl Turns {
         first.map(|(index, _)| index)
     }
 
-    fn begin(&self, tenant: Option<TenantId>) -> f64 {
-        let begin = tenant.and_then(|TenantId(tenant)| self.begins.get(tenant));
+    fn begin(&self, tenant: Option<usize>) -> f64 {
+        let begin = tenant.and_then(|tenant| self.begins.get(tenant));
         begin.map_or(self.now, |begin| begin.max(self.now))
     }
 
     /// So many rows for the weight of the tenant.
-    fn part(&self, tenant: Option<TenantId>, rows: f64) -> f64 {
-        let weight = tenant.and_then(|TenantId(tenant)| self.weights.get(tenant));
+    fn part(&self, tenant: Option<usize>, rows: f64) -> f64 {
+        let weight = tenant.and_then(|tenant| self.weights.get(tenant));
         weight.map_or(0.0, |weight| rows / weight.max(f64::MIN_POSITIVE))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec;
+
     use super::*;
 
     /// Rows that tenants with these weights get of `grants` grants, all wanting as many rows each time
@@ -112,11 +114,11 @@ mod tests {
         turns.weigh(&shares.collect::<Vec<_>>());
         let mut served = vec![0; rows.len()];
         for _ in 0..grants {
-            let wanting = (0..rows.len()).map(|tenant| Some(TenantId(tenant)));
+            let wanting = (0..rows.len()).map(|tenant| Some(tenant));
             let equal = wanting.clone().map(|tenant| (tenant, ()));
             turns.begin_step(wanting);
             let first = turns.first(equal).expect("somebody wants rows");
-            turns.take(Some(TenantId(first)), rows[first]);
+            turns.take(Some(first), rows[first]);
             served[first] += rows[first];
         }
         served
@@ -150,13 +152,13 @@ mod tests {
         let crowd = [0; 60].into_iter().chain([1]);
         let mut own = 0;
         for _ in 0..100 {
-            let wanting = crowd.clone().map(|tenant| Some(TenantId(tenant)));
+            let wanting = crowd.clone().map(|tenant| Some(tenant));
             let equal = wanting.clone().map(|tenant| (tenant, ()));
             turns.begin_step(wanting);
             let first = turns.first(equal).expect("somebody wants rows");
             let tenant = usize::from(first == 60);
             own += tenant;
-            turns.take(Some(TenantId(tenant)), 32);
+            turns.take(Some(tenant), 32);
         }
         assert_eq!(own, 50);
     }
@@ -166,7 +168,7 @@ mod tests {
     fn urgent_beside_patient(turns: &mut Turns, weights: [f64; 2], grants: usize) -> Vec<usize> {
         let quota = u32::MAX;
         turns.weigh(&weights.map(|weight| Tenant { weight, quota }));
-        let both = [0, 1].map(|tenant| Some(TenantId(tenant)));
+        let both = [0, 1].map(|tenant| Some(tenant));
         let serve = |_| {
             turns.begin_step(both.into_iter());
             let first = turns.first(both.into_iter().zip([0, 1])).expect("both do");
@@ -197,7 +199,7 @@ mod tests {
                 quota: u32::MAX,
             }; 2],
         );
-        let [busy, other] = [0, 1].map(|tenant| Some(TenantId(tenant)));
+        let [busy, other] = [0, 1].map(|tenant| Some(tenant));
         for _ in 0..100 {
             turns.begin_step([busy].into_iter());
             turns.take(busy, 64);

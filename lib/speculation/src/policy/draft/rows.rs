@@ -5,42 +5,71 @@
 //! branches where both can be had in time, and a tenant that fills every step with urgent rows
 //! leaves the others their part.
 
-use std::collections::VecDeque;
+use alloc::{collections::VecDeque, vec::Vec};
 
-use super::{tenants::TenantId, turns::Turns};
-use crate::metrics::StepFor;
+use super::{Purpose, Wants, Work};
+use crate::fanout::Turns;
+
+/// Most tokens of a session that still counts as about to propose, if a step has as many rows.
+const SHORT: usize = 33;
+/// Tokens from which a session that nobody waits for is brought up to date.
+const FOLLOW: usize = 32;
 
 /// Why a session wants rows; what comes first is more urgent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Urgency {
+pub enum Urgency {
     /// The few that a window is made of, whose target waits.
     Window,
     /// A window under verification is read, to draft for its outcomes.
     Ahead,
     /// A prompt, or a long catch-up: any part of it is of use.
     Long,
+    /// Branches.
     Branches,
 }
 
+impl Work<'_> {
+    /// How urgent so many rows of it are, where a step has `most`.
+    pub fn urgency(&self, rows: usize, most: usize) -> Urgency {
+        let short = rows <= SHORT.min(most);
+        match self.purpose {
+            Purpose::Window if short => Urgency::Window,
+            Purpose::Ahead if short || self.wants == Wants::All => Urgency::Ahead,
+            Purpose::Window | Purpose::Ahead | Purpose::Follow => Urgency::Long,
+        }
+    }
+
+    /// Whether so many rows of it are not worth a step: nobody waits for them.
+    pub fn may_wait(&self, rows: usize) -> bool {
+        self.purpose == Purpose::Follow && rows < FOLLOW
+    }
+}
+
 /// What a session wants of a step, or gets.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Grant {
-    pub(super) session: usize,
-    pub(super) tenant: Option<TenantId>,
-    pub(super) rows: usize,
-    pub(super) urgency: Urgency,
-    pub(super) was_for: StepFor,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Who, to the driver.
+    pub session: usize,
+    /// Whose session it is; none: nobody's with a share.
+    pub tenant: Option<usize>,
+    /// How many.
+    pub rows: usize,
+    /// How soon.
+    pub urgency: Urgency,
+    /// What for.
+    pub purpose: Purpose,
 }
 
 impl Grant {
     /// Whether the rows are those of its session's branches.
-    pub(super) fn is_of_branches(&self) -> bool {
+    pub fn is_of_branches(&self) -> bool {
         self.urgency == Urgency::Branches
     }
 }
 
-/// Divides a step of so many rows, of which prompts may take some while others want any.
-pub(super) fn divide(
+/// Divides a step of so many rows, of which prompts may take `prefill_rows` while others want any. Prompts
+/// may get a part of what they want; all others get that, or nothing.
+pub fn divide(
     wanted: Vec<Grant>,
     rows: usize,
     prefill_rows: usize,
@@ -77,7 +106,7 @@ pub(super) fn divide(
 }
 
 /// What a tenant wants, the most urgent first.
-type Queue = (Option<TenantId>, VecDeque<Grant>);
+type Queue = (Option<usize>, VecDeque<Grant>);
 
 fn queues(mut wanted: Vec<Grant>) -> Vec<Queue> {
     // Those that are equally urgent stay in their order.
@@ -103,17 +132,18 @@ fn next(queues: &mut Vec<Queue>, turns: &Turns) -> Option<Grant> {
 
 #[cfg(test)]
 mod tests {
-    use foretoken_speculation::fanout::Tenant;
+    use alloc::vec;
 
     use super::*;
+    use crate::fanout::Tenant;
 
     fn wants(tenant: usize, urgency: Urgency, rows: usize) -> Grant {
         Grant {
             session: 0,
-            tenant: Some(TenantId(tenant)),
+            tenant: Some(tenant),
             rows,
             urgency,
-            was_for: StepFor::Ahead,
+            purpose: Purpose::Ahead,
         }
     }
 
@@ -122,7 +152,7 @@ mod tests {
         let (weight, quota) = (1.0, u32::MAX);
         turns.weigh(&[Tenant { weight, quota }; 2]);
         let grants = divide(wanted.to_vec(), 64, 16, turns);
-        let tenant = |grant: &Grant| grant.tenant.map_or(9, |tenant| tenant.0);
+        let tenant = |grant: &Grant| grant.tenant.unwrap_or(9);
         let told = grants
             .iter()
             .map(|grant| (tenant(grant), grant.urgency, grant.rows));

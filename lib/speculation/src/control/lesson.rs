@@ -1,0 +1,77 @@
+//! What a controller learns from a verdict and the round that ended with it.
+
+use core::time::Duration;
+
+use super::{Controller, Drafting};
+use crate::policy::target::Sought;
+
+/// A verdict and the round that ended with it.
+#[derive(Clone, Copy, Debug)]
+pub struct Lesson {
+    /// Most tokens of the window that follow each other.
+    pub drafted: u32,
+    /// Those that were held against the target's choice, one after the other.
+    pub tried: u32,
+    /// Whether the window had more, for which the step or the output had no room.
+    pub clipped: bool,
+    /// How many were accepted.
+    pub accepted: u32,
+    /// Whether the window was of the target's own host.
+    pub own: bool,
+    /// Rows of the step.
+    pub rows: u32,
+    /// Whether the step took what such steps always take, if nothing was sought for the round.
+    pub typical: bool,
+    /// Requests that are being served.
+    pub sessions: u32,
+    /// What was sought for the round, and how long it took from verdict to verdict; none if that is
+    /// not known whole.
+    pub round: Option<(Sought, Duration)>,
+}
+
+impl Lesson {
+    /// The round, if its time is that of its window and its step.
+    pub fn timed(&self) -> Option<(Sought, Duration)> {
+        self.round.filter(|(sought, _)| sought.is_timed())
+    }
+}
+
+impl Controller {
+    /// Takes in what a window of an endpoint came to.
+    pub fn observe_window(&mut self, lesson: &Lesson) {
+        // Where it did not end of itself, nothing is known of what might have followed.
+        let whole = lesson.round.map(|(sought, _)| sought);
+        let whole = whole.filter(|sought| sought.ended && !lesson.clipped);
+        let sought = whole.map_or(lesson.tried, |sought| sought.tokens);
+        self.observe_round(sought, lesson.drafted, lesson.accepted);
+    }
+
+    /// Takes in what a round of a session brought, how long it took, and how much of its window was
+    /// there, whoever proposed.
+    pub fn observe_time(&mut self, lesson: &Lesson) {
+        let Some((sought, took)) = lesson.timed() else {
+            return;
+        };
+        if sought.tokens > 0 {
+            let sessions = lesson.sessions.max(1);
+            self.turns.observe(lesson.accepted + 1, took, sessions);
+        }
+        // A window of the target's own host that came in the place of one waited for says nothing about
+        // waiting.
+        let is_news = !lesson.own || self.config.drafting == Drafting::Ahead;
+        let is_usual = if sought.tokens > 0 {
+            sought.is_in_a_row()
+        } else {
+            lesson.typical
+        };
+        if is_news && is_usual {
+            self.observe_turn(sought.tokens, lesson.rows, took);
+        }
+        if sought.ahead {
+            let found = if lesson.own { 0 } else { lesson.drafted };
+            // What there was no room for may have been there.
+            let most = if lesson.clipped { found } else { sought.tokens };
+            self.observe_coverage(most, found, sought.ended && found > 0);
+        }
+    }
+}
