@@ -50,6 +50,30 @@ pub(super) struct Decision {
     pub(super) had: Option<u32>,
 }
 
+impl Decision {
+    /// What it teaches, with the round that ended with it, beside so many sessions. `own`: the window was
+    /// of this host.
+    fn lesson(
+        &self,
+        own: bool,
+        feeding: &Feeding,
+        sessions: u32,
+        round: Option<Turnaround>,
+    ) -> Lesson {
+        Lesson {
+            drafted: self.height,
+            tried: self.tried,
+            clipped: self.clipped,
+            accepted: self.decided.accepted as u32,
+            own,
+            rows: feeding.rows() as u32,
+            typical: feeding.typical,
+            sessions,
+            round: round.map(|round| (round.sought, round.took)),
+        }
+    }
+}
+
 /// A verdict whose consequences are still to be drawn.
 pub(super) struct Verdict {
     pub(super) request: RequestId,
@@ -126,7 +150,9 @@ impl Worker {
         let is_read = self.feed.is_read();
         let sessions = self.scheduler.running().len() as u32;
         for decision in decisions {
-            let Decision { share, decided, .. } = decision;
+            let Decision {
+                share, ref decided, ..
+            } = decision;
             let Some(request) = self.requests.get_mut(&share.request) else {
                 continue;
             };
@@ -162,17 +188,7 @@ impl Worker {
             let local = (effects.local > 0).then_some(offer.origin);
             let own = std::mem::replace(&mut request.own, local);
             let taught = Taught {
-                lesson: Lesson {
-                    drafted: decision.height,
-                    tried: decision.tried,
-                    clipped: decision.clipped,
-                    accepted,
-                    own: own.is_some(),
-                    rows,
-                    typical: self.feeding.typical,
-                    sessions,
-                    round: round.map(|round| (round.sought, round.took)),
-                },
+                lesson: decision.lesson(own.is_some(), &self.feeding, sessions, round),
                 own,
                 drawn: drawn.is_some(),
             };
@@ -184,7 +200,7 @@ impl Worker {
                 keep: share.len + 1 + decided.accepted,
                 fed: share.len + 1 + decision.drafted,
                 path: decision.path,
-                decided,
+                decided: decision.decided,
                 drafted: decision.drafted,
                 emitted: decision.emitted.len(),
                 tokens: is_read.then(|| decision.emitted.iter().map(|token| token.0).collect()),

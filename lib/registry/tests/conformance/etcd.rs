@@ -162,14 +162,14 @@ async fn has_targets(registry: &EtcdRegistry, count: usize) {
 
 /// Waits until `key` is written after `revision`, and says which lease holds it.
 async fn announced_again(source: &Source, key: &str, revision: u64) -> u64 {
-    eventually("announced again", async || {
+    eventually("it should be announced again", async || {
         source.gateway.lease_of(key, revision).await
     })
     .await
 }
 
-/// Asks until there is an answer.
-async fn eventually<T>(what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
+/// Asks until there is an answer, which `should` be.
+async fn eventually<T>(should: &str, ask: impl AsyncFn() -> Option<T>) -> T {
     let answer = async {
         loop {
             if let Some(answer) = ask().await {
@@ -179,7 +179,7 @@ async fn eventually<T>(what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
         }
     };
     let answer = tokio::time::timeout(PATIENCE, answer).await;
-    answer.unwrap_or_else(|_| panic!("not {what}"))
+    answer.expect(should)
 }
 
 #[tokio::test]
@@ -216,7 +216,7 @@ async fn who_announces_itself_is_there_as_long_as_it_lives() {
 
     let lost = source.gateway.leases().await;
     assert_eq!(source.gateway.revoke_all().await, 1);
-    eventually("another lease", async || {
+    eventually("there should be another lease", async || {
         let leases = source.gateway.leases().await;
         leases.iter().find(|lease| !lost.contains(lease)).copied()
     })

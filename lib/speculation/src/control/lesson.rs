@@ -75,3 +75,120 @@ impl Controller {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::format;
+
+    use super::*;
+    use crate::{
+        control::{AnswerTime, ControlConfig, StepCost},
+        fallback::Fallback,
+        policy::target::{Course, Source},
+    };
+
+    fn controller() -> Controller {
+        let steps = StepCost::new(std::vec![(1, Duration::from_millis(1))]);
+        let answers = AnswerTime::beside(&steps);
+        Controller::new(ControlConfig::of(Drafting::Ahead, 6), steps, answers)
+    }
+
+    /// Three of six tokens that were sought were there, and all were accepted.
+    fn lesson(course: Course) -> Lesson {
+        let sought = Sought {
+            tokens: 6,
+            ahead: true,
+            ended: true,
+            source: Source::Fallback(Fallback::Remote),
+            course,
+        };
+        Lesson {
+            drafted: 3,
+            tried: 3,
+            clipped: false,
+            accepted: 3,
+            own: false,
+            rows: 4,
+            typical: true,
+            sessions: 1,
+            round: Some((sought, Duration::from_millis(2))),
+        }
+    }
+
+    /// What a controller knows after that.
+    fn known(learn: impl Fn(&mut Controller)) -> std::string::String {
+        let mut controller = controller();
+        learn(&mut controller);
+        format!("{controller:?}")
+    }
+
+    #[test]
+    fn what_might_have_followed_is_known_of_windows_that_ended_of_themselves() {
+        let whole = lesson(Course::InARow);
+        let clipped = Lesson {
+            clipped: true,
+            ..whole
+        };
+        let cut = Lesson {
+            round: whole.round.map(|(sought, took)| {
+                let ended = false;
+                (Sought { ended, ..sought }, took)
+            }),
+            ..whole
+        };
+        let unknown = Lesson {
+            round: None,
+            ..whole
+        };
+        for (lesson, sought) in [(whole, 6), (clipped, 3), (cut, 3), (unknown, 3)] {
+            assert_eq!(
+                known(|controller| controller.observe_window(&lesson)),
+                known(|controller| controller.observe_round(sought, 3, 3)),
+                "{lesson:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn how_long_a_round_took_counts_if_it_was_a_usual_one() {
+        let took = Duration::from_millis(2);
+        let emits = |controller: &mut Controller| controller.turns.observe(4, took, 1);
+        let covers = |controller: &mut Controller| controller.observe_coverage(6, 3, true);
+        let anew = lesson(Course::Anew);
+        let in_a_row = lesson(Course::InARow);
+        let interrupted = lesson(Course::Interrupted);
+        let learn = |lesson| known(|controller| controller.observe_time(&lesson));
+        assert_eq!(learn(interrupted), known(|_| {}));
+        assert_eq!(
+            learn(anew),
+            known(|controller| {
+                emits(controller);
+                covers(controller);
+            })
+        );
+        assert_eq!(
+            learn(in_a_row),
+            known(|controller| {
+                emits(controller);
+                controller.observe_turn(6, 4, took);
+                covers(controller);
+            })
+        );
+    }
+
+    #[test]
+    fn a_window_of_the_targets_own_is_missing_of_what_was_to_be_drafted_ahead() {
+        let own = Lesson {
+            own: true,
+            ..lesson(Course::Anew)
+        };
+        let took = Duration::from_millis(2);
+        assert_eq!(
+            known(|controller| controller.observe_time(&own)),
+            known(|controller| {
+                controller.turns.observe(4, took, 1);
+                controller.observe_coverage(6, 0, false);
+            })
+        );
+    }
+}

@@ -114,7 +114,7 @@ mod tests {
         turns.weigh(&shares.collect::<Vec<_>>());
         let mut served = vec![0; rows.len()];
         for _ in 0..grants {
-            let wanting = (0..rows.len()).map(|tenant| Some(tenant));
+            let wanting = (0..rows.len()).map(Some);
             let equal = wanting.clone().map(|tenant| (tenant, ()));
             turns.begin_step(wanting);
             let first = turns.first(equal).expect("somebody wants rows");
@@ -152,7 +152,7 @@ mod tests {
         let crowd = [0; 60].into_iter().chain([1]);
         let mut own = 0;
         for _ in 0..100 {
-            let wanting = crowd.clone().map(|tenant| Some(tenant));
+            let wanting = crowd.clone().map(Some);
             let equal = wanting.clone().map(|tenant| (tenant, ()));
             turns.begin_step(wanting);
             let first = turns.first(equal).expect("somebody wants rows");
@@ -168,7 +168,7 @@ mod tests {
     fn urgent_beside_patient(turns: &mut Turns, weights: [f64; 2], grants: usize) -> Vec<usize> {
         let quota = u32::MAX;
         turns.weigh(&weights.map(|weight| Tenant { weight, quota }));
-        let both = [0, 1].map(|tenant| Some(tenant));
+        let both = [0, 1].map(Some);
         let serve = |_| {
             turns.begin_step(both.into_iter());
             let first = turns.first(both.into_iter().zip([0, 1])).expect("both do");
@@ -199,7 +199,7 @@ mod tests {
                 quota: u32::MAX,
             }; 2],
         );
-        let [busy, other] = [0, 1].map(|tenant| Some(tenant));
+        let [busy, other] = [0, 1].map(Some);
         for _ in 0..100 {
             turns.begin_step([busy].into_iter());
             turns.take(busy, 64);
