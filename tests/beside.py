@@ -59,7 +59,7 @@ def main(*commands: str) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     behind = commands[0] == "--behind"
     *beside, last = commands[behind:]
-    quiet = [Quiet(command, behind and command is beside[0]) for command in beside]
+    quiet = [Quiet(command, behind and place == 0) for place, command in enumerate(beside)]
     loud = subprocess.Popen(["sh", "-c", f"exec {last}"])
     try:
         codes = [loud.wait()]

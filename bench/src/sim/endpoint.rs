@@ -66,9 +66,9 @@ pub(super) struct Endpoint {
     /// Outcomes that each target was granted while others bid too.
     granted: Vec<u64>,
     steps: StepCost,
-    /// What targets had of steps, and whose session the next step serves first, should there be too
-    /// little for all.
+    /// What targets had of steps.
     turns: Turns,
+    /// Whom of those that want rows the next step serves first, should there be too little for all.
     turn: usize,
     inbox: Vec<(usize, ToDraft)>,
     held: Vec<Answer>,

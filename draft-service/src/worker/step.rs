@@ -107,6 +107,7 @@ impl<O: Outlet> Worker<O> {
             let index = (i + self.turn) % count;
             let session = &mut self.sessions[index];
             let tenant = self.tenants.of(session.link);
+            let tenant = tenant.map(|TenantId(tenant)| tenant);
             let Some(work) = session.draft.work() else {
                 self.demand_branches((index, tenant), &mut demand);
                 continue;
@@ -122,7 +123,7 @@ impl<O: Outlet> Worker<O> {
             }
             demand.push(Grant {
                 session: index,
-                tenant: tenant.map(|TenantId(tenant)| tenant),
+                tenant,
                 rows,
                 urgency: work.urgency(rows, self.limits.rows),
                 purpose: work.purpose,
@@ -133,7 +134,7 @@ impl<O: Outlet> Worker<O> {
 
     fn demand_branches(
         &mut self,
-        (session, tenant): (usize, Option<TenantId>),
+        (session, tenant): (usize, Option<usize>),
         demand: &mut Vec<Grant>,
     ) {
         let Session {
@@ -163,7 +164,7 @@ impl<O: Outlet> Worker<O> {
         }
         demand.push(Grant {
             session,
-            tenant: tenant.map(|TenantId(tenant)| tenant),
+            tenant,
             rows,
             urgency: Urgency::Branches,
             purpose: Purpose::Ahead,

@@ -219,13 +219,13 @@ mod tests {
     }
 
     /// After a verdict that was drafted for.
-    fn hit(ended: bool) -> Effects {
+    fn hit() -> Effects {
         Effects {
             lookup: Some(Lookup {
                 source: Source::Ahead { place: Some(3) },
                 tokens: 4,
                 sought: 5,
-                ended,
+                ended: false,
                 expected: true,
                 first: false,
             }),
@@ -249,7 +249,10 @@ mod tests {
             .expect("it ended");
         let sizes = 2 * opened.wire_size() + effects.messages[0].wire_size();
         assert_eq!(round.bytes, Some(sizes as u32));
-        assert_eq!((round.sought.tokens, round.took), (4, later - now));
+        assert_eq!(
+            (round.sought.tokens, round.sought.ahead, round.took),
+            (4, false, later - now)
+        );
         let first = effects.messages[0].wire_size();
         assert_eq!(meter.all_bytes(), (sizes + first) as u64);
     }
@@ -277,7 +280,7 @@ mod tests {
         let ms = Duration::from_millis;
         let alone = Effects::default();
         for (after, effects) in [
-            (0, hit(false)),  // then a round of 10 ms that hits,
+            (0, hit()),       // then a round of 10 ms that hits,
             (10, outcome(4)), // one of 30 ms that waits,
             (40, outcome(0)), // one of 20 ms without a window
             (60, alone),      // and one that goes on.
@@ -289,10 +292,10 @@ mod tests {
         assert_eq!(measured.awaited, ms(30 - 8));
         // The round that ends with a verdict has the message about it; nothing was said of the last.
         assert_eq!(measured.weighed, 2);
-        let before = hit(false).messages[0].wire_size() as u64;
+        let before = hit().messages[0].wire_size() as u64;
         assert_eq!(measured.bytes, meter.all_bytes() - before);
         assert_eq!(meter.places(), (1, 4), "places are told from 1");
-        let mut rest = hit(false);
+        let mut rest = hit();
         rest.lookup.as_mut().unwrap().source = Source::Ahead { place: None };
         meter.verdict(&rest, began + ms(70), ms(8));
         assert_eq!(meter.places(), (1, 4), "the rest of a window was no guess");
@@ -347,14 +350,14 @@ mod tests {
     #[test]
     fn a_round_that_was_interrupted_is_told_as_such_and_not_timed() {
         let (mut meter, now) = (Meter::default(), Instant::now());
-        meter.verdict(&hit(false), now, Duration::ZERO);
+        meter.verdict(&hit(), now, Duration::ZERO);
         meter.interrupt();
         let later = now + Duration::from_secs(1);
-        let round = meter.verdict(&hit(false), later, Duration::ZERO);
+        let round = meter.verdict(&hit(), later, Duration::ZERO);
         let round = round.expect("it ended");
         assert!(!round.sought.is_timed() && round.took == later - now);
         assert_eq!(meter.measured().hit, Duration::ZERO);
-        let next = meter.verdict(&hit(false), later, Duration::ZERO);
+        let next = meter.verdict(&hit(), later, Duration::ZERO);
         assert!(next.is_some_and(|round| round.sought.is_timed()));
     }
 }
