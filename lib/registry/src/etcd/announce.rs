@@ -204,10 +204,10 @@ impl Kept {
     /// Writes the entry, held by a new lease.
     async fn write(&self, session: &Session, held: &mut Option<i64>) -> Result<i64, SessionError> {
         let lease = session.grant(self.lease.as_secs() as i64).await?;
-        let key = self.key_of(lease);
-        // If this fails, whether it was written is not known; with another lease it surely is.
-        session.put(key.clone(), self.value.clone(), lease).await?;
+        // Whoever does not hear whether the entry is written still has it to restore, or to end.
         *held = Some(lease);
+        let key = self.key_of(lease);
+        session.put(key.clone(), self.value.clone(), lease).await?;
         tracing::info!(key, lease = ?self.lease, "announced");
         Ok(lease)
     }
@@ -221,7 +221,7 @@ impl Kept {
             return Ok(());
         }
         session.put(key.clone(), self.value.clone(), lease).await?;
-        tracing::warn!(key, "the entry was not there any more; announced again");
+        tracing::warn!(key, "the entry was not there; announced again");
         Ok(())
     }
 

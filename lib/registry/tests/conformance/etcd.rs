@@ -258,6 +258,23 @@ async fn who_withdraws_is_gone_at_once_though_the_first_member_is_silent() {
 }
 
 #[tokio::test]
+async fn who_withdraws_as_soon_as_others_see_it_leaves_nothing_behind() {
+    let Some(programs) = programs::folder() else {
+        return;
+    };
+    let source = Source::start(&programs).await;
+    let registry = source.registry();
+    for _ in 0..20 {
+        let announcement = announce(source.config());
+        // Others can hear of an entry before who wrote it hears that it is written.
+        has_targets(&registry, 1).await;
+        announcement.withdraw().await;
+        assert_eq!(source.gateway.leases().await, [0; 0]);
+        has_targets(&registry, 0).await;
+    }
+}
+
+#[tokio::test]
 async fn an_entry_that_somebody_took_away_or_wrote_over_comes_back() {
     let Some(programs) = programs::folder() else {
         return;
