@@ -66,7 +66,7 @@ rust-test: computing-test service-test
 TESTS := $(notdir $(basename $(wildcard */tests/*.rs lib/*/tests/*.rs)) \
 	$(patsubst %/main.rs,%,$(wildcard */tests/*/main.rs lib/*/tests/*/main.rs)))
 # In these no time passes: however slowly they run, they find the same.
-COMPUTING := allocation batching generate golden objects parity spoilt
+COMPUTING := allocation batching golden objects parity spoilt
 # These mostly wait, for minutes.
 WAITING := end_to_end server
 

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     fs,
+    hash::{BuildHasher as _, RandomState},
     net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -157,17 +158,18 @@ fn section(model: &Value, folder: &Path) -> Value {
     section
 }
 
-/// A port that nobody listens on, and that was not given out before: who gets it may take a while to
-/// listen.
+/// A port that nobody listens on, that was not given out before and is none of those that systems give to
+/// whoever asks for any: who gets it may take a while to listen.
 fn free_port() -> anyhow::Result<u16> {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
-    loop {
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        if given.insert(port) {
+    for _ in 0..10_000 {
+        let port = 15_000 + (RandomState::new().hash_one(()) % 15_000) as u16;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() && given.insert(port) {
             return Ok(port);
         }
     }
+    bail!("no port of 127.0.0.1 is free from 15000 to 29999");
 }
 
 /// Running processes; they end when it is dropped.

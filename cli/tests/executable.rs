@@ -293,18 +293,19 @@ impl Drop for Up {
 
 #[test]
 fn a_variable_without_keys_asks_for_none_and_flags_go_before_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let state = folder.path();
-    let up = Up::serving(state, "", &[]);
+    // What one leaves may still be ending when the next begins.
+    let folders = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let [first, second, third] = folders.each_ref().map(tempfile::TempDir::path);
+    let up = Up::serving(first, "", &[]);
     assert_eq!(up.asked(None), 200);
     drop(up);
-    let up = Up::serving(state, "a,b,", &[]);
+    let up = Up::serving(second, "a,b,", &[]);
     assert_eq!(
         [None, Some("b"), Some("c")].map(|key| up.asked(key)),
         [401, 200, 401]
     );
     drop(up);
-    let up = Up::serving(state, "variable", &["--api-key", "flag"]);
+    let up = Up::serving(third, "variable", &["--api-key", "flag"]);
     assert_eq!(
         [Some("flag"), Some("variable")].map(|key| up.asked(key)),
         [200, 401]

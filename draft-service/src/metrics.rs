@@ -93,34 +93,12 @@ pub(crate) struct Metrics {
     unranked: Counter,
 }
 
-/// What a step was for: the most urgent of all it did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum StepFor {
-    /// Prompts, and keeping pace with targets.
-    Pace,
-    /// Verdicts to come: the targets were verifying.
-    Ahead,
-    /// A window that a target waited for.
-    Awaited,
-}
-
-impl From<Purpose> for StepFor {
-    fn from(purpose: Purpose) -> Self {
-        match purpose {
-            Purpose::Window => Self::Awaited,
-            Purpose::Ahead => Self::Ahead,
-            Purpose::Follow => Self::Pace,
-        }
-    }
-}
-
-impl StepFor {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Pace => "pace",
-            Self::Ahead => "ahead",
-            Self::Awaited => "awaited",
-        }
+/// What `foretoken_draft_time_seconds` calls it.
+fn name_of(purpose: Purpose) -> &'static str {
+    match purpose {
+        Purpose::Follow => "pace",
+        Purpose::Ahead => "ahead",
+        Purpose::Window => "awaited",
     }
 }
 
@@ -234,13 +212,13 @@ impl Metrics {
         self.refusal_limits.get_or_create_owned(&labels).inc();
     }
 
-    /// Counts a step.
-    pub(crate) fn note_step(&self, was_for: StepFor, rows: usize, took: Duration) {
+    /// Counts a step by the most urgent of all that it was for.
+    pub(crate) fn note_step(&self, was_for: Purpose, rows: usize, took: Duration) {
         let seconds = took.as_secs_f64();
         self.step_rows.observe(rows as f64);
         self.step_seconds.observe(seconds);
         self.step_time
-            .get_or_create_owned(&[("purpose", was_for.name())])
+            .get_or_create_owned(&[("purpose", name_of(was_for))])
             .inc_by(seconds);
     }
 

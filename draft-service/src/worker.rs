@@ -23,7 +23,7 @@ use std::{
 
 use foretoken_engine::batch::Engine;
 use foretoken_protocol::link::{LinkId, LinkServer, LoadReport, Mailbox, ServerEvent};
-use foretoken_service::{report::Board, rounds::Feed};
+use foretoken_service::{complaints::Complaints, report::Board, rounds::Feed};
 use foretoken_speculation::{
     control::StepCost,
     fanout::{Budgets, Turns},
@@ -43,9 +43,6 @@ use tenants::Tenants;
 
 /// Most refused targets whose reasons are remembered, so that each is logged once.
 const MOST_REFUSED: usize = 256;
-
-/// Least time between lines of the log about what one target says that makes no sense.
-const COMPLAINTS: Duration = Duration::from_secs(1);
 
 /// Longest sleep: how often leases are looked at.
 const NAP: Duration = Duration::from_millis(500);
@@ -119,8 +116,7 @@ struct Peer {
     name: String,
     /// Whether it is to be told what is done for it.
     accounts: bool,
-    /// When the log last had a line about its messages.
-    complained: Option<Instant>,
+    complaints: Complaints,
 }
 
 /// The engine thread's state.
@@ -364,7 +360,7 @@ impl<O: Outlet> Worker<O> {
                     listener,
                     name,
                     accounts,
-                    complained: None,
+                    complaints: Complaints::default(),
                 };
                 self.links.insert(link, peer);
                 self.metrics.links.set(self.links.len() as i64);
@@ -380,11 +376,8 @@ impl<O: Outlet> Worker<O> {
             }
             ServerEvent::Refused { instance, reason } => self.refuse_target(instance, reason),
             ServerEvent::Malformed { link, malformed } => {
-                if let Some(first) = malformed.first()
-                    && self.may_complain(link)
-                {
-                    let messages = malformed.len();
-                    tracing::warn!(?link, messages, reason = %first.reason, "malformed messages");
+                if let Some(peer) = self.links.get_mut(&link) {
+                    peer.complaints.log(&link, &malformed, self.now);
                 }
                 for malformed in malformed {
                     self.metrics.malformed.inc();
@@ -405,21 +398,6 @@ impl<O: Outlet> Worker<O> {
                 }
             }
         }
-    }
-
-    /// Whether the log may have a line about what this target says. A line takes longer than a message,
-    /// and it may send as many as it likes.
-    fn may_complain(&mut self, link: LinkId) -> bool {
-        let now = self.now;
-        let Some(peer) = self.links.get_mut(&link) else {
-            return false;
-        };
-        let recent = |at: Instant| now.saturating_duration_since(at) < COMPLAINTS;
-        let may = !peer.complained.is_some_and(recent);
-        if may {
-            peer.complained = Some(now);
-        }
-        may
     }
 
     /// Counts a target that does not match, which comes every second or two; the log has a line

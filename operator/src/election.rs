@@ -13,6 +13,7 @@ use k8s_openapi::{
 };
 use kube::{Api, Client, ResourceExt as _, api::PostParams};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
 
 /// How long a lease that is not renewed holds.
 const TERM: Duration = Duration::from_secs(15);
@@ -88,13 +89,14 @@ impl Candidate {
         }
     }
 
-    /// Waits until the lease is this candidate's; since when, at the earliest.
-    pub(crate) async fn acquire(&self) -> Instant {
+    /// Waits until the lease is this candidate's; since when, at the earliest. None if it is told to `stop`
+    /// before: not amid an attempt, which might leave a lease that nobody gives back.
+    pub(crate) async fn acquire(&self, stop: &CancellationToken) -> Option<Instant> {
         let mut seen: Option<(String, Instant)> = None;
         loop {
             let began = Instant::now();
             match timeout(GIVE_UP, self.try_acquire(&mut seen)).await {
-                Ok(Ok(true)) => return began,
+                Ok(Ok(true)) => return Some(began),
                 Ok(Ok(false)) => {}
                 Err(_) => {
                     tracing::warn!(lease = self.name, "the API server does not answer");
@@ -104,7 +106,10 @@ impl Candidate {
                     tracing::warn!(lease, %error, "the lease cannot be read or taken");
                 }
             }
-            sleep(PERIOD).await;
+            tokio::select! {
+                () = stop.cancelled() => return None,
+                () = sleep(PERIOD) => {}
+            }
         }
     }
 
@@ -195,26 +200,34 @@ impl Candidate {
         self.write(Some(lease)).await.map(|_| None)
     }
 
+    async fn try_release(&self) -> kube::Result<()> {
+        let lease = self.api.get(&self.name).await?;
+        let mut spec = lease.spec.clone().unwrap_or_default();
+        if spec.holder_identity.as_deref() != Some(&self.identity) {
+            return Ok(());
+        }
+        spec.holder_identity = None;
+        let lease = Lease {
+            spec: Some(spec),
+            ..lease
+        };
+        let params = PostParams::default();
+        let released = self.api.replace(&self.name, &params, &lease);
+        released.await.map(|_| ())
+    }
+
     /// Gives the lease back, so that the next one need not wait for its end.
     pub(crate) async fn release(&self) {
         let released = async {
-            let lease = self.api.get(&self.name).await?;
-            let mut spec = lease.spec.clone().unwrap_or_default();
-            if spec.holder_identity.as_deref() != Some(&self.identity) {
-                return Ok(());
+            loop {
+                match self.try_release().await {
+                    // A renewal that was under way has been written meanwhile.
+                    Err(kube::Error::Api(status)) if status.is_conflict() => {}
+                    result => return result,
+                }
             }
-            spec.holder_identity = None;
-            let lease = Lease {
-                spec: Some(spec),
-                ..lease
-            };
-            let params = PostParams::default();
-            self.api
-                .replace(&self.name, &params, &lease)
-                .await
-                .map(|_| ())
         };
-        let result: Result<kube::Result<()>, _> = timeout(PERIOD, released).await;
+        let result = timeout(PERIOD, released).await;
         if !matches!(result, Ok(Ok(()))) {
             tracing::info!(
                 lease = self.name,
@@ -228,11 +241,15 @@ impl Candidate {
 mod tests {
     use std::{
         convert::Infallible,
-        sync::atomic::{AtomicUsize, Ordering},
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering},
+        },
     };
 
-    use hyper::Response;
+    use hyper::{Method, Request, Response};
     use kube::client::Body;
+    use serde_json::json;
 
     use super::*;
 
@@ -278,8 +295,59 @@ mod tests {
     async fn a_request_that_is_never_answered_keeps_nobody_from_the_lease() {
         let candidate = Candidate::new(&silent_at_first(), "default", "lease", "me");
         let began = Instant::now();
-        let taken = candidate.acquire().await;
+        let taken = candidate.acquire(&CancellationToken::new()).await;
+        let taken = taken.expect("it goes on");
         assert_eq!(taken - began, GIVE_UP + PERIOD, "when it was asked again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_told_to_stop_ends_the_attempt_that_is_under_way() {
+        let candidate = Candidate::new(&silent_at_first(), "default", "lease", "me");
+        let (began, stop) = (Instant::now(), CancellationToken::new());
+        stop.cancel();
+        assert_eq!(candidate.acquire(&stop).await, None);
+        assert_eq!(began.elapsed(), GIVE_UP);
+        let taken = candidate.acquire(&stop).await;
+        assert!(taken.is_some(), "it has the lease to give back");
+    }
+
+    /// An API server with a lease of `holder` that finds the first write in conflict with another; how many
+    /// were written.
+    fn busy_at_first(holder: &str) -> (Client, Arc<AtomicUsize>) {
+        let lease = Lease {
+            spec: Some(held_by(holder)),
+            ..Lease::default()
+        };
+        let lease = serde_json::to_vec(&lease).expect("JSON");
+        let conflict = json!({"status": "Failure", "reason": "Conflict", "code": 409});
+        let writes = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&writes);
+        let answers = move |request: Request<Body>| {
+            let is_write = request.method() == Method::PUT;
+            let is_first = is_write && counted.fetch_add(1, Ordering::Relaxed) == 0;
+            let answer = if is_first {
+                let body = Body::from(conflict.to_string().into_bytes());
+                Response::builder()
+                    .status(409)
+                    .body(body)
+                    .expect("an answer")
+            } else {
+                Response::new(Body::from(lease.clone()))
+            };
+            async move { Ok::<_, Infallible>(answer) }
+        };
+        (Client::new(tower::service_fn(answers), "default"), writes)
+    }
+
+    #[tokio::test]
+    async fn a_lease_is_given_back_though_it_was_renewed_meanwhile() {
+        for (holder, expected) in [("me", 2), ("other", 0)] {
+            let (client, writes) = busy_at_first(holder);
+            Candidate::new(&client, "default", "lease", "me")
+                .release()
+                .await;
+            assert_eq!(writes.load(Ordering::Relaxed), expected, "{holder}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

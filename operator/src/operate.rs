@@ -153,9 +153,8 @@ pub async fn operate_on(
         return ended(&stop);
     };
     let candidate = Candidate::new(&client, &namespace, OPERATOR, &identity);
-    let taken = tokio::select! {
-        taken = candidate.acquire() => taken,
-        () = stop.cancelled() => return Ok(()),
+    let Some(taken) = candidate.acquire(&stop).await else {
+        return Ok(());
     };
     tracing::info!(
         lease = format!("{namespace}/{OPERATOR}"),

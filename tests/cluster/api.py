@@ -5,7 +5,9 @@ Each has ports and a folder of its own, so that any number can run beside each o
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -105,12 +107,18 @@ def start(command: list[str], state: State) -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback on which nothing listens."""
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [listener.getsockname()[1] for listener in listeners]
-    for listener in listeners:
-        listener.close()
-    return ports
+    """Ports of the loopback on which nothing listens.
+
+    None is of those that systems give to whoever asks for any, which another may be given before it is bound here.
+    """
+    with contextlib.ExitStack() as held:
+        ports: list[int] = []
+        while len(ports) < count:
+            port = random.randrange(15_000, 30_000)
+            with contextlib.suppress(OSError):
+                held.enter_context(socket.create_server(("127.0.0.1", port)))
+                ports.append(port)
+        return ports
 
 
 def last_lines(state: State) -> str:

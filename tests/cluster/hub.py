@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Iterator
@@ -15,9 +14,9 @@ from urllib.parse import urlsplit
 import layout
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-# Large files come so slowly that somebody can look on.
-BYTES_PER_SECOND = 2_000_000
 CHUNK = 200_000
+# Of large files, as much as comes while the rest is held back.
+SHARE = 1 / 2
 WEIGHTS = ".safetensors"
 
 
@@ -29,6 +28,17 @@ class Hub(ThreadingHTTPServer):
     def __init__(self, repositories: dict[str, Path]) -> None:
         super().__init__((layout.HOST_ADDRESS, 0), Answer)
         self.repositories = repositories
+        self.flows = threading.Event()
+        self.flows.set()
+
+    @contextlib.contextmanager
+    def holding_back(self) -> Iterator[None]:
+        """Large files come in part, and whole afterwards, so that somebody can look on."""
+        self.flows.clear()
+        try:
+            yield
+        finally:
+            self.flows.set()
 
     @property
     def url(self) -> str:
@@ -74,9 +84,9 @@ class Answer(BaseHTTPRequestHandler):
             return
         with contextlib.suppress(ConnectionError):
             for start in range(begin, len(content), CHUNK):
+                if file.suffix == WEIGHTS and start >= SHARE * len(content):
+                    self.server.flows.wait()
                 self.wfile.write(content[start : start + CHUNK])
-                if file.suffix == WEIGHTS:
-                    time.sleep(CHUNK / BYTES_PER_SECOND)
 
     def head(self, status: int, length: int, headers: dict[str, str]) -> None:
         self.send_response(status)

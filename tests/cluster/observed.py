@@ -95,8 +95,9 @@ def eventually(what: Callable[[], object], pause: float = 0.1, patience: float =
             if what():
                 return
             problem = "it is not so"
-        except AssertionError as error:
-            problem = str(error)
+        # Whoever is asked may not be there yet, nor what is looked for in what it says.
+        except (AssertionError, OSError, LookupError) as error:
+            problem = f"{type(error).__name__}: {error}"
         time.sleep(pause)
     raise AssertionError(f"not within {patience} s: {problem}")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 import sys
-import time
 import unittest
 import urllib.request
 
@@ -13,6 +12,7 @@ import cluster
 import layout
 import service
 import where
+from observed import eventually
 from where import EXECUTABLE, EXISTING, PATIENCE, exists, kubectl
 
 sys.path.insert(0, str(layout.REPOSITORY / "tests" / "clients"))
@@ -36,18 +36,6 @@ class Namespace(unittest.TestCase):
     def apply(cls, name: str) -> None:
         """Applies a manifest of this folder."""
         cls.in_namespace("apply", "-f", "-", stdin=where.there((layout.MANIFESTS / name).read_text()))
-
-    def eventually(self, condition) -> None:
-        until = time.monotonic() + PATIENCE
-        while True:
-            try:
-                if condition():
-                    return
-                problem = "it is not so"
-            except AssertionError as error:
-                problem = str(error)
-            self.assertLess(time.monotonic(), until, problem)
-            time.sleep(0.2)
 
 
 class OnCluster(Namespace):
@@ -78,9 +66,9 @@ class OnCluster(Namespace):
     def test_a_deleted_pod_is_replaced_and_serves(self) -> None:
         before = self.pods()
         self.in_namespace("delete", "pod", before[0], "--wait=false")
-        self.eventually(lambda: before[0] not in self.pods() and len(self.pods()) == 2)
+        eventually(lambda: before[0] not in self.pods() and len(self.pods()) == 2)
         self.in_namespace("rollout", "status", "deployment/hello", f"--timeout={PATIENCE}s")
-        self.eventually(lambda: {self.in_pod("get", "http://hello") for _ in range(20)} == set(self.pods()))
+        eventually(lambda: {self.in_pod("get", "http://hello") for _ in range(20)} == set(self.pods()))
 
     def test_output_of_pods_is_kept(self) -> None:
         name = "printer"
@@ -96,7 +84,7 @@ class OnCluster(Namespace):
             cluster.ask({"do": "kill", "program": program})
             with urllib.request.urlopen(f"http://{address}", timeout=10) as answer:
                 self.assertEqual(answer.status, 200)
-            self.eventually(lambda: self.starts(program) > before and kubectl("get", "--raw=/readyz") == "ok")
+            eventually(lambda: self.starts(program) > before and kubectl("get", "--raw=/readyz") == "ok")
         self.assertEqual(len(self.pods()), 2)
 
     @staticmethod
@@ -128,7 +116,7 @@ class OnCluster(Namespace):
             policy = {"podSelector": {"matchLabels": {"app": "hello"}}, "policyTypes": ["Ingress"], "ingress": rules}
             manifest = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "hello"}, "spec": policy}
             self.in_namespace("apply", "-f", "-", stdin=json.dumps(manifest))
-            self.eventually(lambda: answered() == expected)
+            eventually(lambda: answered() == expected)
             ready = self.in_namespace("get", "deployment", "hello", "-o", "jsonpath={.status.readyReplicas}")
             self.assertEqual(ready, "2", "the node's own probes always pass")
 
@@ -148,10 +136,10 @@ class Groups(Namespace):
     def test_groups_become_ready_and_a_lost_worker_takes_its_group_along(self) -> None:
         self.apply("group.yaml")
         self.in_namespace("wait", "leaderworkerset/group", "--for=condition=Available", f"--timeout={PATIENCE}s")
-        self.eventually(lambda: len(self.members()) == 6)
+        eventually(lambda: len(self.members()) == 6)
         before = self.members()
         self.in_namespace("delete", "pod", "group-0-1", "--wait=false")
-        self.eventually(lambda: len(self.members()) == 6 and self.members()["group-0"] != before["group-0"])
+        eventually(lambda: len(self.members()) == 6 and self.members()["group-0"] != before["group-0"])
         self.assertEqual(self.members()["group-1-1"], before["group-1-1"], "another group is not touched")
 
     def members(self) -> dict[str, str]:

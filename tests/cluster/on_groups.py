@@ -71,7 +71,7 @@ class OnGroups(unittest.TestCase):
         """The router says what one machine says, and drafts are used."""
         url = router(NAMESPACE, NAME)
         self.assertEqual([said(complete(url, body)) for body in BODIES], self.expected)
-        self.assertGreater(drafted(url, BODIES[0]), 0)
+        eventually(lambda: drafted(url, BODIES[0]) > 0)
 
     def test_1_without_the_controller_it_is_said_what_to_install(self) -> None:
         if exists(KIND):

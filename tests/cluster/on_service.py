@@ -100,7 +100,7 @@ class OnService(unittest.TestCase):
         for url in self.urls:
             for body, expected in zip(BODIES, self.expected):
                 self.assertEqual(said(complete(url, body)), expected, body)
-            self.assertGreater(drafted(url, BODIES[0]), 0, "the pool drafted nothing")
+            eventually(lambda: drafted(url, BODIES[0]) > 0)
         for namespace in SHARING:
             targets = [pods(namespace)[name] for name in names(namespace, "target")]
             revisions = [pod["metadata"]["labels"]["foretoken.io/revision"] for pod in targets]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import dataclasses
 import json
 import os
@@ -333,7 +334,11 @@ def passed(began: float) -> float:
 
 def until(so: object, what: str, pause: float = 0.5) -> None:
     give_up = time.monotonic() + PATIENCE
-    while not so():
+    while True:
+        # A server that is busy may refuse now and then.
+        with contextlib.suppress(subprocess.CalledProcessError):
+            if so():
+                return
         if time.monotonic() > give_up:
             raise RuntimeError(f"waited in vain for: {what}")
         time.sleep(pause)

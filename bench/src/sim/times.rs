@@ -49,7 +49,7 @@ impl DraftRows {
 impl Times {
     /// A pass over `rows` rows.
     pub(super) fn pass(&self, rows: u32) -> Duration {
-        Duration::from_secs_f64(self.target.seconds(rows))
+        self.target.time(rows)
     }
 
     /// A step of the draft: its kinds are batched, so that the slowest counts once, and all rows.

@@ -12,7 +12,7 @@ use foretoken_speculation::{
     bounds::Bound as _,
     fanout::Limit,
     message::{Account, Open, Outcome, ToDraft, ToTarget},
-    policy::draft::{DraftSession, DraftStats, Judged, Outlook},
+    policy::draft::{DraftSession, DraftStats, Judged, Outlook, Purpose},
 };
 
 use foretoken_service::rounds::{Build, Feed, Line};
@@ -22,7 +22,7 @@ use super::{
     branches::Forks,
     tenants::{Holdings, TenantId},
 };
-use crate::{config::QuotaConfig, metrics::StepFor, recording::Recording};
+use crate::{config::QuotaConfig, recording::Recording};
 
 /// A session that holds a slot.
 pub(super) struct Session {
@@ -64,12 +64,12 @@ pub(super) struct Spent {
 
 impl Session {
     /// Notes a step that it had a part in.
-    pub(super) fn note_step(&mut self, was_for: StepFor, took: Duration) {
+    pub(super) fn note_step(&mut self, was_for: Purpose, took: Duration) {
         let (spent, account) = (&mut self.spent, &mut self.account);
         let [told, owed] = match was_for {
-            StepFor::Ahead => [&mut spent.ahead, &mut account.ahead],
-            StepFor::Awaited => [&mut spent.awaited, &mut account.awaited],
-            StepFor::Pace => return,
+            Purpose::Ahead => [&mut spent.ahead, &mut account.ahead],
+            Purpose::Window => [&mut spent.awaited, &mut account.awaited],
+            Purpose::Follow => return,
         };
         *told += took;
         *owed += took;

@@ -13,11 +13,10 @@ use std::time::Instant;
 use foretoken_engine::batch::{Feed, StepError, StepLogits, Wants};
 use foretoken_speculation::{
     message::ToTarget,
-    policy::draft::{self, Grant, Purpose, Ticket, Urgency, Work, divide},
+    policy::draft::{self, Grant, Purpose, Ticket, Work, divide},
 };
 
 use super::{Limits, Outlet, Worker, sessions::Session, tenants::TenantId};
-use crate::metrics::StepFor;
 
 /// A feed under way, or those of a session's branches.
 #[derive(Clone, Copy)]
@@ -75,13 +74,13 @@ impl<O: Outlet> Worker<O> {
         self.conclude(&flights);
         let took = started.elapsed();
         self.steps.observe(rows as u32, took);
-        let was_for = grants.iter().map(|grant| grant.purpose.into()).max();
-        let was_for = was_for.unwrap_or(StepFor::Pace);
+        let purposes = grants.iter().map(|grant| grant.purpose);
+        let was_for = purposes.min().unwrap_or(Purpose::Follow);
         self.busy += took;
         self.metrics.note_step(was_for, rows, took);
         for grant in &grants {
             if let Some(session) = self.sessions.get_mut(grant.session) {
-                session.note_step(grant.purpose.into(), took);
+                session.note_step(grant.purpose, took);
             }
         }
         true
@@ -121,13 +120,7 @@ impl<O: Outlet> Worker<O> {
                 session.draft.drop_branches();
                 continue;
             }
-            demand.push(Grant {
-                session: index,
-                tenant,
-                rows,
-                urgency: work.urgency(rows, self.limits.rows),
-                purpose: work.purpose,
-            });
+            demand.push(work.demand(index, tenant, rows, self.limits.rows));
         }
         demand
     }
@@ -150,11 +143,12 @@ impl<O: Outlet> Worker<O> {
             draft.grant(&[u32::try_from(most).unwrap_or(u32::MAX)]);
         }
         // Of a build that has begun nothing can be left out any more, but then it does fit.
-        let Some((rows, made)) = draft.branches().map(|work| (work.rows(), work.step)) else {
+        let Some(work) = draft.branches() else {
             return;
         };
+        let (wanted, made) = (work.demand(session, tenant), work.step);
         if let Some(learned) = self.learned.get(link).filter(|_| !self.unhurried) {
-            let (step, now) = (self.steps.seconds(rows as u32), Instant::now());
+            let (step, now) = (self.steps.seconds(wanted.rows as u32), Instant::now());
             let passed = now.saturating_duration_since(self.began);
             if let Some(pause) = outlook.pause(made, step, &learned.timing, passed) {
                 let at = now + pause;
@@ -162,13 +156,7 @@ impl<O: Outlet> Worker<O> {
                 return;
             }
         }
-        demand.push(Grant {
-            session,
-            tenant,
-            rows,
-            urgency: Urgency::Branches,
-            purpose: Purpose::Ahead,
-        });
+        demand.push(wanted);
     }
 
     /// Whether the pages suffice.

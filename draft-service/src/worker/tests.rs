@@ -16,7 +16,6 @@ use rig::*;
 
 mod accounts;
 mod branches;
-mod complaints;
 mod isolation;
 mod rig;
 mod sharing;
@@ -257,6 +256,7 @@ fn nonsense_ends_its_session_and_no_other() {
     assert_eq!(windows(&rig.settle().1).len(), 1);
     rig.worker.take(0, odd(1));
     assert!(is_refusal(&rig.collect()[0].1, true));
+    assert_eq!(rig.worker.metrics.malformed.get(), 2);
     rig.assert_idle();
 }
 

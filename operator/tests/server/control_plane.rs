@@ -2,6 +2,7 @@
 
 use std::{
     env, fs,
+    hash::{BuildHasher as _, RandomState},
     net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -191,7 +192,16 @@ fn programs() -> Option<PathBuf> {
     built.max_by_key(|path| path.metadata().and_then(|it| it.modified()).ok())
 }
 
+/// Free ports. None is of those that systems give to whoever asks for any, which another may be given before
+/// it is bound here.
 fn free_ports() -> [u16; 3] {
-    let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    listeners.map(|listener| listener.local_addr().unwrap().port())
+    let draw = || loop {
+        let port = 15_000 + (RandomState::new().hash_one(()) % 15_000) as u16;
+        if let Ok(listener) = TcpListener::bind(("127.0.0.1", port)) {
+            return (listener, port);
+        }
+    };
+    // Held until all are there, so that none is drawn twice.
+    let drawn = [(); 3].map(|()| draw());
+    drawn.map(|(_, port)| port)
 }

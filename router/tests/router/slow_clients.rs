@@ -14,8 +14,8 @@ use crate::{Script, Setup, client::Client, config, faults::soon, start, start_wi
 /// A router that has little patience.
 async fn hasty() -> Setup {
     let config = RouterConfig {
-        head: Duration::from_millis(100),
-        body: Duration::from_millis(100),
+        head: Duration::from_secs(1),
+        body: Duration::from_secs(1),
         ..config()
     };
     start_with(config, vec![Script::says(" ok")]).await

@@ -19,7 +19,7 @@ mod telling;
 use std::time::Duration;
 
 use foretoken_protocol::Callee;
-use foretoken_service::{metrics::Fraction, report::Rounds};
+use foretoken_service::{complaints::Complaints, metrics::Fraction, report::Rounds};
 use foretoken_speculation::{
     control::{Choice, Controller, Lesson, Load, StepCost},
     gather::Due,
@@ -95,6 +95,7 @@ pub(super) struct Endpoint {
     rounds: Rounds,
     /// What sessions have learned of its answer times.
     patience: Patience,
+    pub(super) complaints: Complaints,
 }
 
 /// All endpoints, those without shares first and best first.
@@ -264,7 +265,7 @@ impl Endpoints {
 
     /// Expected time of a step.
     pub(super) fn step_cost(&self, rows: usize) -> Duration {
-        Duration::from_secs_f64(self.steps.seconds(rows as u32).clamp(0.0, 3600.0))
+        self.steps.time(rows as u32)
     }
 
     /// When a window of up to `most` tokens is expected that was asked for so long ago.

@@ -8,7 +8,10 @@ use std::time::Instant;
 
 use foretoken_protocol::link::{LinkEvent, Welcome};
 
-use super::{Worker, endpoints::Slots};
+use super::{
+    Worker,
+    endpoints::{Endpoint, Slots},
+};
 use crate::inbox::LinkKey;
 
 impl Worker {
@@ -34,8 +37,14 @@ impl Worker {
                 }
             }
             LinkEvent::Malformed(malformed) => {
+                if let Some(Endpoint {
+                    name, complaints, ..
+                }) = self.endpoints.find(link)
+                {
+                    complaints.log(&*name, &malformed, at);
+                }
                 for malformed in malformed {
-                    tracing::warn!(?link, reason = %malformed.reason, "malformed message");
+                    self.metrics.malformed.inc();
                     if let Some(session) = malformed.session {
                         self.turn_away(link, session.0);
                     }

@@ -1,8 +1,11 @@
 //! `foretoken top` beside a running `foretoken up`.
 
-use std::process::{Command, Output};
+use std::{
+    process::{Command, Output},
+    time::Instant,
+};
 
-use foretoken_tests::eventually;
+use foretoken_tests::{PATIENT, eventually};
 use serde_json::{Value, json};
 
 use crate::fixture::{Up, executable, play, run};
@@ -14,9 +17,6 @@ fn top(arguments: &[&str]) -> Output {
         .output();
     output.unwrap()
 }
-
-/// Most looks until a verdict has found its window, and others follow.
-const LOOKS: u32 = 20;
 
 /// Keeps the services busy with drafting ahead until `done`.
 async fn busy<T>(up: &Up, done: impl Future<Output = T>) -> T {
@@ -79,9 +79,11 @@ fn what_runs_is_told_once_in_json_and_in_words() {
         })
     };
     run(async {
+        // Until a verdict has found its window, and others follow.
         let look = async {
             let mut told = Value::Null;
-            for _ in 0..LOOKS {
+            let begun = Instant::now();
+            while begun.elapsed() < 2 * PATIENT {
                 let output = watch(true).await.unwrap();
                 let log = String::from_utf8_lossy(&output.stderr);
                 assert!(output.status.success(), "{log}");

@@ -82,17 +82,17 @@ fn a_request_is_one_trace_through_all_services_that_says_what_usage_says() {
         "{type: Speculative, speculative: {lookahead: 5, adaptive: false}}",
         policy,
     );
-    let up = Up::serving(
-        &text,
-        &[
-            ("OTEL_EXPORTER_OTLP_ENDPOINT", &receiver.url()),
-            ("OTEL_BSP_SCHEDULE_DELAY", "20"),
-            (
-                "OTEL_RESOURCE_ATTRIBUTES",
-                "deployment.environment.name=test",
-            ),
-        ],
-    );
+    let url = receiver.url();
+    let telling = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", url.as_str()),
+        ("OTEL_BSP_SCHEDULE_DELAY", "20"),
+        (
+            "OTEL_RESOURCE_ATTRIBUTES",
+            "deployment.environment.name=test",
+        ),
+    ];
+    // A quick target may be done before its draft has read the prompt.
+    let up = Up::serving(&text, &[&telling, SLOW].concat());
     let answer = run(complete(&up, Some(&format!("00-{TRACE}-{CALLER}-01"))));
     let usage = &answer["usage"]["foretoken"];
     let spans = whole(&receiver, TRACE);

@@ -37,14 +37,11 @@ async fn moves() -> bool {
     let mut stream = stream.expect("it is accepted");
     let mut tokens = Vec::new();
     reads_ten(&mut stream, &mut tokens).await;
-    // Both live, and the request is at the first, which is named first.
-    assert!(
-        entries().await < 1.0,
-        "nothing is drafted by the second yet"
-    );
+    // Both live, and the request is at the first, which is named first, unless that was silent for too long.
+    let is_at_first = entries().await < 1.0;
     used.kill().await;
     let stats = collect(stream, &mut tokens).await;
-    let has_moved = entries().await > 0.0 && stats.hits > 0;
+    let has_moved = is_at_first && entries().await > 0.0 && stats.hits > 0;
     assert_eq!(tokens, plain(&client, asked).await);
     target.end().await;
     other.end().await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use foretoken_speculation::{
     SessionId,
     message::{ToDraft, ToTarget},
-    policy::draft::{DraftSession, Grant, Outlook, Purpose, Urgency, Wants},
+    policy::draft::{DraftSession, Grant, Outlook, Purpose, Wants},
     sampling::Scratch,
 };
 
@@ -64,22 +64,10 @@ impl Session {
     pub(super) fn demand(&mut self, session: usize, most: usize) -> Option<Grant> {
         let tenant = Some(self.target);
         let Some(work) = self.draft.work() else {
-            return Some(Grant {
-                session,
-                tenant,
-                rows: self.draft.branches()?.rows(),
-                urgency: Urgency::Branches,
-                purpose: Purpose::Ahead,
-            });
+            return Some(self.draft.branches()?.demand(session, tenant));
         };
         let rows = work.tokens.len();
-        (!work.may_wait(rows)).then(|| Grant {
-            session,
-            tenant,
-            rows,
-            urgency: work.urgency(rows, most),
-            purpose: work.purpose,
-        })
+        (!work.may_wait(rows)).then(|| work.demand(session, tenant, rows, most))
     }
 
     /// Feeds what it was granted, in `rows` of the step; what it answers.

@@ -172,6 +172,6 @@ impl Learned {
 
     /// Expected time of a pass.
     pub(super) fn pass(&self, rows: usize) -> Duration {
-        Duration::from_secs_f64(self.steps.seconds(rows as u32).clamp(0.0, 3600.0))
+        self.steps.time(rows as u32)
     }
 }

@@ -300,13 +300,12 @@ fn sessions_that_run_come_before_those_that_ended_of_which_the_latest_come_first
     for session in 1..=6 {
         board.note(told(session, 2, 1, 5));
     }
+    let now = Instant::now();
     for (session, millis) in [(1, 30), (2, 10), (4, 20)] {
         let known = board.sessions.get_mut(&(TARGET.to_owned(), session));
         let known = known.unwrap();
         known.ended = Some("length".into());
-        known.heard = Instant::now()
-            .checked_sub(Duration::from_millis(millis))
-            .unwrap();
+        known.heard = now.checked_sub(Duration::from_millis(millis)).unwrap();
     }
     let snapshot = board.snapshot();
     let order = snapshot.sessions.iter().map(|session| session.session);

@@ -2,6 +2,7 @@
 
 use std::{
     env, fs,
+    hash::{BuildHasher as _, RandomState},
     net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -39,11 +40,18 @@ pub(crate) fn folder() -> Option<PathBuf> {
     newest
 }
 
-/// Ports that nobody listens on.
+/// Ports that nobody listens on. None is of those that systems give to whoever asks for any, which another
+/// may be given before it is bound here, or while what has it is started again.
 pub(crate) fn free_ports<const N: usize>() -> [u16; N] {
+    let draw = || loop {
+        let port = 15_000 + (RandomState::new().hash_one(()) % 15_000) as u16;
+        if let Ok(listener) = TcpListener::bind(("127.0.0.1", port)) {
+            return (listener, port);
+        }
+    };
     // Held until all are there, so that none is drawn twice.
-    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    listeners.map(|listener| listener.local_addr().unwrap().port())
+    let drawn = [(); N].map(|()| draw());
+    drawn.map(|(_, port)| port)
 }
 
 /// A program that can be ended, started again, and held.

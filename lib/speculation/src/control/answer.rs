@@ -8,8 +8,8 @@ use super::StepCost;
 const MEMORY: f64 = 0.98;
 /// First guess of an answer's fixed part, without anything measured.
 const OVERHEAD: Duration = Duration::from_micros(150);
-/// The same of a drafted token's time, as a part of a target's step of one row.
-const TOKEN: f64 = 1.0 / 8.0;
+/// The same of drafting: tokens in the time of a target's step of one row.
+const TOKENS: u32 = 8;
 /// Observations that the first guess is worth.
 const PRIOR_WEIGHT: f64 = 2.0;
 
@@ -42,8 +42,7 @@ impl AnswerTime {
 
     /// Starts from what is usual beside a target of these steps.
     pub fn beside(steps: &StepCost) -> Self {
-        let token = (steps.seconds(1) * TOKEN).clamp(0.0, 3600.0);
-        Self::new(OVERHEAD, Duration::from_secs_f64(token))
+        Self::new(OVERHEAD, steps.time(1) / TOKENS)
     }
 
     /// Takes in a window of `tokens` that took this long. Empty windows say nothing.

@@ -39,7 +39,12 @@ impl StepCost {
         self.mean_seconds(f64::from(rows))
     }
 
-    /// The same for steps of so many rows on average.
+    /// The same as a time; of a table that says more, an hour.
+    pub fn time(&self, rows: u32) -> Duration {
+        Duration::from_secs_f64(self.seconds(rows).min(3600.0))
+    }
+
+    /// The same for steps of so many rows on average, in seconds.
     pub fn mean_seconds(&self, rows: f64) -> f64 {
         let seconds = match self.segment(rows) {
             Some((i, along)) => {

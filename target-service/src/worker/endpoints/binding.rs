@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use foretoken_engine::schedule::RequestId;
 use foretoken_protocol::Callee;
-use foretoken_service::report::Rounds;
+use foretoken_service::{complaints::Complaints, report::Rounds};
 use foretoken_speculation::{
     control::{AnswerTime, ControlConfig, Drafting},
     message::{Keyed as _, ToDraft, ToTarget},
@@ -149,6 +149,7 @@ impl Worker {
             said: Default::default(),
             rounds: Rounds::default(),
             patience: fresh_patience(self.config.patience),
+            complaints: Complaints::default(),
         }
     }
 

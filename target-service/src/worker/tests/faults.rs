@@ -303,6 +303,7 @@ fn what_cannot_be_read_ends_the_session_there_and_no_endpoint_counts_that_has_go
     rig.turn();
     assert_eq!(rig.endpoint.sessions(), 0, "it is told that it is over");
     assert_eq!(rig.worker.metrics.sessions.get(), 0);
+    assert_eq!(rig.worker.metrics.malformed.get(), 1);
     rig.run(std::slice::from_mut(&mut output));
     assert_eq!(output.tokens, plain(&asked));
     rig.worker.take(Message::Endpoints(Vec::new()));

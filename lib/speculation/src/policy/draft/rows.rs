@@ -7,7 +7,7 @@
 
 use alloc::{collections::VecDeque, vec::Vec};
 
-use super::{Purpose, Wants, Work};
+use super::{BranchWork, Purpose, Wants, Work};
 use crate::fanout::Turns;
 
 /// Most tokens of a session that still counts as about to propose, if a step has as many rows.
@@ -29,19 +29,39 @@ pub enum Urgency {
 }
 
 impl Work<'_> {
-    /// How urgent so many rows of it are, where a step has `most`.
-    pub fn urgency(&self, rows: usize, most: usize) -> Urgency {
+    /// So many rows of it, as wanted of a step that has `most`.
+    pub fn demand(&self, session: usize, tenant: Option<usize>, rows: usize, most: usize) -> Grant {
         let short = rows <= SHORT.min(most);
-        match self.purpose {
+        let urgency = match self.purpose {
             Purpose::Window if short => Urgency::Window,
             Purpose::Ahead if short || self.wants == Wants::All => Urgency::Ahead,
             Purpose::Window | Purpose::Ahead | Purpose::Follow => Urgency::Long,
+        };
+        Grant {
+            session,
+            tenant,
+            rows,
+            urgency,
+            purpose: self.purpose,
         }
     }
 
     /// Whether so many rows of it are not worth a step: nobody waits for them.
     pub fn may_wait(&self, rows: usize) -> bool {
         self.purpose == Purpose::Follow && rows < FOLLOW
+    }
+}
+
+impl BranchWork<'_> {
+    /// Its rows, as wanted of a step.
+    pub fn demand(&self, session: usize, tenant: Option<usize>) -> Grant {
+        Grant {
+            session,
+            tenant,
+            rows: self.rows(),
+            urgency: Urgency::Branches,
+            purpose: Purpose::Ahead,
+        }
     }
 }
 
