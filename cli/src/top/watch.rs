@@ -51,6 +51,8 @@ pub(super) fn start(
     every: Duration,
     news: mpsc::Sender<News>,
 ) -> anyhow::Result<()> {
+    // Before there is anything to see: whoever sees it may tell it to end.
+    let mut signals = Signals::new()?;
     let runtime = child::small_runtime()?;
     let client = Client::builder()
         .connect_timeout(PATIENCE)
@@ -59,19 +61,21 @@ pub(super) fn start(
         .context("cannot set up the HTTP client")?;
     thread::Builder::new()
         .name("foretoken-top".into())
-        .spawn(move || runtime.block_on(watch(&places, every, &client, &news)))
+        .spawn(move || runtime.block_on(watch(&places, every, &client, &mut signals, &news)))
         .context("cannot start a thread")?;
     Ok(())
 }
 
-async fn watch(places: &Places, every: Duration, client: &Client, news: &mpsc::Sender<News>) {
+async fn watch(
+    places: &Places,
+    every: Duration,
+    client: &Client,
+    signals: &mut Signals,
+    news: &mpsc::Sender<News>,
+) {
     let mut tasks: BTreeMap<String, [JoinHandle<()>; 2]> = BTreeMap::new();
     let mut known = Vec::new();
     let mut ticks = interval(every);
-    let Ok(mut signals) = Signals::new() else {
-        let _ = news.send(News::Stop);
-        return;
-    };
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
