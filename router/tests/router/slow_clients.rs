@@ -14,8 +14,8 @@ use crate::{Script, Setup, client::Client, config, faults::soon, start, start_wi
 /// A router that has little patience.
 async fn hasty() -> Setup {
     let config = RouterConfig {
-        head: Duration::from_secs(1),
-        body: Duration::from_secs(1),
+        head: Duration::from_millis(500),
+        body: Duration::from_millis(500),
         ..config()
     };
     start_with(config, vec![Script::says(" ok")]).await
@@ -71,7 +71,7 @@ async fn a_client_whose_body_does_not_come_is_told_so() {
         stream.write_all(head.as_bytes()).await.unwrap();
         let answer = rest(&mut stream).await;
         assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
-        assert!(answer.contains("did not come within 0.1 s"), "{answer}");
+        assert!(answer.contains("did not come within 0.5 s"), "{answer}");
     }
     assert_eq!(setup.targets[0].requests().len(), 0);
 }
@@ -82,7 +82,7 @@ async fn a_stream_may_take_longer_than_a_head_or_a_body() {
     setup.targets[0].change(|script| {
         *script = Script::says(" a long story that takes its time");
         script.round = 1;
-        script.pause = Duration::from_millis(30);
+        script.pause = Duration::from_millis(150);
     });
     let body = json!({"prompt": "x", "max_tokens": 100, "stream": true});
     let events = setup.client().post("/v1/completions", &body).await.events();
