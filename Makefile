@@ -81,6 +81,7 @@ service-test: rust-build
 
 # What can be checked of the cluster and the image without starting or building either.
 script-test:
+	python3 -m unittest discover -s tests
 	python3 -m unittest discover -s tests/cluster
 
 # The official OpenAI client against `foretoken up`.
