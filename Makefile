@@ -79,7 +79,7 @@ service-test: rust-build
 		'cargo test --workspace --locked --lib --bins $(addprefix --test ,$(filter-out $(COMPUTING) $(WAITING),$(TESTS)))' \
 		$(foreach test,$(WAITING),'cargo test --workspace --locked --test $(test)')
 
-# What can be checked of the cluster and the image without starting or building either.
+# What can be checked of the cluster and the image without starting or building either, and of a script.
 script-test:
 	python3 -m unittest discover -s tests
 	python3 -m unittest discover -s tests/cluster

@@ -59,16 +59,20 @@ def main(*commands: str) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     behind = commands[0] == "--behind"
     *beside, last = commands[behind:]
-    quiet = [Quiet(command, behind and place == 0) for place, command in enumerate(beside)]
-    loud = subprocess.Popen(["sh", "-c", f"exec {last}"])
+    quiet: list[Quiet] = []
+    loud = None
     try:
+        for place, command in enumerate(beside):
+            quiet.append(Quiet(command, behind and place == 0))
+        loud = subprocess.Popen(["sh", "-c", f"exec {last}"])
         codes = [loud.wait()]
         for one in quiet:
             one.join()
     except KeyboardInterrupt:
         # It clears away what it has started, and passes the signal on.
-        loud.terminate()
-        loud.wait()
+        if loud:
+            loud.terminate()
+            loud.wait()
         for one in quiet:
             one.end()
         return 130

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -36,7 +35,8 @@ class Beside(unittest.TestCase):
         self.assertEqual(said[first + 1], "first ends")
 
     def test_it_fails_if_any_does_which_is_heard_last(self) -> None:
-        self.assertEqual(self.ran("echo bad; exit 3", "sleep 0.2; echo good", "echo last"), (3, ["last", "good", "bad"]))
+        good = "until [ -e last ]; do sleep 0.01; done; echo good"
+        self.assertEqual(self.ran("echo bad; exit 3", good, "sh -c 'echo last; touch last'"), (3, ["last", "good", "bad"]))
         self.assertEqual(self.ran("echo first", "false"), (1, ["first"]))
 
     def test_the_first_one_stands_back_if_it_is_to(self) -> None:
@@ -48,10 +48,12 @@ class Beside(unittest.TestCase):
     def test_whoever_ends_it_ends_all(self) -> None:
         ends = "trap 'touch {0}-ended; exit 1' TERM; touch {0}; while :; do sleep 0.01; done"
         commands = [ends.format("first"), 'sh -c "' + ends.format("last") + '"']
-        with subprocess.Popen([*BESIDE, *commands], cwd=self.folder) as process:
-            self.appear("first", "last")
-            process.send_signal(signal.SIGTERM)
-            self.assertEqual(process.wait(timeout=PATIENCE), 130)
+        process = subprocess.Popen([*BESIDE, *commands], cwd=self.folder)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.terminate)
+        self.appear("first", "last")
+        process.terminate()
+        self.assertEqual(process.wait(timeout=PATIENCE), 130)
         self.appear("first-ended", "last-ended")
 
     def appear(self, *names: str) -> None:

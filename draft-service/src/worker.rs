@@ -377,7 +377,7 @@ impl<O: Outlet> Worker<O> {
             ServerEvent::Refused { instance, reason } => self.refuse_target(instance, reason),
             ServerEvent::Malformed { link, malformed } => {
                 if let Some(peer) = self.links.get_mut(&link) {
-                    peer.complaints.log(&link, &malformed, self.now);
+                    peer.complaints.log(&peer.name, &malformed, self.now);
                 }
                 for malformed in malformed {
                     self.metrics.malformed.inc();

@@ -154,6 +154,8 @@ pub async fn operate_on(
     };
     let candidate = Candidate::new(&client, &namespace, OPERATOR, &identity);
     let Some(taken) = candidate.acquire(&stop).await else {
+        // What was not answered may have been written.
+        candidate.release().await;
         return Ok(());
     };
     tracing::info!(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import contextlib
 import dataclasses
 import json
 import os
@@ -335,12 +334,15 @@ def passed(began: float) -> float:
 def until(so: object, what: str, pause: float = 0.5) -> None:
     give_up = time.monotonic() + PATIENCE
     while True:
-        # A server that is busy may refuse now and then.
-        with contextlib.suppress(subprocess.CalledProcessError):
+        problem = "it is not so"
+        try:
             if so():
                 return
+        # A server that is busy may refuse now and then.
+        except subprocess.CalledProcessError as error:
+            problem = f"{error} {error.stderr or ''}"
         if time.monotonic() > give_up:
-            raise RuntimeError(f"waited in vain for: {what}")
+            raise RuntimeError(f"waited in vain for: {what}: {problem}")
         time.sleep(pause)
 
 

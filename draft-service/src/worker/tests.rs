@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use foretoken_engine::sim::SimOptions;
 use foretoken_protocol::link::{Hello, LinkId, LoadReport, Malformed, ServerEvent};
+use foretoken_service::complaints::Complaints;
 use foretoken_speculation::{
     Epoch, Round, SessionId, TokenId,
     message::{Open, Outcome, ToDraft, ToTarget},
@@ -257,6 +258,7 @@ fn nonsense_ends_its_session_and_no_other() {
     rig.worker.take(0, odd(1));
     assert!(is_refusal(&rig.collect()[0].1, true));
     assert_eq!(rig.worker.metrics.malformed.get(), 2);
+    assert_ne!(rig.worker.links[&A].complaints, Complaints::default());
     rig.assert_idle();
 }
 

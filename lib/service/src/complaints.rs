@@ -1,9 +1,6 @@
 //! What the log says of messages that make no sense.
 
-use std::{
-    fmt,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use foretoken_protocol::link::Malformed;
 
@@ -12,20 +9,20 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// When the log last had a line about a peer's messages. A line takes longer than a message, and the
 /// peer may send as many as it likes.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Complaints {
     last: Option<Instant>,
 }
 
 impl Complaints {
     /// Tells the log of these messages of `peer`, unless it has just had a line about others.
-    pub fn log(&mut self, peer: &dyn fmt::Debug, malformed: &[Malformed], now: Instant) {
+    pub fn log(&mut self, peer: &str, malformed: &[Malformed], now: Instant) {
         let recent = |at: Instant| now.saturating_duration_since(at) < PAUSE;
         if let Some(first) = malformed.first()
             && !self.last.is_some_and(recent)
         {
             let (messages, reason) = (malformed.len(), &first.reason);
-            tracing::warn!(?peer, messages, reason, "malformed messages");
+            tracing::warn!(peer, messages, reason, "malformed messages");
             self.last = Some(now);
         }
     }
@@ -81,12 +78,11 @@ mod tests {
             let odd = vec![odd; 1000];
             let began = Instant::now();
             let mut complaints = Complaints::default();
-            complaints.log(&"t", &[], began);
+            complaints.log("t", &[], began);
             for i in 0..30 {
-                complaints.log(&"t", &odd, began + PAUSE * i / 10);
+                complaints.log("t", &odd, began + PAUSE * i / 10);
             }
-            Complaints::default().log(&"u", &odd, began);
         });
-        assert_eq!(lines.load(Ordering::Relaxed), 3 + 1);
+        assert_eq!(lines.load(Ordering::Relaxed), 3);
     }
 }

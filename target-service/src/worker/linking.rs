@@ -8,10 +8,7 @@ use std::time::Instant;
 
 use foretoken_protocol::link::{LinkEvent, Welcome};
 
-use super::{
-    Worker,
-    endpoints::{Endpoint, Slots},
-};
+use super::{Worker, endpoints::Slots};
 use crate::inbox::LinkKey;
 
 impl Worker {
@@ -37,11 +34,8 @@ impl Worker {
                 }
             }
             LinkEvent::Malformed(malformed) => {
-                if let Some(Endpoint {
-                    name, complaints, ..
-                }) = self.endpoints.find(link)
-                {
-                    complaints.log(&*name, &malformed, at);
+                if let Some(endpoint) = self.endpoints.find(link) {
+                    endpoint.complaints.log(&endpoint.name, &malformed, at);
                 }
                 for malformed in malformed {
                     self.metrics.malformed.inc();

@@ -172,8 +172,8 @@ fn serve(
     all
 }
 
-/// That somebody gets of each outcome what he gets alone; whether he gets no fewer than half of those.
-fn is_as_alone(alone: &[Drafted], beside: &[Drafted]) -> bool {
+/// That somebody gets of each outcome what he gets alone; how many outcomes those are, alone and beside others.
+fn assert_as_alone(alone: &[Drafted], beside: &[Drafted]) -> [usize; 2] {
     assert_eq!(alone.len(), beside.len());
     for (round, (alone, beside)) in alone.iter().zip(beside).enumerate() {
         for ((own, tokens), (key, drafted)) in alone.iter().zip(beside) {
@@ -182,9 +182,7 @@ fn is_as_alone(alone: &[Drafted], beside: &[Drafted]) -> bool {
             assert_eq!(tokens[..both], drafted[..both], "{key:?} of round {round}");
         }
     }
-    let outcomes = |all: &[Drafted]| all.iter().map(Vec::len).sum::<usize>();
-    let (most, got) = (outcomes(alone), outcomes(beside));
-    most > 4 * alone.len() && 2 * got >= most
+    [alone, beside].map(|all| all.iter().map(Vec::len).sum())
 }
 
 /// One of the things that a target should not do.
@@ -324,12 +322,20 @@ pub(super) async fn leaves_nothing(port: u16) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_honest_target_gets_is_the_same_beside_one_that_does_all_it_should_not() {
-    // For how many outcomes there is time depends on what else this machine does.
-    let is_served = async |_| serves_as_alone().await.then_some(());
-    eventually("served as alone", is_served).await;
+    let enough = |[most, got]: [usize; 2]| most > 4 * ROUNDS as usize && 2 * got >= most;
+    // For how many outcomes there is time depends on what else this machine does meanwhile.
+    let mut served = Vec::new();
+    while served.len() < 3 {
+        let outcomes = outcomes_alone_and_beside().await;
+        if enough(outcomes) {
+            return;
+        }
+        served.push(outcomes);
+    }
+    assert_eq!(served, [[0; 2]; 0], "outcomes alone, and beside the other");
 }
 
-async fn serves_as_alone() -> bool {
+async fn outcomes_alone_and_beside() -> [usize; 2] {
     let folder = tempfile::tempdir().expect("a folder");
     let mut served = Vec::new();
     for name in ["quiet", "loud"] {
@@ -354,7 +360,7 @@ async fn serves_as_alone() -> bool {
         leaves_nothing(port).await;
         endpoint.end().await;
     }
-    is_as_alone(&served[0], &served[1])
+    assert_as_alone(&served[0], &served[1])
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -453,7 +459,7 @@ async fn sessions_that_are_never_closed_end_with_their_lease_and_leave_nothing()
     });
     // The links go on: they are not what gives anything back.
     let (outcomes, _attacker, _honest) = ended.await.expect("the slots are free again");
-    assert!((1..=2).contains(&outcomes), "{outcomes} outcomes");
+    assert!(outcomes <= 2, "{outcomes} outcomes");
     leaves_nothing(port).await;
     endpoint.end().await;
 }

@@ -70,7 +70,7 @@ fn an_endpoint_that_beats_and_takes_nothing_in_loses_its_link_and_is_dialled_aga
         wait_up(&target);
         let (begun, mut round) = (Instant::now(), 0);
         loop {
-            assert!(begun.elapsed() < LONG, "it stays up");
+            assert!(begun.elapsed() < LONG, "it is never cut for that");
             round += 1;
             // Refused while the link is down: this machine may be too busy for its beats, or to dial.
             let _ = target.link.send(vec![outcome(1, round)]);

@@ -185,12 +185,11 @@ impl Kept {
             };
             let mut alive = session.keep_alive(lease).await?;
             while alive.left().await? > 0 {
+                let pause = tokio::time::sleep(self.lease / 3);
+                self.restore(&session, lease).await?;
+                // Whoever may keep a lease need not be allowed to write.
                 backoff.reset();
-                let pause = async {
-                    tokio::time::sleep(self.lease / 3).await;
-                    Ok(())
-                };
-                tokio::try_join!(self.restore(&session, lease), pause)?;
+                pause.await;
                 alive.prolong();
             }
             tracing::warn!(
@@ -221,7 +220,7 @@ impl Kept {
             return Ok(());
         }
         session.put(key.clone(), self.value.clone(), lease).await?;
-        tracing::warn!(key, "the entry was not there; announced again");
+        tracing::warn!(key, "the entry was not there, or another's; written again");
         Ok(())
     }
 

@@ -169,14 +169,12 @@ async fn announced_again(source: &Source, key: &str, revision: u64) -> u64 {
 }
 
 /// Waits until there is no lease, for less than one takes to run out.
-async fn ends_no_lease_by_itself(source: &Source) {
-    let none_is_left = async {
-        while !source.gateway.leases().await.is_empty() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
+async fn leaves_no_lease(source: &Source) {
+    let none_is_left = eventually("no lease should be left", async || {
+        source.gateway.leases().await.is_empty().then_some(())
+    });
     let left = tokio::time::timeout(LEASE / 2, none_is_left).await;
-    left.expect("it should not be left to run out");
+    left.expect("no lease should be left to run out");
 }
 
 /// Asks until there is an answer, which `should` be.
@@ -267,7 +265,7 @@ async fn who_withdraws_is_gone_at_once_though_the_first_member_is_silent() {
     let announcement = announce(config);
     has_targets(&registry, 1).await;
     announcement.withdraw().await;
-    ends_no_lease_by_itself(&source).await;
+    leaves_no_lease(&source).await;
     has_targets(&registry, 0).await;
 }
 
@@ -283,7 +281,7 @@ async fn who_withdraws_as_soon_as_others_see_it_leaves_nothing_behind() {
         // Others can hear of an entry before who wrote it hears that it is written.
         has_targets(&registry, 1).await;
         announcement.withdraw().await;
-        ends_no_lease_by_itself(&source).await;
+        leaves_no_lease(&source).await;
         has_targets(&registry, 0).await;
     }
 }

@@ -39,11 +39,6 @@ impl StepCost {
         self.mean_seconds(f64::from(rows))
     }
 
-    /// The same as a time; of a table that says more, an hour.
-    pub fn time(&self, rows: u32) -> Duration {
-        Duration::from_secs_f64(self.seconds(rows).min(3600.0))
-    }
-
     /// The same for steps of so many rows on average, in seconds.
     pub fn mean_seconds(&self, rows: f64) -> f64 {
         let seconds = match self.segment(rows) {
@@ -54,6 +49,11 @@ impl StepCost {
             None => self.points.first().map_or(1e-3, |point| point.1),
         };
         seconds.max(1e-9)
+    }
+
+    /// Expected time of a step of `rows`, an hour at most.
+    pub fn time(&self, rows: u32) -> Duration {
+        Duration::from_secs_f64(self.seconds(rows).min(3600.0))
     }
 
     /// Takes in a step of `rows` that took this long, where steps of other rows may be of another kind:

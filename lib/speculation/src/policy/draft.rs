@@ -45,7 +45,7 @@ pub use self::{
     layout::ForkFeed,
     outlook::{Judged, Outlook},
     planners::{Planners, Scores},
-    rows::{Grant, Urgency, divide},
+    rows::{Grant, divide},
     timing::Timing,
     work::{Purpose, Ticket, Wants, Work},
 };

@@ -8,6 +8,7 @@ use foretoken_protocol::{
     generate::GenerateRequest,
     link::{Limits, LinkEvent, LoadReport, Malformed, Welcome},
 };
+use foretoken_service::complaints::Complaints;
 use foretoken_speculation::SessionId;
 
 use super::endpoint::MiniEndpoint;
@@ -304,6 +305,8 @@ fn what_cannot_be_read_ends_the_session_there_and_no_endpoint_counts_that_has_go
     assert_eq!(rig.endpoint.sessions(), 0, "it is told that it is over");
     assert_eq!(rig.worker.metrics.sessions.get(), 0);
     assert_eq!(rig.worker.metrics.malformed.get(), 1);
+    let complaints = &rig.worker.endpoints.list[0].complaints;
+    assert_ne!(*complaints, Complaints::default(), "the log tells of it");
     rig.run(std::slice::from_mut(&mut output));
     assert_eq!(output.tokens, plain(&asked));
     rig.worker.take(Message::Endpoints(Vec::new()));

@@ -17,7 +17,7 @@ const FOLLOW: usize = 32;
 
 /// Why a session wants rows; what comes first is more urgent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Urgency {
+enum Urgency {
     /// The few that a window is made of, whose target waits.
     Window,
     /// A window under verification is read, to draft for its outcomes.
@@ -75,7 +75,7 @@ pub struct Grant {
     /// How many.
     pub rows: usize,
     /// How soon.
-    pub urgency: Urgency,
+    urgency: Urgency,
     /// What for.
     pub purpose: Purpose,
 }
