@@ -360,6 +360,15 @@ mod tests {
         }
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_is_held_from_when_it_was_asked_for() {
+        let candidate = Candidate::new(&silent_at_first(), "default", "lease", "me");
+        let taken = Instant::now();
+        tokio::time::advance(GIVE_UP / 2).await;
+        candidate.hold(taken).await;
+        assert_eq!(taken.elapsed(), GIVE_UP);
+    }
+
     #[test]
     fn a_holder_stops_before_anybody_else_may_start() {
         assert!(GIVE_UP + PERIOD < TERM);
