@@ -201,6 +201,7 @@ impl Candidate {
         self.write(Some(lease)).await.map(|_| None)
     }
 
+    /// Gives the lease back, unless somebody else has it or writes it meanwhile.
     async fn try_release(&self) -> kube::Result<()> {
         let lease = self.api.get(&self.name).await?;
         let mut spec = lease.spec.clone().unwrap_or_default();

@@ -453,13 +453,17 @@ async fn sessions_that_are_never_closed_end_with_their_lease_and_leave_nothing()
         });
         assert_eq!(opened, SLOTS, "the others were refused");
         let honest = dial(&address, "honest");
-        honest.send(open(1, prompt(20, 3), 2, K)).expect("it is up");
-        let outcomes = honest.entries(1, 0).len();
-        (outcomes, attacker, honest)
+        // There may be no time for both now and then.
+        let has_both = (1..=SLOTS as u64).any(|session| {
+            let opens = open(session, prompt(20, 3), 2, K);
+            honest.send(opens).expect("it is up");
+            honest.entries(session, 0).len() == 2
+        });
+        (has_both, attacker, honest)
     });
     // The links go on: they are not what gives anything back.
-    let (outcomes, _attacker, _honest) = ended.await.expect("the slots are free again");
-    assert!(outcomes <= 2, "{outcomes} outcomes");
+    let (has_both, _attacker, _honest) = ended.await.expect("the slots are free again");
+    assert!(has_both, "two outcomes are drafted for");
     leaves_nothing(port).await;
     endpoint.end().await;
 }

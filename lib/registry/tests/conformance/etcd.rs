@@ -177,6 +177,15 @@ async fn leaves_no_lease(source: &Source) {
     left.expect("no lease should be left to run out");
 }
 
+/// Announces a target, and withdraws it as soon as others see it.
+async fn comes_and_goes(source: &Source, registry: &EtcdRegistry, config: EtcdConfig) {
+    let announcement = announce(config);
+    has_targets(registry, 1).await;
+    announcement.withdraw().await;
+    leaves_no_lease(source).await;
+    has_targets(registry, 0).await;
+}
+
 /// Asks until there is an answer, which `should` be.
 async fn eventually<T>(should: &str, ask: impl AsyncFn() -> Option<T>) -> T {
     let answer = async {
@@ -262,11 +271,7 @@ async fn who_withdraws_is_gone_at_once_though_the_first_member_is_silent() {
     let mut config = source.config();
     config.endpoints[0] = format!("http://{}", silent.local_addr().unwrap());
     let registry = source.registry();
-    let announcement = announce(config);
-    has_targets(&registry, 1).await;
-    announcement.withdraw().await;
-    leaves_no_lease(&source).await;
-    has_targets(&registry, 0).await;
+    comes_and_goes(&source, &registry, config).await;
 }
 
 #[tokio::test]
@@ -277,12 +282,8 @@ async fn who_withdraws_as_soon_as_others_see_it_leaves_nothing_behind() {
     let source = Source::start(&programs).await;
     let registry = source.registry();
     for _ in 0..20 {
-        let announcement = announce(source.config());
         // Others can hear of an entry before who wrote it hears that it is written.
-        has_targets(&registry, 1).await;
-        announcement.withdraw().await;
-        leaves_no_lease(&source).await;
-        has_targets(&registry, 0).await;
+        comes_and_goes(&source, &registry, source.config()).await;
     }
 }
 
