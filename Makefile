@@ -116,6 +116,7 @@ bench-peers:
 	mkdir -p $(PEERS)
 	sh bench/peers/setup.sh $(PEERS)
 	sh bench/peers/run.sh $(PEERS) $(THREADS) --extra-ks 0,3,5,7 \
+		--spawn 'bench/peers/foretoken.sh {port} {threads} {k} float32' --label foretoken:f32 \
 		--spawn 'bench/peers/foretoken.sh {port} {threads} {k} bfloat16' --label foretoken:bf16 \
 		--spawn 'bench/peers/foretoken.sh {port} {threads} {k} int8' --label foretoken:int8
 

@@ -3,6 +3,8 @@
 
 mod difference;
 
+use std::sync::Arc;
+
 use futures::future::{BoxFuture, join_all};
 use kube::{
     Api, Client, ResourceExt as _,
@@ -16,7 +18,7 @@ use serde_json::{Value, json};
 use crate::{
     build,
     failure::Failure,
-    object::{Made, OPERATOR, Object, Owner},
+    object::{APPLIED, Made, OPERATOR, Object, Owner},
     world::{Live, World},
 };
 use difference::{differences, surplus};
@@ -89,24 +91,59 @@ pub(crate) async fn apply_some(
     written: &mut Written,
 ) -> Result<(), Failure> {
     let is_new = world.is_new(owner);
+    let mut sent = Vec::new();
     // Pods come last: what they need is there then.
     let (pods, others): (Vec<&Object>, Vec<&Object>) =
         wanted.iter().partition(|object| object.kind.makes_pods());
     for objects in others.chunks(AT_ONCE).chain(pods.chunks(AT_ONCE)) {
-        let mut all: Vec<BoxFuture<'_, Result<Brought, Failure>>> = Vec::new();
+        let mut all: Vec<BoxFuture<'_, _>> = Vec::new();
         for object in objects {
-            all.push(Box::pin(bring(client, world, (owner, is_new), object)));
+            let before = world.made(object);
+            all.push(Box::pin(async move {
+                let brought = bring(client, before.as_deref(), (owner, is_new), object).await;
+                (*object, before, brought)
+            }));
         }
         let mut failed = Ok(());
-        for (object, brought) in objects.iter().zip(join_all(all).await) {
+        for (object, before, brought) in join_all(all).await {
             match brought {
-                Ok(brought) => written.note(object, brought),
+                Ok(brought) => {
+                    if brought != Brought::Current {
+                        sent.push(Sent { object, before });
+                    }
+                    written.note(object, brought);
+                }
                 Err(failure) => failed = failed.and(Err(failure)),
             }
         }
         failed?;
     }
+    // Whoever looks at `owner` next would write again what is not seen yet.
+    if !sent.is_empty() {
+        world
+            .wait_for(|| sent.iter().all(|sent| sent.is_seen(world)))
+            .await;
+    }
     Ok(())
+}
+
+/// An object that was just written.
+struct Sent<'a> {
+    object: &'a Object,
+    /// As it was seen before.
+    before: Option<Arc<Live>>,
+}
+
+impl Sent<'_> {
+    /// Whether it is seen as it was written.
+    fn is_seen(&self, world: &World) -> bool {
+        let now = world.made(self.object);
+        let news = now.filter(|now| {
+            let before = self.before.as_ref();
+            before.is_none_or(|before| !Arc::ptr_eq(before, now))
+        });
+        news.is_some_and(|live| live.applied() == digest(self.object))
+    }
 }
 
 /// What became of one object.
@@ -118,14 +155,14 @@ enum Brought {
     Undone(String),
 }
 
-/// Brings one object to what is wanted.
+/// Brings one object, which is seen as `live`, to what is wanted.
 async fn bring(
     client: &Client,
-    world: &World,
+    live: Option<&Live>,
     (owner, is_new): (&Owner, bool),
     object: &Object,
 ) -> Result<Brought, Failure> {
-    let Some(live) = world.made(object) else {
+    let Some(live) = live else {
         // Of one that had nothing before, names are free as a rule, and need not be asked for.
         let is_made = is_new && create(client, object).await?;
         if !is_made {
@@ -137,7 +174,7 @@ async fn bring(
     if !live.is_for(owner) {
         return Err(taken(object));
     }
-    match compare(&live, object) {
+    match compare(live, object) {
         Compared::Same => Ok(Brought::Current),
         Compared::Older => {
             write(client, object).await?;
@@ -166,6 +203,12 @@ async fn bring(
     }
 }
 
+/// Digest of what is `wanted`, as the object itself says it.
+fn digest(wanted: &Object) -> Option<&str> {
+    let annotations = wanted.body.pointer("/metadata/annotations")?;
+    annotations.get(APPLIED).and_then(Value::as_str)
+}
+
 /// How an object that is there compares with what is wanted.
 enum Compared {
     /// It is that.
@@ -178,10 +221,7 @@ enum Compared {
 
 /// Compares `live` with what is `wanted`.
 fn compare(live: &Live, wanted: &Object) -> Compared {
-    let digest = wanted
-        .body
-        .pointer("/metadata/annotations/foretoken.io~1applied");
-    if live.applied() != digest.and_then(Value::as_str) {
+    if live.applied() != digest(wanted) {
         return Compared::Older;
     }
     let Some(said) = live.unread() else {

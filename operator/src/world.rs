@@ -12,6 +12,7 @@ mod renewals;
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use foretoken_crds::{
@@ -48,6 +49,8 @@ use renewals::Renewals;
 
 /// Objects of a page of what exists: a page is in memory whole.
 const PAGE: u32 = 100;
+/// Longest wait for watches to show what was written; later than that it is written again.
+const LATE: Duration = Duration::from_secs(2);
 /// Annotation in which `kubectl apply` keeps a copy of what it was given.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
@@ -62,6 +65,8 @@ pub(crate) struct World {
     pub(crate) pods: Store<KnownPod>,
     owned: Arc<Owned>,
     renewals: Arc<Mutex<Renewals>>,
+    /// Whenever something that was made has come, changed or gone.
+    touched: Arc<watch::Sender<()>>,
     /// Whether there are `LeaderWorkerSets`.
     groups: watch::Receiver<Offer>,
 }
@@ -122,6 +127,7 @@ impl World {
             pods: pods.as_reader(),
             owned: Arc::default(),
             renewals: Arc::default(),
+            touched: Arc::default(),
         };
         let kinds = Made::ALL.into_iter();
         for kind in kinds.filter(|kind| *kind != Made::Certificate || with_cert_manager) {
@@ -198,6 +204,7 @@ impl World {
         let ring = self.ring_deployments(bells);
         let (bells, owned) = (bells.clone(), Arc::clone(&self.owned));
         let renewals = Arc::clone(&self.renewals);
+        let told_of = Arc::clone(&self.touched);
         let touched = move |object: &Live, touch| {
             let gone = touch == Touch::Gone;
             let Live {
@@ -213,6 +220,7 @@ impl World {
                     bells.owner(label, owner, namespace);
                 }
             }
+            told_of.send_replace(());
         };
         let events = watcher::watcher(api.clone(), ours());
         let events = events.map_ok(move |event| map(event, |object| Live::of(kind, object)));
@@ -238,6 +246,15 @@ impl World {
         self.profiles.wait_until_ready().await?;
         self.pods.wait_until_ready().await?;
         self.namespaces.wait_until_ready().await
+    }
+
+    /// Waits until what was made is seen so, as long as that makes sense.
+    pub(crate) async fn wait_for(&self, is_seen: impl Fn() -> bool) {
+        let mut touched = self.touched.subscribe();
+        let seen = touched.wait_for(|()| is_seen());
+        if tokio::time::timeout(LATE, seen).await.is_err() {
+            tracing::debug!("watches are late");
+        }
     }
 
     /// Whether there are `LeaderWorkerSets`.

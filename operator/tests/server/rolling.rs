@@ -178,7 +178,7 @@ pub(crate) async fn a_draft_is_tried_beside_the_old_one(
     }
     cluster.has_event("drafts", "RolledBack").await;
     cluster.settles(SILENCE).await;
-    let written = cluster.objects_written_since(before);
+    let written = cluster.object_writes_since(before);
     let canary = "drafts/deployments/story-draft-canary";
     let expected = [format!("delete {canary}"), format!("patch {canary}")];
     assert_eq!(written, expected, "nothing else starts anew");

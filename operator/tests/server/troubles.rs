@@ -313,7 +313,7 @@ pub(crate) async fn what_a_newer_definition_says_is_there_for_the_next_operator_
     );
     is_told(cluster).await;
     cluster.settles(SILENCE).await;
-    let mut written = cluster.objects_written_since(before);
+    let mut written = cluster.object_writes_since(before);
     // Certificates that were renewed, and pods that are told so.
     let is_other = |write: &String| {
         ["/secrets/", "/pods/", "/leaving"]

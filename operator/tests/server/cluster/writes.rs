@@ -28,14 +28,6 @@ impl Cluster {
         written
     }
 
-    /// The same, each once: on a busy machine an object may be written again, unchanged, before its watch
-    /// has shown it.
-    pub(crate) fn objects_written_since(&self, before: usize) -> Vec<String> {
-        let mut written = self.object_writes_since(before);
-        written.dedup();
-        written
-    }
-
     /// Waits until operators have written nothing for a while.
     pub(crate) async fn settles(&self, silence: Duration) {
         let until = Instant::now() + PATIENCE;
