@@ -1,6 +1,6 @@
 //! What a user of a cluster does and sees, for tests.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, convert, path::PathBuf, sync::Arc, time::Duration};
 
 use foretoken_crds::{Kind, SpecDecodeDeployment, SpeculationEndpoint};
 use foretoken_operator::{
@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::control_plane::ControlPlane;
 
+mod late;
 mod pods;
 mod users;
 mod writes;
@@ -49,19 +50,24 @@ pub(crate) struct Operator {
 impl Operator {
     /// Starts one among several.
     pub(crate) fn start(cluster: &Cluster, identity: &str) -> Self {
-        let election = Election {
-            namespace: Some("default".into()),
-            identity: identity.into(),
-        };
-        Self::begin(cluster, Some(election))
+        Self::begin(cluster, Some(identity), convert::identity)
+    }
+
+    /// The same, but that it sees late what becomes of Deployments.
+    pub(crate) fn start_with_late_deployments(cluster: &Cluster, identity: &str) -> Self {
+        Self::begin(cluster, Some(identity), late::with_late_deployments)
     }
 
     /// Starts the only one: it waits for nobody.
     pub(crate) fn start_alone(cluster: &Cluster) -> Self {
-        Self::begin(cluster, None)
+        Self::begin(cluster, None, convert::identity)
     }
 
-    fn begin(cluster: &Cluster, election: Option<Election>) -> Self {
+    fn begin(cluster: &Cluster, identity: Option<&str>, sees: fn(Client) -> Client) -> Self {
+        let election = identity.map(|identity| Election {
+            namespace: Some("default".into()),
+            identity: identity.into(),
+        });
         let options = Options {
             settings: Settings {
                 certificates: foretoken_operator::Certificates::Own,
@@ -78,7 +84,7 @@ impl Operator {
         let task = tokio::spawn(async move {
             // A client of its own, that its writes are told from the test's.
             let client = client(&kubeconfig, OPERATOR).await;
-            operate_on(client, options, token).await
+            operate_on(sees(client), options, token).await
         });
         Self { stop, task }
     }
