@@ -245,7 +245,7 @@ fn a_peer_killed_in_the_middle_of_a_message_leaves_no_half_of_it() {
             assert_eq!(received(&endpoint, 1), [outcome(1, 0)]);
             proxy
                 .orders
-                .harm_after(if corrupts { 1 } else { 20_000 }, corrupts);
+                .harm_after(if corrupts { 1 } else { 20_000 }, corrupts, false);
             target.link.send(vec![open(7, 50_000)]).expect("is up");
             wait(&endpoint.events, |event| match event {
                 ServerEvent::Down { .. } => Some(()),

@@ -185,6 +185,8 @@ struct Gain {
     accepted: u32,
     /// Verdicts that a window had been drafted for.
     hits: u32,
+    /// Faults of the carrier.
+    harms: u64,
 }
 
 /// Runs all sessions; their outputs are as they should be.
@@ -270,18 +272,19 @@ fn over_link(
         if lossy.harms()
             && let Some(proxy) = &proxy
         {
-            proxy
-                .orders
-                .harm_after(i64::from(dice.roll() % 200), dice.roll() < 500);
+            let [bytes, corrupts, back] = [(); 3].map(|()| dice.roll());
+            let orders = &proxy.orders;
+            orders.harm_after(i64::from(bytes % 200), corrupts < 500, back < 500);
         }
         if !messages.is_empty() {
             let _ = target.link.send(messages);
         }
     };
-    let accepted = check(run_target(&SESSIONS, pass, send, &target.events));
+    let mut gain = check(run_target(&SESSIONS, pass, send, &target.events));
+    gain.harms = proxy.map_or(0, |proxy| proxy.orders.harms());
     drop((server, transport));
     draft.join().expect("the draft ends with its events");
-    accepted
+    gain
 }
 
 /// Runs `test` with every kind of link.
@@ -336,12 +339,15 @@ fn whatever_happens_in_memory_the_output_is_that_of_plain_decoding_and_drafts_st
 #[test]
 fn whatever_happens_to_a_link_the_output_is_that_of_plain_decoding_and_drafts_still_help() {
     over_carriers(|carrier| {
-        let runs = FAULTS.into_iter().enumerate();
-        let gains = runs.map(|(seed, faults)| {
-            over_link(carrier, faults, 1.0, seed as u32 * 100, PASS).accepted
-        });
-        let accepted: u32 = gains.sum();
+        let (mut accepted, mut harms) = (0, 0);
+        for (seed, faults) in FAULTS.into_iter().enumerate() {
+            let gain = over_link(carrier, faults, 1.0, seed as u32 * 100, PASS);
+            accepted += gain.accepted;
+            harms += gain.harms;
+        }
         let least = FAULTS.len() as u32 * STILL_ACCEPTED;
         assert!(accepted > least, "{accepted} with {carrier:?}");
+        let is_harmed = matches!(carrier.1, Joined::ByProxy);
+        assert_eq!(harms > 0, is_harmed, "{harms} with {carrier:?}");
     });
 }

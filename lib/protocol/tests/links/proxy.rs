@@ -24,10 +24,14 @@ pub(crate) struct Orders {
     pub(crate) frozen: AtomicBool,
     /// Every connection made before the last rise ends.
     cuts: AtomicU64,
-    /// Bytes from the dialling side that still pass unharmed; then one fault happens.
+    /// Bytes that still pass unharmed; then one fault happens.
     budget: AtomicI64,
     /// The fault: corrupt a byte, or cut.
     corrupts: AtomicBool,
+    /// Whether it happens to what goes to the dialling side, or to what comes from it.
+    back: AtomicBool,
+    /// Faults that happened.
+    harms: AtomicU64,
     /// The proxy is gone.
     stopped: AtomicBool,
 }
@@ -38,10 +42,16 @@ impl Orders {
         self.cuts.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// One fault after this many more bytes from the dialling side.
-    pub(crate) fn harm_after(&self, bytes: i64, corrupts: bool) {
+    /// One fault after this many more bytes that go `back` to the dialling side, or come from it.
+    pub(crate) fn harm_after(&self, bytes: i64, corrupts: bool, back: bool) {
         self.corrupts.store(corrupts, Ordering::SeqCst);
+        self.back.store(back, Ordering::SeqCst);
         self.budget.store(bytes, Ordering::SeqCst);
+    }
+
+    /// How many faults have happened.
+    pub(crate) fn harms(&self) -> u64 {
+        self.harms.load(Ordering::SeqCst)
     }
 }
 
@@ -173,16 +183,16 @@ fn listen(beside: &Address) -> (Address, Accept) {
 
 fn relay(down: &Socket, up: &Socket, orders: &Arc<Orders>) {
     let born = orders.cuts.load(Ordering::SeqCst);
-    for (from, to, counted) in [(down, up, true), (up, down, false)] {
+    for (from, to, is_back) in [(down, up, false), (up, down, true)] {
         from.set_read_timeout().expect("a socket option");
         let from = from.try_clone().expect("a descriptor");
         let to = to.try_clone().expect("a descriptor");
         let orders = Arc::clone(orders);
-        thread::spawn(move || copy(from, to, &orders, born, counted));
+        thread::spawn(move || copy(from, to, &orders, born, is_back));
     }
 }
 
-fn copy(mut from: Socket, mut to: Socket, orders: &Orders, born: u64, counted: bool) {
+fn copy(mut from: Socket, mut to: Socket, orders: &Orders, born: u64, is_back: bool) {
     let mut buffer = [0; 16 << 10];
     while orders.cuts.load(Ordering::SeqCst) == born {
         if orders.frozen.load(Ordering::SeqCst) {
@@ -202,10 +212,11 @@ fn copy(mut from: Socket, mut to: Socket, orders: &Orders, born: u64, counted: b
             }
             Err(_) => break,
         };
-        if counted {
+        if orders.back.load(Ordering::SeqCst) == is_back {
             let before = orders.budget.fetch_sub(len as i64, Ordering::SeqCst);
             if (0..len as i64).contains(&before) {
                 let place = before as usize;
+                orders.harms.fetch_add(1, Ordering::SeqCst);
                 if orders.corrupts.load(Ordering::SeqCst) {
                     buffer[place] ^= 0x55;
                 } else {
