@@ -90,7 +90,7 @@ client-test: executable $(VENV)/clients
 		$(VENV)/bin/python tests/clients/openai_client.py
 
 $(VENV)/clients: tests/clients/requirements.txt
-	python3 -m venv $(VENV) || { rm -rf $(VENV); \
+	python3 -m venv $(VENV) || { apt-get install --yes --quiet=2 python3-venv >&2 && rm -rf $(VENV) && python3 -m venv $(VENV); } || { rm -rf $(VENV); \
 		echo "the test of the OpenAI client needs Python with venv and pip: install python3-venv (Debian, Ubuntu)" >&2; exit 1; }
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	touch $@

@@ -216,16 +216,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         }
         print(&text)?;
     }
-    if args.json {
-        let output = output(&decoding, tokenizer.as_deref());
-        return Ok(print(&(serde_json::to_string(&output)? + "\n"))?);
-    }
     let mut text = String::new();
     match &mut shown {
         Some(decoder) => decoder.finish(&mut text),
+        None if args.json => {
+            text = serde_json::to_string(&output(&decoding, tokenizer.as_deref()))?;
+        }
         None => text = join(decoding.tokens()),
     }
-    Ok(print(&(text + "\n"))?)
+    print(&(text + "\n"))?;
+    if let Some(reason) = decoding.refused() {
+        remark(format_args!("not drafted to the end: {reason}"));
+    }
+    Ok(())
 }
 
 impl Args {

@@ -31,7 +31,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", requires = "model")]
     model_name: Option<String>,
     /// Address of a target, http://HOST:PORT or unix:/PATH; repeatable
-    #[arg(long, value_name = "ADDRESS", requires = "model")]
+    #[arg(long, value_name = "ADDRESS")]
     target: Vec<Address>,
     #[command(flatten)]
     registry: RegistryArgs,
@@ -83,29 +83,33 @@ impl Args {
         tls.overrides(&mut config.tls);
         http.overrides(&mut config)?;
         config.registry = registry.over(config.registry)?;
-        let Some(uri) = model else {
-            if config.models.is_empty() {
-                return Err(usage("no model is given: use --model"));
-            }
-            has_targets(&config)?;
-            return Ok(config);
-        };
-        let name = model_name.unwrap_or_else(|| "target".to_owned());
-        config.targets = target
-            .into_iter()
-            .enumerate()
-            .map(|(i, address)| TargetEntry {
+        if model.is_none() && config.models.is_empty() {
+            return Err(usage("no model is given: use --model"));
+        }
+        let model = model.map(|uri| (model_name.unwrap_or_else(|| "target".to_owned()), uri));
+        if !target.is_empty() {
+            let name = match (&model, config.models.as_slice()) {
+                (Some((name, _)), _) => name,
+                (None, [model]) => &model.name,
+                (None, _) => {
+                    return Err(usage(
+                        "--target is of one model, and the configuration has several: list targets there",
+                    ));
+                }
+            };
+            let entry = |(i, address)| TargetEntry {
                 name: format!("target-{i}"),
                 model: name.clone(),
                 address,
                 serves: None,
-            })
-            .collect();
+            };
+            config.targets = target.into_iter().enumerate().map(entry).collect();
+        }
         has_targets(&config)?;
-        config.models = vec![ModelConfig {
-            name,
-            folder: resolve(&uri, Part::Text).await?,
-        }];
+        if let Some((name, uri)) = model {
+            let folder = resolve(&uri, Part::Text).await?;
+            config.models = vec![ModelConfig { name, folder }];
+        }
         Ok(config)
     }
 }

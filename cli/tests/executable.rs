@@ -243,6 +243,113 @@ fn a_router_that_would_never_have_a_target_says_how_it_gets_one() {
     }
 }
 
+#[test]
+fn targets_of_flags_go_before_those_of_a_router_s_file_and_serve_its_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("router.yaml");
+    let model = |name: &str| format!("  - {{name: {name}, folder: {MODEL}}}\n");
+    let file = "targets: [{name: t, model: m, address: 'unix:/t.sock'}]\n";
+    let one = format!("models:\n{}{file}", model("m"));
+    fs::write(&config, &one).unwrap();
+    let flags = ["--target", "unix:/a.sock", "--target", "unix:/b.sock"];
+    let router = |flags: &[&str]| {
+        let mut command = foretoken(&["router", "--listen", "127.0.0.1:0", "--config"]);
+        command.arg(&config).args(flags);
+        command
+    };
+    for (flags, listed) in [
+        (&flags[..], 2),
+        (&["--model", MODEL, "--model-name", "m"], 1),
+    ] {
+        let mut child = router(flags).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let found = |line: String| {
+            let (_, rest) = line.split_once("addresses=\"http://")?;
+            Some(rest.split_once('"')?.0.to_owned())
+        };
+        let address = lines.find_map(|line| found(line.unwrap())).unwrap();
+        let mut connection = TcpStream::connect(&address).unwrap();
+        write!(connection, "GET /ready HTTP/1.0\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let expected = format!(r#""model":"m","targets_listed":{listed}"#);
+        assert!(answer.contains(&expected), "{flags:?}: {answer}");
+    }
+    fs::write(&config, format!("models:\n{}{}", model("m"), model("n"))).unwrap();
+    let said = stderr(&refused(router(&flags)));
+    assert!(said.contains("--target is of one model"), "{said}");
+}
+
+#[test]
+fn a_file_of_a_service_that_is_wrong_is_refused_with_what_is_wrong_in_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("service.yaml");
+    for service in ["target", "draft", "router"] {
+        for (text, names) in [
+            ("\nsevice: {}\n", ["sevice", "line 2"]),
+            ("tls: [", ["service.yaml", "line 1"]),
+        ] {
+            fs::write(&config, text).unwrap();
+            let mut command = foretoken(&[service, "--config"]);
+            command.arg(&config);
+            let output = refused(command);
+            let said = stderr(&output);
+            assert_eq!(output.status.code(), Some(64), "{service}: {said}");
+            let all = names.iter().all(|name| said.contains(name));
+            assert!(all, "{service}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_model_without_a_tokenizer_takes_ids_and_gives_ids() {
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/qwen3");
+    let generate = |more: &[&str]| {
+        let mut command = foretoken(&["generate", "--model", model, "--max-tokens", "4"]);
+        command.args(more).stdin(Stdio::null());
+        command.output().unwrap()
+    };
+    let ids = ["--ignore-eos", "--ids", "1,2,3"];
+    let json = generate(&[&ids[..], &["--json"]].concat());
+    let said: Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(said["text"], Value::Null);
+    let ours: Vec<String> = said["ids"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(Value::to_string)
+        .collect();
+    assert_eq!(ours.len(), 4);
+    let plain = String::from_utf8(generate(&ids).stdout).unwrap();
+    assert_eq!(plain, ours.join(",") + "\n");
+    let text = generate(&["a prompt"]);
+    assert_eq!(text.status.code(), Some(64));
+    let said = stderr(&text);
+    assert!(said.contains("give the prompt with --ids"), "{said}");
+}
+
+#[test]
+fn a_model_is_computed_by_as_many_threads_as_are_asked_for() {
+    let mut command = foretoken(&["generate", "--threads", "3", "--max-tokens", "900"]);
+    command.args(["--ignore-eos", "--model", MODEL, "One"]);
+    let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+    let tasks = format!("/proc/{}/task", child.id());
+    // The one that asks computes too.
+    let helpers = || {
+        let tasks = fs::read_dir(&tasks).unwrap().flatten();
+        let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+        names.filter(|name| name.starts_with("kernel-")).count()
+    };
+    while helpers() != 2 && child.try_wait().unwrap().is_none() {
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(helpers(), 2);
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
 /// A running `up`.
 struct Up {
     child: Child,

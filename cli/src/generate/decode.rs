@@ -78,6 +78,8 @@ pub(super) struct Decoding {
     scratch: Scratch,
     session: TargetSession,
     draft: Option<InProcess>,
+    /// Why the draft drafted no more, the first time that it did not.
+    refused: Option<String>,
     /// Most tokens of prompt and output together.
     max_len: usize,
     logprobs: Vec<f32>,
@@ -128,6 +130,7 @@ impl Decoding {
             scratch: foretoken_engine::sampling::scratch(),
             session,
             draft: draft.map(InProcess::new),
+            refused: None,
             max_len,
             logprobs: Vec::new(),
             finish: Finish::Length,
@@ -137,7 +140,7 @@ impl Decoding {
         decoding.prefill()?;
         if decoding.draft.is_some() {
             let effects = decoding.session.handle(decoding.now, Input::LinkUp);
-            decoding.deliver(effects)?;
+            decoding.deliver(effects);
         }
         Ok(decoding)
     }
@@ -154,12 +157,12 @@ impl Decoding {
                 Next::Finished => return Ok(None),
                 Next::Verify(window) => {
                     let window = window.tokens().to_vec();
-                    self.draft_ahead()?;
+                    self.draft_ahead();
                     self.verify(&window)?;
                     return Ok(Some(&self.session.tokens()[before..]));
                 }
                 Next::Wait { until } => {
-                    if !self.draft_on()? {
+                    if !self.draft_on() {
                         self.now = until;
                     }
                 }
@@ -180,6 +183,11 @@ impl Decoding {
     /// Why the output ended.
     pub(super) fn finish(&self) -> Finish {
         self.finish
+    }
+
+    /// Why the draft did not draft for all of it, if it did not.
+    pub(super) fn refused(&self) -> Option<&str> {
+        self.refused.as_deref()
     }
 
     /// What is being decoded.
@@ -250,41 +258,41 @@ impl Decoding {
             ..Verified::default()
         };
         let effects = self.session.handle(self.now, Input::Verified(verified));
-        self.deliver(effects)
+        self.deliver(effects);
+        Ok(())
     }
 
     /// Carries messages back and forth until nobody has any left.
-    fn deliver(&mut self, effects: Effects) -> anyhow::Result<()> {
+    fn deliver(&mut self, effects: Effects) {
         let mut to_draft = effects.messages;
         let Some(draft) = &mut self.draft else {
-            return Ok(());
+            return;
         };
         loop {
             draft.tell(std::mem::take(&mut to_draft));
             for message in draft.answers() {
                 if let ToTarget::Refused { reason, .. } = &message {
-                    return Err(usage(format!("the draft refuses: {reason}")));
+                    self.refused.get_or_insert_with(|| reason.clone());
                 }
                 let effects = self.session.handle(self.now, Input::Received(&message));
                 to_draft.extend(effects.messages);
             }
             if to_draft.is_empty() {
-                return Ok(());
+                return;
             }
         }
     }
 
     /// Lets the draft make a step. False if it has nothing to do.
-    fn draft_on(&mut self) -> anyhow::Result<bool> {
+    fn draft_on(&mut self) -> bool {
         let worked = self.draft.as_mut().is_some_and(InProcess::step);
-        self.deliver(Effects::default())?;
-        Ok(worked)
+        self.deliver(Effects::default());
+        worked
     }
 
     /// Lets the draft do all that it does while the target verifies.
-    fn draft_ahead(&mut self) -> anyhow::Result<()> {
-        while self.draft_on()? {}
-        Ok(())
+    fn draft_ahead(&mut self) {
+        while self.draft_on() {}
     }
 }
 

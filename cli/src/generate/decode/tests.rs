@@ -150,6 +150,31 @@ fn the_model_s_length_ends_the_output() {
 }
 
 #[test]
+fn a_draft_that_refuses_changes_no_token() {
+    let plain = decode(job(Policy::Autoregressive, 1.0), None);
+    for policy in [SPECULATIVE, ahead(OnMiss::Remote)] {
+        // The prompt has 39 tokens, the output 50: too long from the start, and at some time.
+        for (max_positions, drafts) in [(30, false), (60, true)] {
+            let draft = Engine::new(Box::new(SimRunner::new(SimOptions {
+                role: Role::Draft { agreement: 0.8 },
+                max_positions,
+                ..SimOptions::default()
+            })));
+            let mut decoding =
+                Decoding::new(job(policy, 1.0), engine(Role::Target), Some(draft)).unwrap();
+            while decoding.round().unwrap().is_some() {}
+            assert_eq!(decoding.tokens(), plain.tokens());
+            assert_eq!(decoding.logprobs(), plain.logprobs());
+            assert_eq!(decoding.stats().accepted > 0, drafts);
+            let refused = decoding.refused().expect("it refuses");
+            assert!(refused.contains("tokens"), "{refused}");
+        }
+    }
+    let whole = decode(job(SPECULATIVE, 1.0), Some(0.8));
+    assert_eq!(whole.refused(), None);
+}
+
+#[test]
 fn impossible_jobs_are_refused_in_words() {
     let refuse = |job: Job, expected: &str| {
         let error = Decoding::new(job, engine(Role::Target), None)
