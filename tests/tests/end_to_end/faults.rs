@@ -90,6 +90,21 @@ async fn all_begun<'a>(up: &Up, asked: &'a [(Value, String)]) -> Vec<(Stream, &'
     streams
 }
 
+/// The same, not all of which have come to their end: all `targets` stand still.
+async fn held<'a>(
+    up: &Up,
+    targets: &[&str],
+    asked: &'a [(Value, String)],
+) -> (Vec<(Stream, &'a str)>, Vec<Frozen>) {
+    let begun_in_time = async |_| {
+        let streams = all_begun(up, asked).await;
+        let frozen = targets.iter().map(|target| up.freeze(target)).collect();
+        let running = shown(up, "router", "vllm:num_requests_running").await;
+        (running > 0).then_some((streams, frozen))
+    };
+    eventually("begun in time", begun_in_time).await
+}
+
 /// The same, of which the target `victim` serves some. It stands still, so that it has not come to their
 /// end when it is killed.
 async fn begun_at<'a>(
@@ -132,9 +147,9 @@ fn a_killed_draft_or_target_changes_no_byte_of_a_stream() {
             let (streams, frozen) = match heir {
                 Some(heir) => {
                     let (streams, frozen) = begun_at(&up, (name, heir), &asked).await;
-                    (streams, Some(frozen))
+                    (streams, vec![frozen])
                 }
-                None => (all_begun(&up, &asked).await, None),
+                None => held(&up, &["target-0", "target-1"], &asked).await,
             };
             let finished = match heir {
                 Some(heir) => shown(&up, heir, "vllm:request_success_total").await,
@@ -162,16 +177,11 @@ fn a_killed_router_comes_back_and_answers_the_same() {
     let up = Up::slow(1);
     run(async {
         let expected = undisturbed(&up, &request(2)).await;
-        let begun_in_time = async |_| {
-            let stream = begun(&up, &request(2)).await;
-            // It is not to come to its end before the router does.
-            let frozen = up.freeze("target-0");
-            let running = shown(&up, "router", "vllm:num_requests_running").await;
-            (running > 0).then_some((stream, frozen))
-        };
-        let (broken, frozen) = eventually("begun in time", begun_in_time).await;
+        let asked = [(request(2), expected.clone())];
+        let (mut streams, frozen) = held(&up, &["target-0"], &asked).await;
         up.kill("router");
         drop(frozen);
+        let (broken, _) = streams.remove(0);
         let had = broken.broken_off().await;
         assert!(
             expected.starts_with(&had),
@@ -196,8 +206,11 @@ fn an_interrupt_lets_streams_finish_and_ends_well() {
     let mut up = Up::slow(1);
     let text = run(async {
         let expected = undisturbed(&up, &request(3)).await;
-        let stream = begun(&up, &request(3)).await;
+        let asked = [(request(3), expected.clone())];
+        let (mut streams, frozen) = held(&up, &["target-0"], &asked).await;
         signal(up.pid(), "INT");
+        drop(frozen);
+        let (stream, _) = streams.remove(0);
         (stream.finish().await, expected)
     });
     assert_eq!(text.0, text.1);

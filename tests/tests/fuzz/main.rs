@@ -286,10 +286,14 @@ async fn any_body_gets_an_answer_in_the_form_of_the_api() {
             .post(url)
             .header("content-type", "application/json")
             .body(body.clone());
-        let answer = request.send().await.expect("an answer");
-        let status = answer.status().as_u16();
-        let text = answer.text().await.expect("a body");
         let shown = String::from_utf8_lossy(&body);
+        let answer = async {
+            let answer = request.send().await?;
+            Ok::<_, reqwest::Error>((answer.status().as_u16(), answer.text().await?))
+        };
+        let answer = answer.await;
+        assert!(answer.is_ok(), "{answer:?} for {shown}");
+        let (status, text) = answer.expect("it is");
         // No target is there, so a valid request is answered 503 and an invalid one 4xx.
         assert!(
             status == 200 || status == 503 || (400..500).contains(&status),
