@@ -11,6 +11,7 @@
 mod branches;
 mod outgoing;
 mod report;
+mod room;
 mod sessions;
 mod step;
 mod tenants;

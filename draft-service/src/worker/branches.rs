@@ -5,18 +5,18 @@
 //!                          ^ pages are short, or a verdict came: closed at once ---^
 //! ```
 //!
-//! Branches are guesses about guesses: whatever else wants rows or pages goes first.
+//! Branches are guesses about guesses: whatever else wants rows goes first, and pages too, except
+//! that those of a tenant with less than its share keep theirs from tenants with more (`room`).
 
 use foretoken_engine::{
     batch::{Engine, Feed, SeqId, StepError, Wants},
     runner::PAGE_TOKENS,
 };
-use foretoken_speculation::{
-    fanout::Limit,
-    policy::draft::{BranchWork, BuildId, DraftSession, DraftStats, ForkFeed},
+use foretoken_speculation::policy::draft::{
+    BranchWork, BuildId, DraftSession, DraftStats, ForkFeed,
 };
 
-use super::{Learned, Outlet, Worker, sessions::Session, tenants::TenantId};
+use super::{Learned, Outlet, Worker, sessions::Session};
 
 /// The forks of one session.
 #[derive(Default)]
@@ -24,6 +24,10 @@ pub(super) struct Forks {
     /// The build they belong to.
     build: Option<BuildId>,
     seqs: Vec<SeqId>,
+    /// Pages that they have and the trunk has not.
+    pages: usize,
+    /// Most that the forks of a build had when they were closed.
+    most: usize,
 }
 
 impl Forks {
@@ -36,8 +40,12 @@ impl Forks {
         work: &BranchWork<'a>,
         feeds: &mut Vec<Feed<'a>>,
     ) -> Result<(), StepError> {
-        if self.build != Some(work.build) {
+        let made = self.build == Some(work.build);
+        if !made {
             self.close(engine);
+        }
+        self.pages += self.pages_needed(engine, work);
+        if !made {
             self.build = Some(work.build);
             for fork in work.forks() {
                 self.seqs.push(match fork.path {
@@ -66,6 +74,8 @@ impl Forks {
 
     pub(super) fn close(&mut self, engine: &mut Engine) {
         self.build = None;
+        self.most = self.pages_of_a_build();
+        self.pages = 0;
         for seq in self.seqs.drain(..) {
             if let Err(error) = engine.close(seq) {
                 tracing::error!(%error, "a branch had no sequence");
@@ -75,6 +85,22 @@ impl Forks {
 
     pub(super) fn is_empty(&self) -> bool {
         self.seqs.is_empty()
+    }
+
+    /// Their sequences.
+    pub(super) fn seqs(&self) -> &[SeqId] {
+        &self.seqs
+    }
+
+    /// Pages that closing them gives back.
+    pub(super) fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// Pages that a build takes, to judge by those there were: as trunks grow the forks of one have
+    /// fewer than those of the next, and then more.
+    pub(super) fn pages_of_a_build(&self) -> usize {
+        self.pages.max(self.most)
     }
 
     /// Pages that a step of the branches takes.
@@ -176,8 +202,7 @@ impl<O: Outlet> Worker<O> {
     /// theirs.
     fn divide(&mut self, fresh: &[usize]) {
         let now = self.clock();
-        let (held, _) = self.holdings();
-        let tenants = self.tenants.shares(&held);
+        let tenants = self.tenants.shares(&self.sessions_held());
         let mut owners = Vec::with_capacity(self.sessions.len());
         let mut contenders = Vec::with_capacity(self.sessions.len());
         for (index, session) in self.sessions.iter().enumerate() {
@@ -204,43 +229,5 @@ impl<O: Outlet> Worker<O> {
             session.account.limits.add(granted.limit);
             self.metrics.build_bound_by(granted.limit);
         }
-    }
-
-    /// Pages are short: gives up the branches of the youngest session that has any, of a tenant
-    /// with its share of pages if there is one; says whether there were any.
-    pub(super) fn shed_branches(&mut self) -> bool {
-        let givers = self.givers();
-        let has = |session: &Session| session.draft.build().is_some() || !session.forks.is_empty();
-        let rank = |session: &Session| {
-            let tenant = self.tenants.of(session.link);
-            let gives = tenant.is_some_and(|tenant| givers.contains(&tenant));
-            (gives, session.opened)
-        };
-        let sessions = self.sessions.iter().enumerate();
-        let chosen = sessions
-            .filter(|(_, session)| has(session))
-            .max_by_key(|(_, session)| rank(session));
-        let Some((index, _)) = chosen else {
-            return false;
-        };
-        let session = &mut self.sessions[index];
-        session.drop_branches(&mut self.engine);
-        session.account.limits.add(Limit::Pages);
-        self.metrics.build_bound_by(Limit::Pages);
-        true
-    }
-
-    /// Tenants with their share of the pages or more.
-    pub(super) fn givers(&self) -> Vec<TenantId> {
-        let (sessions, tokens) = self.holdings();
-        let tenants = self
-            .sessions
-            .iter()
-            .filter_map(|session| self.tenants.of(session.link));
-        let mut givers: Vec<TenantId> = tenants
-            .filter(|&tenant| self.tenants.has_its_share(tenant, &tokens, &sessions))
-            .collect();
-        givers.dedup();
-        givers
     }
 }

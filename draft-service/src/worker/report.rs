@@ -10,7 +10,7 @@ const MOST_NAMED: usize = 16;
 impl<O: Outlet> Worker<O> {
     /// Shows how it is doing.
     pub(super) fn show(&self) {
-        let (sessions, _) = self.holdings();
+        let sessions = self.sessions_held();
         let mut refused: Vec<RefusedReport> = self
             .refused
             .iter()

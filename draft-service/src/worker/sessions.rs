@@ -1,11 +1,8 @@
-//! Which sessions there are: admission, messages, leases, ends.
+//! Which sessions there are: messages, leases, ends. Who is admitted says `room`.
 
 use std::time::{Duration, Instant};
 
-use foretoken_engine::{
-    batch::{Engine, Reuse, SeqId},
-    runner::PAGE_TOKENS,
-};
+use foretoken_engine::batch::{Engine, Reuse, SeqId};
 use foretoken_protocol::link::LinkId;
 use foretoken_speculation::{
     Round, SessionId,
@@ -17,12 +14,8 @@ use foretoken_speculation::{
 
 use foretoken_service::rounds::{Build, Feed, Line};
 
-use super::{
-    Outlet, Worker,
-    branches::Forks,
-    tenants::{Holdings, TenantId},
-};
-use crate::{config::QuotaConfig, recording::Recording};
+use super::{Outlet, Worker, branches::Forks};
+use crate::recording::Recording;
 
 /// A session that holds a slot.
 pub(super) struct Session {
@@ -85,16 +78,6 @@ impl Session {
             epoch,
             ..account
         })
-    }
-
-    /// Pages that what it has yet to read will take.
-    fn outstanding(&self, engine: &Engine) -> usize {
-        let read = engine.len(self.seq).unwrap_or(0);
-        match self.draft.tokens().len().saturating_sub(read) {
-            // It decodes, and grows by a page now and then.
-            0 | 1 => 0,
-            rows => engine.pages_needed(self.seq, rows).unwrap_or(0),
-        }
     }
 
     /// Keeps what the engine has read of the tree that a verdict went through.
@@ -308,99 +291,6 @@ impl<O: Outlet> Worker<O> {
             session: open.session,
             epoch: open.epoch,
         }
-    }
-
-    /// Finds a slot, and pages for `len` tokens, for a session of `link`; otherwise says what there
-    /// is none of. Of what all have taken, a tenant that has less than others gets what their
-    /// youngest session has, if that is enough.
-    fn admit(&mut self, link: LinkId, len: usize) -> Result<(), (Limit, String)> {
-        let (sessions, tokens) = self.holdings();
-        let asker = self.tenants.of(link);
-        if let Some(quota) = asker.and_then(|asker| self.tenants.spent(asker, &sessions)) {
-            let QuotaConfig {
-                namespace,
-                max_slots,
-                ..
-            } = quota;
-            let most = max_slots.unwrap_or_default();
-            let reason = format!("namespace {namespace} has all {most} slots of its quota");
-            return Err((Limit::Quota, reason));
-        }
-        let pages = len / PAGE_TOKENS + 2;
-        let free = self.engine.free_pages();
-        let no_slot = self.sessions.len() >= self.limits.sessions;
-        // What those that are here are yet to take is not free, or they would drive each other out.
-        let outstanding = |session: &Session| session.outstanding(&self.engine);
-        let promised: usize = self.sessions.iter().map(outstanding).sum();
-        if !no_slot && pages + promised <= free {
-            return Ok(());
-        }
-        let gives = asker.and_then(|asker| {
-            if no_slot {
-                self.tenants.gives_way(asker, &sessions)
-            } else {
-                self.tenants.gives_pages(asker, len, &tokens, &sessions)
-            }
-        });
-        let youngest = gives.and_then(|gives| self.youngest_of(|tenant| tenant == gives));
-        if no_slot && youngest.is_none() {
-            let reason = format!("all {} slots are taken", self.limits.sessions);
-            return Err((Limit::Slots, reason));
-        }
-        let freed = youngest.map_or(0, |index| {
-            let session = &self.sessions[index];
-            self.engine.owned_pages(session.seq).unwrap_or(0) + session.outstanding(&self.engine)
-        });
-        if pages + promised > free + freed {
-            let reason = format!("{pages} KV pages are needed and not free");
-            return Err((Limit::Pages, reason));
-        }
-        if let Some(index) = youngest {
-            let (link, id) = (self.sessions[index].link, self.sessions[index].draft.id());
-            let reason = if no_slot {
-                "its slot goes to a target with fewer"
-            } else {
-                "its pages go to a target with fewer"
-            };
-            self.evict(link, id, reason);
-        }
-        Ok(())
-    }
-
-    /// Sessions and tokens that the tenants hold.
-    pub(super) fn holdings(&self) -> (Holdings, Holdings) {
-        let (mut sessions, mut tokens) = (Holdings::default(), Holdings::default());
-        for session in &self.sessions {
-            if let Some(tenant) = self.tenants.of(session.link) {
-                sessions.add(tenant, 1);
-                tokens.add(tenant, session.draft.tokens().len());
-            }
-        }
-        (sessions, tokens)
-    }
-
-    /// Ends the youngest session, because it has the least to lose, of the tenants that `gives`
-    /// names; false if there is none.
-    pub(super) fn evict_youngest_of(
-        &mut self,
-        gives: impl Fn(TenantId) -> bool,
-        reason: &str,
-    ) -> bool {
-        let Some(index) = self.youngest_of(gives) else {
-            return false;
-        };
-        let (link, id) = (self.sessions[index].link, self.sessions[index].draft.id());
-        self.evict(link, id, reason);
-        true
-    }
-
-    /// Index of the youngest session of the tenants that `gives` names.
-    fn youngest_of(&self, gives: impl Fn(TenantId) -> bool) -> Option<usize> {
-        let gives = |session: &Session| self.tenants.of(session.link).is_some_and(&gives);
-        let sessions = self.sessions.iter().enumerate();
-        let sessions = sessions.filter(|(_, session)| gives(session));
-        let youngest = sessions.max_by_key(|(_, session)| session.opened);
-        youngest.map(|(index, _)| index)
     }
 
     fn count(&self, answer: &ToTarget) {

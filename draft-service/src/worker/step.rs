@@ -47,12 +47,8 @@ impl<O: Outlet> Worker<O> {
             self.prepare_branches();
             let turns = self.turns.clone();
             let grants = self.grant();
-            if self.has_room(&grants) {
-                break grants;
-            }
-            // Branches go first, never a session for branches. Either way the grants are different
-            // then.
-            if !self.shed_branches() && !self.evict_youngest() {
+            // Whoever gave something up for them, they are different then.
+            if !self.make_room(&grants) {
                 break grants;
             }
             self.turns = turns;
@@ -89,8 +85,8 @@ impl<O: Outlet> Worker<O> {
     /// Divides the rows of a step.
     fn grant(&mut self) -> Vec<Grant> {
         let wanted = self.demand();
-        let (held, _) = self.holdings();
-        self.turns.weigh(&self.tenants.shares(&held));
+        self.turns
+            .weigh(&self.tenants.shares(&self.sessions_held()));
         let Limits {
             rows, prefill_rows, ..
         } = self.limits;
@@ -157,33 +153,6 @@ impl<O: Outlet> Worker<O> {
             }
         }
         demand.push(wanted);
-    }
-
-    /// Whether the pages suffice.
-    fn has_room(&mut self, grants: &[Grant]) -> bool {
-        let mut needed = 0;
-        for grant in grants {
-            let session = &mut self.sessions[grant.session];
-            needed += if grant.is_of_branches() {
-                session.branch_pages(&self.engine)
-            } else {
-                // What is to be truncated first only makes this less.
-                self.engine
-                    .pages_needed(session.seq, grant.rows)
-                    .unwrap_or(0)
-            };
-        }
-        needed <= self.engine.free_pages()
-    }
-
-    /// Ends the youngest session of those that have their share of the pages; false if there is
-    /// none.
-    fn evict_youngest(&mut self) -> bool {
-        let givers = self.givers();
-        self.evict_youngest_of(
-            |tenant| givers.contains(&tenant),
-            "the endpoint ran out of KV pages",
-        )
     }
 
     /// Feeds the engine what was granted.

@@ -6,7 +6,7 @@
 //!
 //! Slots and pages are for whoever comes while there are enough. Once there are not, shares are
 //! max-min fair: a tenant that has less for its weight than another gets what the other has more
-//! than it, a session at a time, so that a flood of sessions drives out only itself.
+//! than it, a session at a time, so that a flood of sessions drives out only itself (`room`).
 
 use std::collections::HashMap;
 
@@ -47,7 +47,14 @@ impl Holdings {
         self.0[tenant.0] += amount;
     }
 
-    fn of(&self, tenant: TenantId) -> usize {
+    /// The tenant has so much less of it now; it had no less than that.
+    pub(super) fn take(&mut self, tenant: TenantId, amount: usize) {
+        if let Some(held) = self.0.get_mut(tenant.0) {
+            *held = held.saturating_sub(amount);
+        }
+    }
+
+    pub(super) fn of(&self, tenant: TenantId) -> usize {
         self.0.get(tenant.0).copied().unwrap_or(0)
     }
 }
@@ -160,19 +167,19 @@ impl Tenants {
         (part(richest, -1.0) >= part(asker, 1.0)).then_some(richest)
     }
 
-    /// Who has to give pages to a session of `asker` with so many tokens, there being too few: the
-    /// tenant with most tokens for its weight, if it has more than the asker would have. What it
+    /// Who has to give pages to a session of `asker` that takes so many, there being too few: the
+    /// tenant with most pages for its weight, if it has more than the asker would have. What it
     /// gives it cannot take back the same way.
     pub(super) fn gives_pages(
         &self,
         asker: TenantId,
-        len: usize,
-        tokens: &Holdings,
+        more: usize,
+        pages: &Holdings,
         sessions: &Holdings,
     ) -> Option<TenantId> {
-        let part = |tenant, more| self.part(tenant, tokens, more, sessions);
-        let richest = self.richest(asker, tokens, sessions)?;
-        (part(richest, 0.0) > part(asker, len as f64)).then_some(richest)
+        let part = |tenant, more| self.part(tenant, pages, more, sessions);
+        let richest = self.richest(asker, pages, sessions)?;
+        (part(richest, 0.0) > part(asker, more as f64)).then_some(richest)
     }
 
     /// The other tenant that holds most for its weight, if any holds something.
@@ -185,27 +192,52 @@ impl Tenants {
     }
 
     /// What the tenant holds for its weight, with so much more.
-    fn part(&self, tenant: TenantId, held: &Holdings, more: f64, sessions: &Holdings) -> f64 {
-        (held.of(tenant) as f64 + more) / self.weight(tenant, sessions)
-    }
-
-    /// Whether the tenant has its share or more of something that has run out.
-    pub(super) fn has_its_share(
+    pub(super) fn part(
         &self,
         tenant: TenantId,
         held: &Holdings,
+        more: f64,
         sessions: &Holdings,
-    ) -> bool {
-        let (mut all, mut weights) = (0, 0.0);
-        for other in (0..self.list.len()).map(TenantId) {
-            if sessions.of(other) > 0 {
-                all += held.of(other);
-                weights += self.weight(other, sessions);
-            }
-        }
+    ) -> f64 {
+        (held.of(tenant) as f64 + more) / self.weight(tenant, sessions)
+    }
+
+    /// Tenants that have their share, or more, of something that has run out and of which there is
+    /// `all`; at least the one with most for its weight.
+    pub(super) fn rich(&self, held: &Holdings, sessions: &Holdings, all: usize) -> Vec<TenantId> {
+        let level = self.level(held, sessions, all);
+        let part = |tenant: &TenantId| self.part(*tenant, held, 0.0, sessions);
         // Parts of a weight do not add up to it exactly, and of equals one has to have its share.
-        let share = all as f64 * self.weight(tenant, sessions);
-        held.of(tenant) as f64 * weights >= share * (1.0 - 1e-9)
+        let is_rich = |tenant: &TenantId| part(tenant) >= level * (1.0 - 1e-9);
+        let tenants = (0..self.list.len()).map(TenantId);
+        tenants
+            .filter(|&tenant| held.of(tenant) > 0)
+            .filter(is_rich)
+            .collect()
+    }
+
+    /// What each may have for its weight, if it wants so much: who wants less leaves the rest to the
+    /// others. No more than the one with most, should there be enough for all.
+    fn level(&self, wanted: &Holdings, sessions: &Holdings, all: usize) -> f64 {
+        let tenants = (0..self.list.len()).map(TenantId);
+        let mut parts: Vec<(f64, f64)> = tenants
+            .filter(|&tenant| wanted.of(tenant) > 0)
+            .map(|tenant| {
+                let part = self.part(tenant, wanted, 0.0, sessions);
+                (part, self.weight(tenant, sessions))
+            })
+            .collect();
+        parts.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut left = all as f64;
+        let mut weights: f64 = parts.iter().map(|&(_, weight)| weight).sum();
+        for &(part, weight) in &parts {
+            if part * weights >= left {
+                return left / weights;
+            }
+            left -= part * weight;
+            weights -= weight;
+        }
+        parts.last().map_or(0.0, |&(part, _)| part)
     }
 
     fn quota(&self, tenant: TenantId) -> Option<&QuotaConfig> {
@@ -331,14 +363,21 @@ mod tests {
     fn who_has_less_than_a_share_keeps_it() {
         let tenants = tenants(
             vec![quota("big", None, Some(2))],
-            &[("big", "x"), ("s", "x")],
+            &[("big", "x"), ("s", "x"), ("s", "y")],
         );
-        let sessions = holdings(&[1, 1]);
-        let has = |held: [usize; 2]| {
-            [0, 1].map(|t| tenants.has_its_share(TenantId(t), &holdings(&held), &sessions))
+        let sessions = holdings(&[1, 1, 1]);
+        let rich = |held: [usize; 3], all| -> Vec<usize> {
+            let rich = tenants.rich(&holdings(&held), &sessions, all);
+            rich.into_iter().map(|tenant| tenant.0).collect()
         };
-        assert_eq!(has([20, 10]), [true, true]);
-        assert_eq!(has([19, 11]), [false, true]);
-        assert_eq!(has([30, 0]), [true, false]);
+        assert_eq!(rich([20, 10, 0], 30), [0, 1]);
+        assert_eq!(rich([19, 11, 0], 30), [1]);
+        assert_eq!(rich([30, 0, 0], 30), [0]);
+        // What one leaves is the others' by their weights.
+        assert_eq!(rich([23, 11, 7], 40), [0, 1]);
+        assert_eq!(rich([23, 10, 7], 39), [0]);
+        assert_eq!(rich([21, 13, 7], 40), [1]);
+        assert_eq!(rich([9, 9, 9], 12), [0, 1, 2]);
+        assert_eq!(rich([9, 5, 1], 40), [1], "there is enough");
     }
 }

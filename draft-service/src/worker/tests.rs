@@ -19,6 +19,7 @@ mod accounts;
 mod branches;
 mod isolation;
 mod rig;
+mod room;
 mod sharing;
 
 #[test]

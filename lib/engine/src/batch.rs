@@ -247,6 +247,24 @@ impl Engine {
             .count())
     }
 
+    /// Pages that closing all of `seqs`, each named once, would give back: those no other sequence
+    /// references. A sequence and its forks own more together than each of them does.
+    pub fn owned_together(&self, seqs: &[SeqId]) -> Result<usize, SeqError> {
+        let mut others = vec![0_u32; self.runner.info().pages];
+        for page in self.sequences.iter().flat_map(|sequence| &sequence.pages) {
+            others[page.0 as usize] += 1;
+        }
+        let mut owned = 0;
+        for &seq in seqs {
+            for page in &self.sequences.get(seq)?.pages {
+                let others = &mut others[page.0 as usize];
+                *others = others.saturating_sub(1);
+                owned += usize::from(*others == 0);
+            }
+        }
+        Ok(owned)
+    }
+
     /// Whether the next row of `seq` must copy a page first, because a fork shares it.
     pub fn shares_tail(&self, seq: SeqId) -> Result<bool, SeqError> {
         Ok(self.sequences.get(seq)?.shared_tail(&self.pool).is_some())

@@ -168,12 +168,28 @@ impl World {
 
 #[test]
 fn entries_are_of_their_own_session_whoever_joins_leaves_and_dies() {
+    let checked = live_with(SimOptions::default().pages);
+    assert!(checked > 3000, "{checked} tokens of entries");
+}
+
+#[test]
+fn entries_are_of_their_own_session_whoever_has_to_make_room() {
+    let checked = live_with(12);
+    assert!(checked > 1000, "{checked} tokens of entries");
+}
+
+/// Joins, leaves and deaths where there are so many pages; says how many tokens of entries came.
+fn live_with(pages: usize) -> usize {
     let config = DraftConfig {
         max_sessions: 9,
         ..DraftConfig::default()
     };
+    let options = SimOptions {
+        pages,
+        ..language()
+    };
     let mut world = World {
-        rig: Rig::new(&config, language()),
+        rig: Rig::new(&config, options),
         views: HashMap::new(),
         draws: 0,
         opened: 0,
@@ -197,13 +213,18 @@ fn entries_are_of_their_own_session_whoever_joins_leaves_and_dies() {
             (_, Some(_)) => drop(world.rig.worker.step()),
         }
         world.collect();
-        assert!(world.rig.worker.sessions.len() <= 9);
+        let worker = &world.rig.worker;
+        assert!(worker.sessions.len() <= 9);
+        for session in &worker.sessions {
+            let owned = worker.engine.owned_together(session.forks.seqs());
+            assert_eq!(owned, Ok(session.forks.pages()), "pages of branches");
+        }
     }
-    assert!(world.checked > 3000, "{} tokens of entries", world.checked);
     world.rig.settle();
     for link in LINKS {
         world.lose(link);
     }
     world.rig.assert_idle();
     assert!(world.rig.worker.engine.audit().is_ok());
+    world.checked
 }

@@ -20,7 +20,7 @@ fn dial(rig: &mut Rig, link: u64, namespace: &str, deployment: &str) -> LinkId {
 }
 
 /// Why a session is refused, if it is.
-fn refusal(sent: &[(LinkId, ToTarget)], to: LinkId, id: u64) -> Option<&str> {
+pub(super) fn refusal(sent: &[(LinkId, ToTarget)], to: LinkId, id: u64) -> Option<&str> {
     sent.iter().find_map(|(link, message)| match message {
         ToTarget::Refused {
             session, reason, ..
@@ -30,13 +30,13 @@ fn refusal(sent: &[(LinkId, ToTarget)], to: LinkId, id: u64) -> Option<&str> {
 }
 
 /// A prompt of 64 tokens that shares no page with those of other numbers.
-fn own_prompt(number: u32) -> Vec<TokenId> {
+pub(super) fn own_prompt(number: u32) -> Vec<TokenId> {
     let tokens = prompt(64).into_iter();
     let tokens = tokens.map(|token| TokenId((token.0 + number) % 64));
     tokens.collect()
 }
 
-fn held(rig: &Rig, link: LinkId) -> usize {
+pub(super) fn held(rig: &Rig, link: LinkId) -> usize {
     let sessions = rig.worker.sessions.iter();
     sessions.filter(|session| session.link == link).count()
 }

@@ -1,0 +1,377 @@
+//! Who makes room when slots or pages have run out.
+//!
+//! The session opened last has the least to lose, so of several it goes first, and branches go
+//! before sessions, because they are guesses about guesses. Between tenants it is shares that count:
+//! what a tenant does with its own is its affair, so pages of branches are the tenant's like others,
+//! and who has more gives to who has less.
+//!
+//! ```text
+//! pages for a step     branches of tenants with their share
+//!                      > sessions of such tenants, if those suffice that leave them no less
+//!                        than those have whose branches would go
+//!                      > other branches > a session of a tenant with its share
+//! pages for a session  branches of its tenant, and of those with more than that would have
+//!                      > a session of the tenant with most, if that is more, branches apart
+//!                      > branches of those with more than its tenant has now
+//! ```
+//!
+//! A session that goes costs its target some windows, and reading it again once there is room: that
+//! is why pages of a build are kept from tenants with more in between as well. Without that their
+//! sessions would come back between two builds, to go again with the next.
+
+use std::cmp::Reverse;
+
+use foretoken_engine::{batch::SeqId, runner::PAGE_TOKENS};
+use foretoken_protocol::link::LinkId;
+use foretoken_speculation::{SessionId, fanout::Limit, policy::draft::Grant};
+
+use super::{
+    Outlet, Worker,
+    sessions::Session,
+    tenants::{Holdings, TenantId},
+};
+use crate::config::QuotaConfig;
+
+/// What a session whose pages are for somebody else is told.
+const PAGES_GO: &str = "its pages go to a target with fewer";
+
+/// What tenants have.
+struct Held {
+    sessions: Holdings,
+    /// Pages of sessions, without branches.
+    trunks: Holdings,
+    /// All of their pages.
+    pages: Holdings,
+}
+
+/// A session that wants to be admitted.
+struct Asker {
+    tenant: Option<TenantId>,
+    /// Pages of its tokens.
+    pages: usize,
+}
+
+impl Session {
+    /// Pages of its tokens, read or not.
+    fn trunk_pages(&self) -> usize {
+        self.draft.tokens().len().div_ceil(PAGE_TOKENS)
+    }
+
+    /// Pages that count as those of its branches, between builds too, or it would have more and
+    /// less in turns.
+    fn branch_pages_held(&self) -> usize {
+        if self.draft.drafts_ahead() {
+            self.forks.pages_of_a_build()
+        } else {
+            self.forks.pages()
+        }
+    }
+
+    /// Whether branches are drafted for it.
+    fn builds(&self) -> bool {
+        self.draft.build().is_some() || !self.forks.is_empty()
+    }
+
+    /// All its sequences.
+    fn seqs(&self) -> impl Iterator<Item = SeqId> {
+        self.forks.seqs().iter().copied().chain([self.seq])
+    }
+}
+
+impl<O: Outlet> Worker<O> {
+    /// Finds a slot, and pages for `len` tokens, for a session of `link`; otherwise says what there
+    /// is none of, and nobody has lost anything.
+    pub(super) fn admit(&mut self, link: LinkId, len: usize) -> Result<(), (Limit, String)> {
+        // A verdict may have ended builds that no step has looked at since.
+        for session in &mut self.sessions {
+            session.forks.reap(&mut self.engine, &session.draft);
+        }
+        let tenant = self.tenants.of(link);
+        let held = self.held();
+        if let Some(quota) = tenant.and_then(|tenant| self.tenants.spent(tenant, &held.sessions)) {
+            let QuotaConfig {
+                namespace,
+                max_slots,
+                ..
+            } = quota;
+            let most = max_slots.unwrap_or_default();
+            let reason = format!("namespace {namespace} has all {most} slots of its quota");
+            return Err((Limit::Quota, reason));
+        }
+        let asker = Asker {
+            tenant,
+            pages: len.div_ceil(PAGE_TOKENS),
+        };
+        let pages = len / PAGE_TOKENS + 2;
+        let needed = pages + self.promised(&asker, &held);
+        let short = needed.saturating_sub(self.engine.free_pages());
+        let no_slot = self.sessions.len() >= self.limits.sessions;
+        if !no_slot && short == 0 {
+            return Ok(());
+        }
+        let gives = tenant.and_then(|tenant| {
+            if no_slot {
+                self.tenants.gives_way(tenant, &held.sessions)
+            } else {
+                let (trunks, sessions) = (&held.trunks, &held.sessions);
+                self.tenants
+                    .gives_pages(tenant, asker.pages, trunks, sessions)
+            }
+        });
+        let youngest =
+            gives.and_then(|gives| self.youngest(|session| self.is_of(session, &[gives])));
+        if no_slot && youngest.is_none() {
+            let reason = format!("all {} slots are taken", self.limits.sessions);
+            return Err((Limit::Slots, reason));
+        }
+        let ways = [None, youngest];
+        let ways = &ways[usize::from(no_slot)..];
+        let Some((evicted, shed)) = self.cheapest(ways, short, &asker, &held) else {
+            let reason = format!("{pages} KV pages are needed and not free");
+            return Err((Limit::Pages, reason));
+        };
+        for index in shed {
+            self.shed(index);
+        }
+        if let Some(index) = evicted {
+            let (link, id) = self.name(index);
+            let slot = "its slot goes to a target with fewer";
+            self.evict(link, id, if no_slot { slot } else { PAGES_GO });
+        }
+        Ok(())
+    }
+
+    /// Makes room for a step with these grants; says whether somebody gave something up, and grants
+    /// are to be made anew.
+    pub(super) fn make_room(&mut self, grants: &[Grant]) -> bool {
+        let needed: usize = grants.iter().map(|grant| self.pages_for(grant)).sum();
+        let short = needed.saturating_sub(self.engine.free_pages());
+        if short == 0 {
+            return false;
+        }
+        let mut held = self.held();
+        for grant in grants.iter().filter(|grant| grant.is_of_branches()) {
+            // Shares are of what all want to have.
+            let with = self.pages_for(grant) + self.sessions[grant.session].forks.pages();
+            let session = &self.sessions[grant.session];
+            if let Some(tenant) = self.tenants.of(session.link) {
+                let more = with.saturating_sub(session.branch_pages_held());
+                held.pages.add(tenant, more);
+            }
+        }
+        let (sessions, all) = (&held.sessions, self.limits.pages);
+        let rich = self.tenants.rich(&held.pages, sessions, all);
+        let build = self.youngest(|session| session.builds() && self.is_of(session, &rich));
+        if let Some(index) = build {
+            self.shed(index);
+        } else if let Some(index) = self.youngest(Session::builds) {
+            match self.spare(short, &rich, &held) {
+                Some(spare) => {
+                    for (link, id) in spare {
+                        self.evict(link, id, PAGES_GO);
+                    }
+                }
+                None => self.shed(index),
+            }
+        } else {
+            // No branches are left, so what they would take makes nobody rich.
+            let rich = self.tenants.rich(&held.trunks, sessions, all);
+            let Some(index) = self.youngest(|session| self.is_of(session, &rich)) else {
+                return false;
+            };
+            let (link, id) = self.name(index);
+            self.evict(link, id, "the endpoint ran out of KV pages");
+        }
+        true
+    }
+
+    /// Sessions that the tenants hold.
+    pub(super) fn sessions_held(&self) -> Holdings {
+        let mut sessions = Holdings::default();
+        for session in &self.sessions {
+            if let Some(tenant) = self.tenants.of(session.link) {
+                sessions.add(tenant, 1);
+            }
+        }
+        sessions
+    }
+
+    fn held(&self) -> Held {
+        let (mut trunks, mut pages) = (Holdings::default(), Holdings::default());
+        for session in &self.sessions {
+            if let Some(tenant) = self.tenants.of(session.link) {
+                let trunk = session.trunk_pages();
+                trunks.add(tenant, trunk);
+                pages.add(tenant, trunk + session.branch_pages_held());
+            }
+        }
+        Held {
+            sessions: self.sessions_held(),
+            trunks,
+            pages,
+        }
+    }
+
+    fn is_of(&self, session: &Session, tenants: &[TenantId]) -> bool {
+        let tenant = self.tenants.of(session.link);
+        tenant.is_some_and(|tenant| tenants.contains(&tenant))
+    }
+
+    /// Whether branches of the session give way to the asker: its tenant's own, and those of one
+    /// that has more than its tenant with so much `more`. The latter's own branches have given way
+    /// before.
+    fn yields(&self, session: &Session, asker: &Asker, more: usize, held: &Held) -> bool {
+        let both = self.tenants.of(session.link).zip(asker.tenant);
+        let sessions = &held.sessions;
+        both.is_some_and(|(tenant, own)| {
+            let has = self.tenants.part(tenant, &held.pages, 0.0, sessions);
+            let part = |more| self.tenants.part(own, &held.trunks, more, sessions);
+            tenant == own || has > part(more as f64)
+        })
+    }
+
+    /// Pages that are free and not for the asker: what those that are here are yet to take, or they
+    /// would drive each other out.
+    fn promised(&self, asker: &Asker, held: &Held) -> usize {
+        let kept = |session: &Session| {
+            let build = if self.yields(session, asker, 0, held) {
+                0
+            } else {
+                session.branch_pages_held() - session.forks.pages()
+            };
+            self.outstanding(session) + build
+        };
+        self.sessions.iter().map(kept).sum()
+    }
+
+    /// Pages that what the session has yet to read will take.
+    fn outstanding(&self, session: &Session) -> usize {
+        let read = self.engine.len(session.seq).unwrap_or(0);
+        match session.draft.tokens().len().saturating_sub(read) {
+            // It decodes, and grows by a page now and then.
+            0 | 1 => 0,
+            rows => self.engine.pages_needed(session.seq, rows).unwrap_or(0),
+        }
+    }
+
+    /// Of the `ways` to find `short` pages, by giving up no session or this one, the first that
+    /// does, and whose branches go besides.
+    fn cheapest(
+        &self,
+        ways: &[Option<usize>],
+        short: usize,
+        asker: &Asker,
+        held: &Held,
+    ) -> Option<(Option<usize>, Vec<usize>)> {
+        for more in [asker.pages, 0] {
+            for &evicted in ways {
+                let freed = evicted.map_or(0, |index| {
+                    let session = &self.sessions[index];
+                    let seqs: Vec<_> = session.seqs().collect();
+                    self.engine.owned_together(&seqs).unwrap_or(0) + self.outstanding(session)
+                });
+                let may_shed = |index: usize| {
+                    evicted != Some(index) && self.yields(&self.sessions[index], asker, more, held)
+                };
+                if let Some(shed) = self.branches_of(short.saturating_sub(freed), may_shed) {
+                    return Some((evicted, shed));
+                }
+            }
+        }
+        None
+    }
+
+    /// The sessions of those that `may_shed` names whose branches have so many pages, youngest first;
+    /// none if all of them have fewer.
+    fn branches_of(&self, pages: usize, may_shed: impl Fn(usize) -> bool) -> Option<Vec<usize>> {
+        let mut chosen = Vec::new();
+        let mut found = 0;
+        for index in self.by_age() {
+            if found >= pages {
+                break;
+            }
+            let own = self.sessions[index].forks.pages();
+            if own > 0 && may_shed(index) {
+                found += own;
+                chosen.push(index);
+            }
+        }
+        (found >= pages).then_some(chosen)
+    }
+
+    /// The youngest sessions of `rich` tenants that leave these no less than any tenant with branches
+    /// wants, as many as have `short` pages; none if all of them have fewer.
+    fn spare(
+        &self,
+        short: usize,
+        rich: &[TenantId],
+        held: &Held,
+    ) -> Option<Vec<(LinkId, SessionId)>> {
+        let sessions = &held.sessions;
+        let builders = self.sessions.iter().filter(|session| session.builds());
+        let builders = builders.filter_map(|session| self.tenants.of(session.link));
+        let wants = |tenant| self.tenants.part(tenant, &held.pages, 0.0, sessions);
+        let most = builders.map(wants).fold(0.0, f64::max);
+        let mut left = held.trunks.clone();
+        let (mut names, mut seqs) = (Vec::new(), Vec::new());
+        for index in self.by_age() {
+            let session = &self.sessions[index];
+            let tenant = self.tenants.of(session.link);
+            let Some(tenant) = tenant.filter(|tenant| rich.contains(tenant)) else {
+                continue;
+            };
+            let own = session.trunk_pages();
+            if self.tenants.part(tenant, &left, -(own as f64), sessions) < most {
+                continue;
+            }
+            left.take(tenant, own);
+            names.push(self.name(index));
+            seqs.extend(session.seqs());
+            if self.engine.owned_together(&seqs).unwrap_or(0) >= short {
+                return Some(names);
+            }
+        }
+        None
+    }
+
+    /// Gives up the branches of a session, because pages are short.
+    fn shed(&mut self, index: usize) {
+        let session = &mut self.sessions[index];
+        session.drop_branches(&mut self.engine);
+        session.account.limits.add(Limit::Pages);
+        self.metrics.build_bound_by(Limit::Pages);
+    }
+
+    /// Pages that a grant takes.
+    fn pages_for(&mut self, grant: &Grant) -> usize {
+        let session = &mut self.sessions[grant.session];
+        if grant.is_of_branches() {
+            session.branch_pages(&self.engine)
+        } else {
+            // What is to be truncated first only makes this less.
+            self.engine
+                .pages_needed(session.seq, grant.rows)
+                .unwrap_or(0)
+        }
+    }
+
+    /// The youngest session that is `one`.
+    fn youngest(&self, one: impl Fn(&Session) -> bool) -> Option<usize> {
+        let sessions = self.sessions.iter().enumerate();
+        let sessions = sessions.filter(|(_, session)| one(session));
+        let youngest = sessions.max_by_key(|(_, session)| session.opened);
+        youngest.map(|(index, _)| index)
+    }
+
+    /// All sessions, the youngest first.
+    fn by_age(&self) -> Vec<usize> {
+        let mut indices: Vec<usize> = (0..self.sessions.len()).collect();
+        indices.sort_by_key(|&index| Reverse(self.sessions[index].opened));
+        indices
+    }
+
+    fn name(&self, index: usize) -> (LinkId, SessionId) {
+        let session = &self.sessions[index];
+        (session.link, session.draft.id())
+    }
+}
