@@ -41,6 +41,16 @@ pub struct SharingArgs {
 }
 
 const TOKENS: u32 = 256;
+const COLUMNS: [&str; 8] = [
+    "policy",
+    "T",
+    "private tok/s",
+    "shared tok/s",
+    "shared/private (lowest to highest)",
+    "slowest shared/private (lowest to highest)",
+    "Jain shared (lowest)",
+    "Jain private",
+];
 
 /// Measures and publishes `sharing`.
 pub async fn run(args: &SharingArgs, binary: PathBuf, results: &Path) -> anyhow::Result<()> {
@@ -98,19 +108,12 @@ fn report(args: &SharingArgs) -> Report {
             "{} simulated targets (20 ms a step), {} stream(s) each of {TOKENS} tokens at the same time: all on one \
              endpoint, and each on an endpoint of its own whose steps take {} times as long. Separate processes, Unix \
              sockets. Lookaheads are the best of {:?} on each side. Medians of {} interleaved rounds; every stream's \
-             tokens are checked to equal plain decoding's. Tokens/s of a target, mean over targets; Jain's index of \
-             their rates on the shared endpoint.",
+             tokens are checked to equal plain decoding's. Tokens/s of a target, mean over targets; those of the \
+             slowest target on the shared endpoint over the mean of the private ones; Jain's index of their rates \
+             on the shared endpoint.",
             args.targets, args.streams, args.targets, args.lookaheads, args.rounds
         ),
-        &[
-            "policy",
-            "T",
-            "private tok/s",
-            "shared tok/s",
-            "shared/private (lowest to highest)",
-            "Jain shared (lowest)",
-            "Jain private",
-        ],
+        &COLUMNS,
     )
 }
 
@@ -118,8 +121,9 @@ fn report(args: &SharingArgs) -> Report {
 struct Side<'a> {
     stacks: &'a [Stack],
     lookahead: u32,
-    /// By round: mean rate of a target, and Jain's index.
+    /// By round: mean rate of a target, that of the slowest one, and Jain's index.
     means: Vec<f64>,
+    slowest: Vec<f64>,
     fairness: Vec<f64>,
 }
 
@@ -129,6 +133,7 @@ impl<'a> Side<'a> {
             stacks,
             lookahead: 0,
             means: Vec::new(),
+            slowest: Vec::new(),
             fairness: Vec::new(),
         }
     }
@@ -157,6 +162,8 @@ impl<'a> Side<'a> {
     fn note(&mut self, rates: &[f64]) {
         let sum: f64 = rates.iter().sum();
         self.means.push(sum / rates.len() as f64);
+        let slowest = rates.iter().copied().min_by(f64::total_cmp);
+        self.slowest.extend(slowest);
         self.fairness.push(jain(rates));
     }
 }
@@ -204,17 +211,46 @@ fn publish(
         Summary::of(&private.fairness)?,
     ];
     let ratio = Summary::ratio(&shared.means, &private.means)?;
+    // A mean may rise at the cost of a single target.
+    let slowest = Summary::ratio(&shared.slowest, &private.means)?;
     report.row([
         policy.to_owned(),
         format!("{temperature:.0}"),
         format!("{:.1} K={}", rates[1].median, private.lookahead),
         format!("{:.1} K={}", rates[0].median, shared.lookahead),
         ratio.span(),
+        slowest.span(),
         format!("{:.4} ({:.4})", fairness[0].median, fairness[0].min),
         format!("{:.4}", fairness[1].median),
     ]);
     Some(json!({"policy": policy, "temperature": temperature,
         "shared": {"lookahead": shared.lookahead, "tok_s": rates[0], "jain": fairness[0]},
         "private": {"lookahead": private.lookahead, "tok_s": rates[1], "jain": fairness[1]},
-        "shared_over_private": ratio}))
+        "shared_over_private": ratio, "slowest_shared_over_private": slowest}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slowest_target_is_held_against_the_mean_of_the_private_ones() {
+        let mut sides = [Side::new(&[]), Side::new(&[])];
+        for (shared, private) in [([9.0, 3.0], [3.0, 5.0]), ([8.0, 4.0], [2.0, 2.0])] {
+            sides[0].note(&shared);
+            sides[1].note(&private);
+        }
+        let mut report = Report::computed("sharing", "", &COLUMNS);
+        let data = publish(SSD, 0.0, &sides, &mut report).expect("rounds");
+        let row = &report.rows[0];
+        assert_eq!(row.len(), COLUMNS.len());
+        let cell = |name: &str| {
+            let place = COLUMNS.iter().position(|column| column.starts_with(name));
+            place.map(|place| row[place].as_str())
+        };
+        assert_eq!(cell("shared/private"), Some("2.25 (1.50 to 3.00)"));
+        assert_eq!(cell("slowest shared/private"), Some("1.38 (0.75 to 2.00)"));
+        let least = &data["slowest_shared_over_private"]["min"];
+        assert_eq!(least.as_f64(), Some(0.75));
+    }
 }

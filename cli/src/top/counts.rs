@@ -105,21 +105,20 @@ impl Counts {
         }
     }
 
-    /// Adds a round of a session.
-    pub(super) fn add_round(&mut self, round: &Round) {
+    /// Adds a round of a session; `before` is the one that was told before it.
+    pub(super) fn add_round(&mut self, round: &Round, before: Option<&Round>) {
         self.tokens += f64::from(round.emitted);
         if round.window > 0 {
             self.windows += 1.0;
             self.accepted += f64::from(round.accepted);
         }
         if let Some(hit) = round.hit {
-            let (all, first) = if hit {
-                (&mut self.hits, &mut self.first_hits)
-            } else {
-                (&mut self.misses, &mut self.first_misses)
-            };
-            *all += 1.0;
-            *first += f64::from(u8::from(round.first));
+            self.add_verdict(hit, round.first);
+        }
+        if let Some(before) = before
+            && let Some(hit) = looked_up_there(before, round)
+        {
+            self.add_verdict(hit, is_of_prompt(before));
         }
         if let Some(place) = round.place {
             self.places.add(place.into());
@@ -142,6 +141,17 @@ impl Counts {
             self.hit += took as f64 / 1e6;
             self.hit_extra += extra as f64 / 1e6;
         }
+    }
+
+    /// Adds a verdict that was drafted for in time or not.
+    fn add_verdict(&mut self, hit: bool, first: bool) {
+        let (all, of_first) = if hit {
+            (&mut self.hits, &mut self.first_hits)
+        } else {
+            (&mut self.misses, &mut self.first_misses)
+        };
+        *all += 1.0;
+        *of_first += f64::from(u8::from(first));
     }
 
     /// Adds what an endpoint did for a verdict on a session.
@@ -184,6 +194,29 @@ impl Mean {
     pub(super) fn get(self) -> Option<f64> {
         (self.count > 0.0).then(|| self.sum / self.count)
     }
+}
+
+/// Whether the verdict of the round `before` had been drafted for, where the endpoint looked it up
+/// (`delivery: Pull`): only its window tells, so it is said of the round that verified that. None if it
+/// was said before, or if nothing was to be drafted: after a round that sought nothing, but that of the
+/// prompt, nothing is.
+fn looked_up_there(before: &Round, round: &Round) -> Option<bool> {
+    let follows = before.round.checked_add(1) == Some(round.round);
+    let sought = before.source != "none" || is_of_prompt(before);
+    if round.policy != "SSD" || before.hit.is_some() || !(follows && sought) {
+        return None;
+    }
+    match (&*round.source, round.place) {
+        ("ahead", Some(_)) => Some(true),
+        ("remote", _) => Some(false),
+        // The rest of a window that was not verified whole, or what needed no endpoint.
+        _ => None,
+    }
+}
+
+/// Whether it is the verdict on a prompt, the first of its session.
+fn is_of_prompt(round: &Round) -> bool {
+    round.round == 1
 }
 
 fn by(totals: &Totals, name: &str) -> BTreeMap<String, f64> {

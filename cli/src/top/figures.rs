@@ -246,13 +246,13 @@ foretoken_entry_tokens_total 430",
             first: true,
             ..Round::default()
         };
-        counts.add_round(&prompt);
+        counts.add_round(&prompt, None);
         let found = Round {
             place: Some(3),
             hit: Some(true),
             ..round("ahead")
         };
-        counts.add_round(&found);
+        counts.add_round(&found, Some(&prompt));
         let asked = Round {
             took_us: Some(300),
             late: true,
@@ -261,7 +261,7 @@ foretoken_entry_tokens_total 430",
             limit: Some("answer".into()),
             ..round("remote")
         };
-        counts.add_round(&asked);
+        counts.add_round(&asked, Some(&found));
         let build = Build {
             outcomes: 10,
             pushed: 52,

@@ -1,7 +1,6 @@
 //! A request that runs, as its rounds tell it.
 
 use std::{
-    borrow::Cow,
     cmp::Reverse,
     collections::VecDeque,
     time::{Duration, Instant},
@@ -26,7 +25,7 @@ pub(super) struct Session {
     rounds: u32,
     counts: Counts,
     recent: VecDeque<Bar>,
-    took: Option<Duration>,
+    latest: Option<Round>,
     began: Instant,
     pub(super) heard: Instant,
     pub(super) ended: Option<String>,
@@ -73,7 +72,7 @@ impl Session {
             rounds: 0,
             counts: Counts::default(),
             recent: VecDeque::with_capacity(RECENT),
-            took: None,
+            latest: None,
             began: now,
             heard: now,
             ended: None,
@@ -82,11 +81,10 @@ impl Session {
 
     /// Takes in a round.
     pub(super) fn note_round(&mut self, round: Round, now: Instant) {
-        self.counts.add_round(&round);
+        self.counts.add_round(&round, self.latest.as_ref());
         self.heard = now;
         self.rounds += 1;
-        self.took = round.took_us.map(Duration::from_micros);
-        self.ended = round.ended.map(Cow::into_owned);
+        self.ended = round.ended.as_deref().map(str::to_owned);
         // The verdict on a prompt has no window.
         if round.took_us.is_some() {
             if self.recent.len() == RECENT {
@@ -95,9 +93,10 @@ impl Session {
             self.recent.push_back(Bar {
                 accepted: round.accepted,
                 window: round.window,
-                source: round.source.into_owned(),
+                source: round.source.clone().into_owned(),
             });
         }
+        self.latest = Some(round);
     }
 
     /// Takes in what an endpoint did for it.
@@ -126,6 +125,7 @@ impl Session {
         let lasted = self.heard.saturating_duration_since(self.began);
         let figures = Figures::of(&self.counts, lasted.as_secs_f64());
         let ahead = figures.sources.get("ahead").copied();
+        let took = self.latest.as_ref().and_then(|round| round.took_us);
         SessionView {
             target,
             session,
@@ -133,7 +133,7 @@ impl Session {
             rounds: self.rounds,
             tokens: self.counts.tokens as u64,
             ahead_share: (!figures.sources.is_empty()).then(|| ahead.unwrap_or(0.0)),
-            round_ms: self.took.map(|took| took.as_secs_f64() * 1e3),
+            round_ms: took.map(|took| took as f64 / 1e3),
             ended: self.ended.clone(),
             figures,
             recent: self.recent.iter().cloned().collect(),

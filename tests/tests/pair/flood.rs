@@ -1,14 +1,16 @@
 //! A target that asks for every row of every step of an endpoint.
 
 use std::{
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        mpsc::Sender,
+    },
     thread,
     time::{Duration, Instant},
 };
 
 use foretoken_draft::DraftConfig;
-use foretoken_engine::sim::Role;
-use foretoken_protocol::link::Link;
+use foretoken_protocol::{Address, link::Link};
 use foretoken_speculation::{
     Epoch, Round, SessionId,
     message::{Outcome, ToDraft},
@@ -23,14 +25,14 @@ const SESSIONS: u64 = 15;
 const LONG: u32 = 1000;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Opens all sessions and decides for them again and again, until it is over.
-fn flood(link: &Link, over: &AtomicBool) {
-    let begun = Instant::now();
+/// Opens all sessions and decides for them again and again.
+fn want_every_row(attacker: &Link, begun: &Sender<()>, over: &AtomicBool) {
+    let started = Instant::now();
     for session in 0..SESSIONS {
-        let _ = link.send(vec![open(session, prompt(20, 3), 1, K)]);
+        let _ = attacker.send(vec![open(session, prompt(20, 3), 1, K)]);
     }
     for round in 0.. {
-        if over.load(Ordering::Relaxed) || begun.elapsed() > PATIENT {
+        if over.load(Ordering::Relaxed) || started.elapsed() > PATIENT {
             return;
         }
         let verdict = |session| {
@@ -44,37 +46,21 @@ fn flood(link: &Link, over: &AtomicBool) {
                 ..Outcome::default()
             })
         };
-        let _ = link.send((0..SESSIONS).map(verdict).collect());
+        let _ = attacker.send((0..SESSIONS).map(verdict).collect());
         thread::sleep(PAUSE);
+        if round == 0 {
+            let _ = begun.send(());
+        }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_wants_every_row_of_every_step_leaves_others_theirs() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let address = socket(&folder, "draft");
     let config = DraftConfig {
         max_step_rows: ROWS,
         max_lookahead: LONG,
         max_sessions: SESSIONS as usize + 1,
-        ..config(&address, Duration::from_secs(3600))
+        ..config(&Address::loopback(0), Duration::from_secs(3600))
     };
-    let (endpoint, port) = observed_draft(config, runner(sim(Role::Draft { agreement: 0.9 })));
-    let served = tokio::task::spawn_blocking(move || {
-        let attacker = dial(&address, "attacker");
-        let honest = dial(&address, "honest");
-        let (link, over) = (&attacker.link, AtomicBool::new(false));
-        thread::scope(|scope| {
-            scope.spawn(|| flood(link, &over));
-            // It has begun before the honest one comes.
-            thread::sleep(PAUSE);
-            let entries = serve_honestly(&honest, &mut |_| {});
-            over.store(true, Ordering::Relaxed);
-            entries.len()
-        })
-    });
-    let rounds = served.await.expect("every round had its entries");
-    assert_eq!(rounds, ROUNDS as usize);
-    leaves_nothing(port).await;
-    endpoint.end().await;
+    assert_served_beside(want_every_row, &config).await;
 }

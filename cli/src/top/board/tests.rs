@@ -174,6 +174,72 @@ fn a_session_has_figures_of_its_own_from_its_rounds_and_from_what_was_built_for_
     assert_eq!(board.snapshot().sessions[0].figures.decided_rank, Some(4.0));
 }
 
+/// Sessions of a target whose rounds never say `hit`: number and source of each round, and place of what
+/// was drafted ahead.
+fn looked_up_elsewhere(
+    policy: &'static str,
+    rounds: &[(u32, &'static str, Option<u32>)],
+) -> Figures {
+    let mut board = filled();
+    for &(round, source, place) in rounds {
+        let round = Round {
+            session: 7,
+            round,
+            policy: policy.into(),
+            source: source.into(),
+            place,
+            took_us: (round > 1).then_some(650),
+            ..Round::default()
+        };
+        board.note(News::Told(TARGET.into(), Line::Round(round)));
+    }
+    board.snapshot().sessions.remove(0).figures
+}
+
+#[test]
+fn where_the_endpoint_looks_verdicts_up_the_next_window_tells_whether_they_were_drafted_for() {
+    let rounds = [
+        (1, "none", None),
+        // That on the prompt had not been drafted for; two had, and then comes the rest of a window.
+        (2, "remote", None),
+        (3, "ahead", Some(1)),
+        (4, "ahead", Some(4)),
+        (5, "ahead", None),
+        // Nothing was asked for after this one, so nothing is drafted for its own verdict.
+        (6, "none", None),
+        (7, "remote", None),
+        // Proposals of the host are followed by what is asked of the endpoint.
+        (8, "local", None),
+        (9, "ahead", Some(2)),
+        // What was between is not known.
+        (12, "remote", None),
+    ];
+    let figures = looked_up_elsewhere("SSD", &rounds);
+    assert_eq!(figures.hit_rate, Some(0.75));
+    assert_eq!(figures.later_hit_rate, Some(1.0));
+    assert_eq!(looked_up_elsewhere("Speculative", &rounds).hit_rate, None);
+}
+
+#[test]
+fn what_a_verdict_says_of_its_hit_is_not_counted_again_with_the_next_window() {
+    let mut board = filled();
+    for (round, hit) in [(1, true), (2, false), (3, false)] {
+        let round = Round {
+            session: 7,
+            round,
+            policy: "SSD".into(),
+            source: if round == 2 { "ahead" } else { "remote" }.into(),
+            place: (round == 2).then_some(1),
+            took_us: (round > 1).then_some(650),
+            hit: Some(hit),
+            ..Round::default()
+        };
+        board.note(News::Told(TARGET.into(), Line::Round(round)));
+    }
+    let figures = board.snapshot().sessions.remove(0).figures;
+    assert_eq!(figures.hit_rate, Some(1.0 / 3.0));
+}
+
 #[test]
 fn figures_are_those_of_the_interval_and_of_all_the_time() {
     let snapshot = filled().snapshot();

@@ -152,7 +152,9 @@ impl Tuner {
     /// up most by Theorem 7, if that gains more than a margin. `lookahead` is that of rounds, `backup` what
     /// drafts after a miss given what hits are like, times being in verifications.
     ///
-    /// A hit costs its verification alone: what is drafted ahead is never waited for.
+    /// A hit counts as its verification alone. Its verdict may have waited for more of what was drafted
+    /// for it, but only as long as that brought more than it took (see [`linger`](crate::linger)); that
+    /// time is left out.
     pub fn choose(&mut self, lookahead: u32, backup: impl Fn(Speculator) -> Speculator) -> Saguaro {
         if self.news >= REVIEW {
             self.news = 0;

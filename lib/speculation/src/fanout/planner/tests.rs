@@ -1,3 +1,5 @@
+mod drawn;
+
 use std::{vec, vec::Vec};
 
 use super::*;
@@ -188,32 +190,40 @@ fn what_was_decided_within_a_window_was_accepted() {
     assert!((acceptance - 300.0 / 360.0).abs() < 0.03, "{acceptance}");
 }
 
-/// Rounds of a target that is like its draft up to a disagreement that differs from row to row.
-/// Gives hit rate, and the hit rate the planner expected, over the second half.
-fn play(fan_out: FanOut, temperature: f32, budget: usize) -> (f64, f64) {
-    const WINDOW: usize = 4;
-    const VOCAB: u32 = 48;
+/// Tokens of a window, and of the vocabulary, of rounds that are played.
+const WINDOW: usize = 4;
+const VOCAB: u32 = 48;
+
+/// Logits of a draft after each prefix of a window, and those of a target that is like it up to a
+/// disagreement that differs from row to row.
+fn rows(round: u32) -> (Vec<Vec<f32>>, Vec<Vec<f32>>) {
     let normal = |v: u32, row: u32, salt: u32| {
         let words = philox([v, row, salt, 0], [6, 2]);
         let unit = |word: u32| (f64::from(word) + 0.5) / 4_294_967_296.0;
         libm::sqrt(-2.0 * libm::log(unit(words[0])))
             * libm::cos(core::f64::consts::TAU * unit(words[1]))
     };
+    let rows = (0..=WINDOW as u32).map(|k| {
+        let row = round * 8 + k;
+        let draft: Vec<f32> = (0..VOCAB).map(|v| 3.0 * normal(v, row, 0) as f32).collect();
+        let target = (0..).zip(&draft);
+        let target = target
+            .map(|(v, z)| z + 0.8 * normal(v, row, 1) as f32)
+            .collect();
+        (draft, target)
+    });
+    rows.unzip()
+}
+
+/// Rounds of a target that verifies with its draft's noise. Gives hit rate, and the hit rate the
+/// planner expected, over the second half.
+fn play(fan_out: FanOut, temperature: f32, budget: usize) -> (f64, f64) {
     let mut planner = Planner::new(fan_out, Prior::default());
     let mut candidates = Candidates::new(RankBy::Noise(Domain::Coupled), 32);
     let (mut scratch, mut guesses) = (Scratch::new(), Vec::new());
     let (mut hits, mut expected, mut counted) = (0.0, 0.0, 0.0);
     for round in 0..3000_u32 {
-        let rows = (0..=WINDOW as u32).map(|k| {
-            let row = round * 8 + k;
-            let draft: Vec<f32> = (0..VOCAB).map(|v| 3.0 * normal(v, row, 0) as f32).collect();
-            let target = (0..).zip(&draft);
-            let target = target
-                .map(|(v, z)| z + 0.8 * normal(v, row, 1) as f32)
-                .collect();
-            (draft, target)
-        });
-        let (draft, target): (Vec<Vec<f32>>, Vec<Vec<f32>>) = rows.unzip();
+        let (draft, target) = rows(round);
         let mut drafter = sampler(temperature, u64::from(round));
         let mut window = Vec::new();
         for row in &draft[..WINDOW] {
