@@ -51,6 +51,9 @@ pub struct SsdArgs {
     /// Prompts of each class.
     #[arg(long, default_value_t = 24, value_parser = crate::some())]
     pub prompts: usize,
+    /// Tokens that the paper's arm draws its proposals among, at most 256; the paper's own, among all.
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub support: u32,
     /// Name of the result's file, and of the report.
     #[arg(long, default_value = "ssd")]
     pub name: String,
@@ -130,11 +133,17 @@ fn report(args: &SsdArgs) -> Report {
              Every arm's tokens but the paper's are checked to equal plain decoding's. \"Bound\" is what Corollary 9 allows with the \
              times measured for Speculative with SSD's lookahead: every verdict a hit with a whole window behind it; \
              \"windows\" is the part of a whole window that SSD verified. \"By lookahead\" are the hit rates of the sweep. \"The paper's arm\" is the hit rate (without first) of SSD with verification by \
-             rejection, geometric fan-out and the paper's rule for misses, with the same lookahead and budget; the paper's own are .69 to .83. \"Hit round\" is over a bare verification of \
+             rejection, of proposals drawn among {} tokens, geometric fan-out and the paper's rule for misses, with the same lookahead and budget; the paper's own are .69 to .83. \"Hit round\" is over a bare verification of \
              the same rows (the step and what it decides, and what plain decoding needs besides), without what it waits for more of a \
              continuation, which is beside it in the same unit; \"Theorem 7\" is the predicted over the \
              measured time of SSD's rounds.",
-            args.dtype, args.prompts, args.budget, args.lookaheads, args.sweep, args.rounds
+            args.dtype,
+            args.prompts,
+            args.budget,
+            args.lookaheads,
+            args.sweep,
+            args.rounds,
+            args.support
         ),
         &[
             "prompts",

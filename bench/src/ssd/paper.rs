@@ -21,7 +21,7 @@ pub async fn start(args: &SsdArgs, binary: PathBuf, models: &Path) -> anyhow::Re
     let mut setup = Setup::apart(binary, models, &args.dtype);
     setup.service["ssd"] =
         json!({"budget": args.budget, "fan_out": "Geometric", "fallback": "LockStep"});
-    setup.service["verification"] = json!({"Rejection": {}});
+    setup.service["verification"] = json!({"Rejection": {"support": args.support}});
     setup.start().await
 }
 
