@@ -183,7 +183,6 @@ impl Scenario {
     fn tenants(&self) -> Vec<Tenant> {
         let tenant = |target| Tenant {
             weight: self.weights.get(target).copied().unwrap_or(1.0),
-            quota: u32::MAX,
         };
         (0..self.targets).map(tenant).collect()
     }

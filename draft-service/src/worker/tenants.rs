@@ -144,7 +144,6 @@ impl Tenants {
     pub(super) fn shares(&self, sessions: &Holdings) -> Vec<Tenant> {
         let share = |tenant| Tenant {
             weight: self.weight(TenantId(tenant), sessions),
-            quota: u32::MAX,
         };
         (0..self.list.len()).map(share).collect()
     }

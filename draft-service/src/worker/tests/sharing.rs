@@ -325,6 +325,66 @@ fn windows_to_draft_ahead_for_keep_no_other_target_from_its_prompt_or_its_branch
     assert!(read >= 4 * steps, "{read} in {steps} steps");
 }
 
+/// Tokens that A's session gets drafted in each of some rounds, and in how many steps: alone, or while another
+/// target comes and goes in every one of them.
+fn rounds_of_who_stays(is_alone: bool) -> Vec<(u32, usize)> {
+    let config = DraftConfig {
+        max_step_rows: 16,
+        prefill_rows: 16,
+        ..DraftConfig::default()
+    };
+    let mut rig = Rig::new(&config, language());
+    // How much is drafted depends on the time that there is, and so on the machine, unless nobody hurries.
+    rig.worker.unhurried = true;
+    rig.tell(A, open_ahead(1, prompt(20)));
+    rig.settle();
+    let mut rounds = Vec::new();
+    for round in 0..30 {
+        let other = LinkId(20 + u64::from(round));
+        if !is_alone {
+            dial(&mut rig, other.0, "b", "b");
+            rig.tell(other, open_ahead(2, own_prompt(round)));
+            rig.tell(other, verifying(2, 0, 64, &[TokenId(7)], &[TokenId(5)]));
+        }
+        let (len, token) = (20 + round as usize, TokenId(round));
+        rig.tell(A, verifying(1, round, len, &[token], &[TokenId(5)]));
+        let (mut drawn, mut steps, mut last) = (0, 0, 0);
+        while rig.worker.step() {
+            steps += 1;
+            let sent = rig.collect();
+            for (_, column) in entries(&sent).into_iter().filter(|(to, _)| *to == A) {
+                drawn += column.drawn();
+                last = steps;
+            }
+            // Some say so, and some die; either way in the middle of what is drafted for them.
+            let leaves = steps == 2 && !is_alone;
+            if leaves && round % 2 == 0 {
+                let (session, epoch) = (SessionId(2), Epoch(1));
+                rig.tell(other, ToDraft::Close { session, epoch });
+            } else if leaves {
+                let (link, reason) = (other, "gone".to_owned());
+                rig.worker.take(0, ServerEvent::Down { link, reason });
+            }
+        }
+        rounds.push((drawn, last));
+    }
+    rounds
+}
+
+#[test]
+fn whoever_joins_and_leaves_takes_nothing_from_who_stays() {
+    let (alone, beside) = (rounds_of_who_stays(true), rounds_of_who_stays(false));
+    for (round, (alone, beside)) in alone.into_iter().zip(beside).enumerate() {
+        assert_eq!(alone.0, beside.0, "round {round}");
+        assert!(alone.0 >= K * 4, "round {round}: {} tokens", alone.0);
+        let [alone, beside] = [alone, beside].map(|(_, steps)| steps);
+        assert!(
+            beside <= alone + 2,
+            "round {round}: {beside} steps instead of {alone}"
+        );
+    }
+}
+
 #[test]
 fn windows_that_are_waited_for_keep_no_other_target_from_its_prompt() {
     let config = DraftConfig {

@@ -221,8 +221,9 @@ impl Budgets {
         most: u32,
         step: impl Fn(u32) -> f64,
     ) -> Grant {
-        let tenant = tenants.get(bid.tenant).filter(|tenant| tenant.weight > 0.0);
-        let most = most.min(tenant.map_or(0, |tenant| tenant.quota));
+        let tenant = tenants.get(bid.tenant);
+        let has_weight = tenant.is_some_and(|tenant| tenant.weight > 0.0);
+        let most = if has_weight { most } else { 0 };
         let widths = self.taper.widths(bid, most, step);
         let branches = widths.first().map_or(0, |&width| width);
         let whole = widths.len() == bid.worth.steps as usize && widths.last() == Some(&branches);

@@ -76,10 +76,7 @@ mod tests {
         guess::OutcomeKey,
     };
 
-    const ALONE: [Tenant; 1] = [Tenant {
-        weight: 1.0,
-        quota: u32::MAX,
-    }];
+    const ALONE: [Tenant; 1] = [Tenant { weight: 1.0 }];
 
     fn guesses() -> Vec<Guess> {
         let guess = |token| Guess {

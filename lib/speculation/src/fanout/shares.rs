@@ -16,8 +16,6 @@ use super::Guess;
 pub struct Tenant {
     /// How much of the budget it should have, relative to the others. Unless positive, it gets nothing.
     pub weight: f64,
-    /// Most draft tokens it may have in a round.
-    pub quota: u32,
 }
 
 /// What a session could use.
@@ -129,8 +127,8 @@ impl Shares {
         (0..tenants.len()).for_each(|tenant| self.enter(tenant, tenants));
     }
 
-    /// Gives a branch, if there is room for it in what is `left` and in the tenant's quota, and puts
-    /// the session's next one on offer.
+    /// Gives a branch, if there is room for it in what is `left`, and puts the session's next one on
+    /// offer.
     fn grant(
         &mut self,
         offer: Offer,
@@ -140,12 +138,11 @@ impl Shares {
         grants: &mut [u32],
     ) {
         let claim = &claims[offer.index];
-        let used = &mut self.used[claim.tenant];
-        if claim.cost > (*left).min(tenants[claim.tenant].quota - *used) {
+        if claim.cost > *left {
             return;
         }
         *left -= claim.cost;
-        *used += claim.cost;
+        self.used[claim.tenant] += claim.cost;
         grants[offer.index] += 1;
         self.offer(offer.index, grants[offer.index] as usize, tenants, claims);
     }

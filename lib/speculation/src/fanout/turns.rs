@@ -109,8 +109,7 @@ mod tests {
     /// Rows that tenants with these weights get of `grants` grants, all wanting as many rows each time
     /// as `rows` says.
     fn served(turns: &mut Turns, weights: &[f64], rows: &[usize], grants: usize) -> Vec<usize> {
-        let quota = u32::MAX;
-        let shares = weights.iter().map(|&weight| Tenant { weight, quota });
+        let shares = weights.iter().map(|&weight| Tenant { weight });
         turns.weigh(&shares.collect::<Vec<_>>());
         let mut served = vec![0; rows.len()];
         for _ in 0..grants {
@@ -144,11 +143,7 @@ mod tests {
     #[test]
     fn many_sessions_of_one_tenant_wait_for_one_of_another() {
         let mut turns = Turns::new(64);
-        let shares = [Tenant {
-            weight: 1.0,
-            quota: u32::MAX,
-        }; 2];
-        turns.weigh(&shares);
+        turns.weigh(&[Tenant { weight: 1.0 }; 2]);
         let crowd = [0; 60].into_iter().chain([1]);
         let mut own = 0;
         for _ in 0..100 {
@@ -166,8 +161,7 @@ mod tests {
     /// Who gets rows of eight, one after the other, of two tenants of which the first is always the
     /// more urgent.
     fn urgent_beside_patient(turns: &mut Turns, weights: [f64; 2], grants: usize) -> Vec<usize> {
-        let quota = u32::MAX;
-        turns.weigh(&weights.map(|weight| Tenant { weight, quota }));
+        turns.weigh(&weights.map(|weight| Tenant { weight }));
         let both = [0, 1].map(Some);
         let serve = |_| {
             turns.begin_step(both.into_iter());
@@ -193,12 +187,7 @@ mod tests {
     #[test]
     fn nothing_is_owed_for_rows_that_nobody_else_wanted() {
         let mut turns = Turns::new(64);
-        turns.weigh(
-            &[Tenant {
-                weight: 1.0,
-                quota: u32::MAX,
-            }; 2],
-        );
+        turns.weigh(&[Tenant { weight: 1.0 }; 2]);
         let [busy, other] = [0, 1].map(Some);
         for _ in 0..100 {
             turns.begin_step([busy].into_iter());

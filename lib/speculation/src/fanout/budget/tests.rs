@@ -24,10 +24,7 @@ fn bid(guesses: &[Guess], left: f64) -> Bid<'_> {
     }
 }
 
-const ONE: [Tenant; 1] = [Tenant {
-    weight: 1.0,
-    quota: u32::MAX,
-}];
+const ONE: [Tenant; 1] = [Tenant { weight: 1.0 }];
 
 fn divide(bids: &[Bid<'_>]) -> Vec<Grant> {
     Budgets::default().divide(&ONE, bids, 1000, step).to_vec()
@@ -199,7 +196,7 @@ fn time_binds_whom_longer_steps_would_cost_and_worth_whom_they_would_not() {
 
 #[test]
 fn a_tenant_whose_outcomes_are_unlikely_has_its_share_by_weight() {
-    let tenants = [1.0, 1.0].map(|weight| Tenant { weight, ..ONE[0] });
+    let tenants = [1.0, 1.0].map(|weight| Tenant { weight });
     let (good, poor) = (guesses(vec![0.04; 24]), guesses(vec![0.01; 24]));
     let other = Bid {
         tenant: 1,
@@ -219,13 +216,7 @@ fn a_tenant_whose_outcomes_are_unlikely_has_its_share_by_weight() {
         Limit::Weight,
         "its next is worth more than the other's"
     );
-    let heavy = [
-        tenants[0],
-        Tenant {
-            weight: 9.0,
-            ..ONE[0]
-        },
-    ];
+    let heavy = [tenants[0], Tenant { weight: 9.0 }];
     let granted = budgets.divide(&heavy, &bids, 1000, step).to_vec();
     assert!(granted[1].branches > granted[0].branches, "{granted:?}");
 }
@@ -239,7 +230,7 @@ fn saves(bid: &Bid<'_>, branches: u32, step: f64) -> f64 {
 
 #[test]
 fn who_has_much_time_and_asks_for_much_leaves_others_their_part() {
-    let tenants = [1.0, 1.0].map(|weight| Tenant { weight, ..ONE[0] });
+    let tenants = [1.0, 1.0].map(|weight| Tenant { weight });
     let (own, endless) = (falling(24, 0.8), guesses(vec![0.001; 900]));
     let left = 1e-3;
     let honest = bid(&own, left);
@@ -271,7 +262,7 @@ fn no_tenant_has_less_than_with_fewer_rows_and_than_alone() {
     let mut bound = 0;
     for i in 0..200 {
         let weights = [0, 1, 2].map(|tenant| f64::from(1 + word(i, tenant) % 4));
-        let tenants = weights.map(|weight| Tenant { weight, ..ONE[0] });
+        let tenants = weights.map(|weight| Tenant { weight });
         let lists =
             [0, 1, 2, 3, 4, 5].map(|j| falling(24, 0.3 + f64::from(word(i, 10 + j) % 60) / 100.0));
         let bids: Vec<_> = (0..6)

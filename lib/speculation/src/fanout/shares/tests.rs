@@ -16,10 +16,6 @@ fn claim(tenant: usize, guesses: &[Guess]) -> Claim<'_> {
     }
 }
 
-fn tenant(weight: f64, quota: u32) -> Tenant {
-    Tenant { weight, quota }
-}
-
 /// Random lists of falling probabilities.
 fn any_lists(i: u32, sessions: u32) -> Vec<Vec<Guess>> {
     (0..sessions)
@@ -39,7 +35,7 @@ fn without_a_fair_part_the_most_valuable_branches_win() {
     let (mut shares, mut grants) = (Shares::new(0.0), Vec::new());
     for i in 0..300 {
         let lists = any_lists(i, 6);
-        let tenants = [tenant(1.0, u32::MAX), tenant(2.5, u32::MAX)];
+        let tenants = [Tenant { weight: 1.0 }, Tenant { weight: 2.5 }];
         let claims: Vec<Claim<'_>> = (0..).zip(&lists).map(|(s, l)| claim(s % 2, l)).collect();
         let budget = word(i, 1) % 50;
         shares.allocate(budget, &tenants, &claims, &mut grants);
@@ -77,7 +73,9 @@ fn a_fair_division_gives_nobody_more_while_another_wants_more_and_has_less() {
     for i in 0..500 {
         let lists = any_lists(i, 9);
         let tenants: Vec<Tenant> = (0..3)
-            .map(|t| tenant(f64::from(1 + word(i, 10 + t) % 4), 3 + word(i, 20 + t) % 40))
+            .map(|t| Tenant {
+                weight: f64::from(1 + word(i, 10 + t) % 4),
+            })
             .collect();
         let claims: Vec<Claim<'_>> = (0..).zip(&lists).map(|(s, l)| claim(s % 3, l)).collect();
         let budget = word(i, 1) % 80;
@@ -86,7 +84,7 @@ fn a_fair_division_gives_nobody_more_while_another_wants_more_and_has_less() {
         let wants = |t: usize| {
             let listed = claims.iter().filter(|claim| claim.tenant == t);
             let most: usize = listed.map(|claim| claim.guesses.len()).sum();
-            tenants[t].quota.min(most as u32)
+            most as u32
         };
         assert_eq!(
             used.iter().sum::<u32>(),
@@ -107,25 +105,11 @@ fn a_fair_division_gives_nobody_more_while_another_wants_more_and_has_less() {
 fn a_fair_part_keeps_a_tenant_with_poor_guesses_from_starving() {
     let (good, poor) = (guesses([0.2; 50]), guesses([0.001; 50]));
     let claims = [claim(0, &good), claim(1, &poor)];
-    let tenants = [tenant(1.0, 100), tenant(1.0, 100)];
+    let tenants = [Tenant { weight: 1.0 }, Tenant { weight: 1.0 }];
     let mut grants = Vec::new();
     for (fair, expected) in [(0.0, [40, 0]), (0.5, [30, 10]), (1.0, [20, 20])] {
         Shares::new(fair).allocate(40, &tenants, &claims, &mut grants);
         assert_eq!(grants, expected);
-    }
-}
-
-#[test]
-fn quotas_bind_and_what_one_may_not_have_goes_to_the_others() {
-    let list = guesses([0.1; 30]);
-    let claims = [claim(0, &list), claim(1, &list), claim(1, &list)];
-    let tenants = [tenant(9.0, 4), tenant(1.0, u32::MAX)];
-    let mut grants = Vec::new();
-    for fair in [0.0, 0.3, 1.0] {
-        let mut shares = Shares::new(fair);
-        shares.allocate(24, &tenants, &claims, &mut grants);
-        assert_eq!(shares.used(), [4, 20]);
-        assert_eq!(grants[0], 4);
     }
 }
 
@@ -137,7 +121,7 @@ fn dear_branches_have_to_save_more() {
         ..claim(0, &list)
     };
     let claims = [dear, claim(0, &list)];
-    let tenants = [tenant(1.0, u32::MAX)];
+    let tenants = [Tenant { weight: 1.0 }];
     let (mut shares, mut grants) = (Shares::new(0.0), Vec::new());
     shares.allocate(7, &tenants, &claims, &mut grants);
     assert_eq!(grants, [1, 3]);
@@ -166,7 +150,11 @@ fn nonsense_gets_nothing_and_harms_nobody() {
         claim(2, &list),
         fine,
     ];
-    let tenants = [tenant(1.0, 10), tenant(0.0, 10), tenant(f64::NAN, 10)];
+    let tenants = [
+        Tenant { weight: 1.0 },
+        Tenant { weight: 0.0 },
+        Tenant { weight: f64::NAN },
+    ];
     let mut grants = Vec::new();
     for fair in [0.0, 1.0, f64::NAN] {
         Shares::new(fair).allocate(10, &tenants, &claims, &mut grants);
@@ -178,7 +166,7 @@ fn nonsense_gets_nothing_and_harms_nobody() {
 fn ties_go_to_who_comes_first_every_time() {
     let list = guesses([0.1; 9]);
     let claims: Vec<Claim<'_>> = (0..4).map(|t| claim(t, &list)).collect();
-    let tenants = vec![tenant(1.0, 99); 4];
+    let tenants = vec![Tenant { weight: 1.0 }; 4];
     let (mut shares, mut grants) = (Shares::new(1.0), Vec::new());
     for _ in 0..3 {
         shares.allocate(10, &tenants, &claims, &mut grants);

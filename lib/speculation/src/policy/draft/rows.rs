@@ -169,8 +169,7 @@ mod tests {
 
     /// What tenants of equal weight get of a step of 64 rows, of which prompts may take 16.
     fn divided(turns: &mut Turns, wanted: &[Grant]) -> Vec<(usize, Urgency, usize)> {
-        let (weight, quota) = (1.0, u32::MAX);
-        turns.weigh(&[Tenant { weight, quota }; 2]);
+        turns.weigh(&[Tenant { weight: 1.0 }; 2]);
         let grants = divide(wanted.to_vec(), 64, 16, turns);
         let tenant = |grant: &Grant| grant.tenant.unwrap_or(9);
         let told = grants
