@@ -7,6 +7,7 @@
 mod again;
 mod fallbacks;
 mod refrains;
+mod shipped;
 
 use std::{ops::Range, time::Duration};
 

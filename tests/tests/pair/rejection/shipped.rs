@@ -1,0 +1,119 @@
+//! The same with the models that are shipped: real logits, and proposals that a real draft draws. What
+//! their law is nobody has written down, so samples are held against others that nobody proposed for.
+
+use std::collections::BTreeMap;
+
+use foretoken_speculation::TokenId;
+
+use super::*;
+
+/// Outputs of a sample, and again as many if too few proposals were accepted.
+const MANY: u64 = 400;
+/// Standard deviations above its mean that a chi-square of some thirty degrees of freedom reaches once in
+/// tens of millions.
+const FAR: f64 = 8.0;
+/// " If she has 20 apples,"
+const PROMPT: [u32; 8] = [497, 420, 399, 223, 20, 18, 1003, 14];
+
+/// How often each output came.
+type Counts = BTreeMap<Vec<TokenId>, f64>;
+
+fn short(seed: u64, policy: &str, temperature: f32) -> GenerateRequest {
+    let tokens = PROMPT.map(TokenId).to_vec();
+    GenerateRequest {
+        prompt_len: tokens.len(),
+        tokens,
+        sampling: SamplingParams {
+            temperature,
+            top_k: 2,
+            ..SamplingParams::default()
+        },
+        policy: Some(policy.into()),
+        ..request(seed, 5)
+    }
+}
+
+/// Adds the outputs of these seeds to `counts`; how many proposals were accepted.
+async fn fill(
+    counts: &mut Counts,
+    client: &GenerateClient,
+    seeds: Range<u64>,
+    (policy, temperature): (&str, f32),
+) -> u32 {
+    let mut outputs = futures::stream::iter(seeds)
+        .map(|seed| output(client, short(seed, policy, temperature)))
+        .buffer_unordered(AT_ONCE);
+    let mut accepted = 0;
+    while let Some((tokens, stats)) = outputs.next().await {
+        assert_eq!(tokens.len(), 5);
+        *counts.entry(tokens).or_default() += 1.0;
+        accepted += stats.accepted;
+    }
+    accepted
+}
+
+/// By how many standard deviations the chi-square of two samples is above what it is in the mean if both
+/// have the same law. Rare outputs count together.
+fn distance(one: &Counts, other: &Counts) -> f64 {
+    let [of_one, of_other] = [one, other].map(|counts| counts.values().sum::<f64>());
+    let ratio = (of_one / of_other).sqrt();
+    let mut rare = [0.0; 2];
+    let (mut sum, mut cells) = (0.0, 0.0);
+    let mut add = |[a, b]: [f64; 2]| {
+        sum += (a / ratio - b * ratio).powi(2) / (a + b);
+        cells += 1.0;
+    };
+    let mut outputs: Vec<_> = one.keys().chain(other.keys()).collect();
+    outputs.sort();
+    outputs.dedup();
+    for output in outputs {
+        let pair = [one, other].map(|counts| counts.get(output).copied().unwrap_or(0.0));
+        if pair[0] + pair[1] >= 20.0 {
+            add(pair);
+        } else {
+            rare[0] += pair[0];
+            rare[1] += pair[1];
+        }
+    }
+    if rare[0] + rare[1] > 0.0 {
+        add(rare);
+    }
+    let degrees: f64 = cells - 1.0;
+    (sum - degrees) / (2.0 * degrees).sqrt()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn samples_of_the_shipped_pair_have_the_law_of_those_without_a_draft() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let address = socket(&folder, "draft");
+    let endpoint = draft(&address, shipped("draft"));
+    let config = rejecting(with_endpoint(&address));
+    let (client, target) = target(config, shipped("target"));
+    let mut plain = Counts::new();
+    let alone = ("Autoregressive", 1.0);
+    assert_eq!(fill(&mut plain, &client, 0..MANY, alone).await, 0);
+    // Others of the same law are near, and those of another one are far.
+    for (temperature, is_near) in [(1.0, true), (0.5, false)] {
+        let mut others = Counts::new();
+        let alone = ("Autoregressive", temperature);
+        fill(&mut others, &client, MANY..2 * MANY, alone).await;
+        let found = distance(&plain, &others);
+        assert_eq!(found < FAR, is_near, "{found} at {temperature}");
+    }
+    for policy in ["Speculative", "SSD"] {
+        let (mut drafted, mut accepted) = (Counts::new(), 0);
+        for seeds in draws(MANY) {
+            // None of those before, which would be the same draws in part.
+            let seeds = seeds.start + 2 * MANY..seeds.end + 2 * MANY;
+            accepted += fill(&mut drafted, &client, seeds, (policy, 1.0)).await;
+            if accepted > 150 {
+                break;
+            }
+        }
+        let found = distance(&plain, &drafted);
+        assert!(found < FAR, "{found} with {policy}");
+        assert!(accepted > 150, "{accepted} with {policy}");
+    }
+    target.end().await;
+    endpoint.end().await;
+}
