@@ -126,8 +126,8 @@ fn any_bytes_are_a_target_frame_or_an_error() {
     });
 }
 
-#[test]
-fn any_bytes_are_a_draft_frame_or_an_error() {
+/// A frame with everything that an endpoint may say.
+fn draft_frame() -> DraftFrame {
     let (session, epoch) = (SessionId(7), Epoch(2));
     let messages = vec![
         ToTarget::Opened { session, epoch },
@@ -182,7 +182,7 @@ fn any_bytes_are_a_draft_frame_or_an_error() {
             have_len: 5,
         }),
     ];
-    let frame = DraftFrame {
+    DraftFrame {
         messages,
         welcome: Some((
             1,
@@ -193,9 +193,13 @@ fn any_bytes_are_a_draft_frame_or_an_error() {
         )),
         beat: Some(3),
         ..DraftFrame::default()
-    };
+    }
+}
+
+#[test]
+fn any_bytes_are_a_draft_frame_or_an_error() {
     let mut sample = Vec::new();
-    encode_draft_frame(&frame, &mut sample);
+    encode_draft_frame(&draft_frame(), &mut sample);
     assert!(decode_draft_frame(sample.clone().into()).is_ok());
     Fuzzer::from_environment("draft frame").run(&[sample], |bytes| {
         if let Ok(frame) = decode_draft_frame(bytes.to_vec().into()) {
