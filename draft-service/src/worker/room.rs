@@ -263,13 +263,17 @@ impl<O: Outlet> Worker<O> {
         asker: &Asker,
         held: &Held,
     ) -> Option<(Option<usize>, Vec<usize>)> {
+        let freed = |&evicted: &Option<usize>| {
+            let freed = evicted.map_or(0, |index| {
+                let session = &self.sessions[index];
+                let seqs: Vec<_> = session.seqs().collect();
+                self.engine.owned_together(&seqs).unwrap_or(0) + self.outstanding(session)
+            });
+            (evicted, freed)
+        };
+        let ways: Vec<_> = ways.iter().map(freed).collect();
         for more in [asker.pages, 0] {
-            for &evicted in ways {
-                let freed = evicted.map_or(0, |index| {
-                    let session = &self.sessions[index];
-                    let seqs: Vec<_> = session.seqs().collect();
-                    self.engine.owned_together(&seqs).unwrap_or(0) + self.outstanding(session)
-                });
+            for &(evicted, freed) in &ways {
                 let may_shed = |index: usize| {
                     evicted != Some(index) && self.yields(&self.sessions[index], asker, more, held)
                 };

@@ -34,7 +34,11 @@ fn engine(role: Role) -> Engine {
 
 fn decode(job: Job, agreement: Option<f64>) -> Decoding {
     let draft = agreement.map(|agreement| engine(Role::Draft { agreement }));
-    let mut decoding = Decoding::new(job, engine(Role::Target), draft).unwrap();
+    decode_with(job, engine(Role::Target), draft)
+}
+
+fn decode_with(job: Job, target: Engine, draft: Option<Engine>) -> Decoding {
+    let mut decoding = Decoding::new(job, target, draft).unwrap();
     while let Some(tokens) = decoding.round().unwrap() {
         assert!(!tokens.is_empty());
     }
@@ -143,8 +147,7 @@ fn the_model_s_length_ends_the_output() {
     };
     let target = Engine::new(Box::new(SimRunner::new(short)));
     let draft = engine(Role::Draft { agreement: 1.0 });
-    let mut decoding = Decoding::new(job(SPECULATIVE, 0.0), target, Some(draft)).unwrap();
-    while decoding.round().unwrap().is_some() {}
+    let decoding = decode_with(job(SPECULATIVE, 0.0), target, Some(draft));
     assert_eq!(decoding.tokens().len(), 44 - 39);
     assert_eq!(decoding.finish(), Finish::Length);
 }
@@ -160,9 +163,7 @@ fn a_draft_that_refuses_changes_no_token() {
                 max_positions,
                 ..SimOptions::default()
             })));
-            let mut decoding =
-                Decoding::new(job(policy, 1.0), engine(Role::Target), Some(draft)).unwrap();
-            while decoding.round().unwrap().is_some() {}
+            let decoding = decode_with(job(policy, 1.0), engine(Role::Target), Some(draft));
             assert_eq!(decoding.tokens(), plain.tokens());
             assert_eq!(decoding.logprobs(), plain.logprobs());
             assert_eq!(decoding.stats().accepted > 0, drafts);
