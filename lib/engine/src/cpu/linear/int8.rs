@@ -200,9 +200,9 @@ impl<S> Copy for Tile8<'_, S> {}
 impl<S: Dot8> Tile for Tile8<'_, S> {
     const VECTORS: usize = S::PANEL_VECTORS;
     const ACCUMULATORS: usize = S::SUMS;
-    // One row from main memory gains what can just be told from noise by hints (Zen 3).
     const FEW_ROWS: usize = if S::PANEL_VECTORS == 2 { 3 } else { 0 };
     const BUSY_ROWS: usize = if S::PANEL_VECTORS == 2 { 6 } else { 2 };
+    const BY_PANELS: bool = S::PANEL_VECTORS == 1;
 
     #[inline(always)]
     unsafe fn tile<const R: usize, const W: usize>(
@@ -409,16 +409,14 @@ mod x86 {
             unsafe {
                 let widen = |at: *const u8| _mm256_cvtepi8_epi16(_mm_loadu_si128(at.cast()));
                 for pair in 0..QUAD / 2 {
-                    let w = w.map(|at| {
+                    for (j, at) in w.into_iter().enumerate() {
                         let at = at.add(pair * 2 * LANES);
-                        [widen(at), widen(at.add(LANES))]
-                    });
-                    for r in 0..R {
-                        let x = x.add(r * stride + pair * 2 * Self::INPUT);
-                        let x = _mm256_set1_epi32(x.cast::<i32>().read_unaligned());
-                        for j in 0..W {
+                        let w = [widen(at), widen(at.add(LANES))];
+                        for r in 0..R {
+                            let x = x.add(r * stride + pair * 2 * Self::INPUT);
+                            let x = _mm256_set1_epi32(x.cast::<i32>().read_unaligned());
                             for half in 0..2 {
-                                let products = _mm256_madd_epi16(w[j][half], x);
+                                let products = _mm256_madd_epi16(w[half], x);
                                 sums[r][j][half] = _mm256_add_epi32(sums[r][j][half], products);
                             }
                         }
