@@ -14,13 +14,19 @@ use std::ops::Range;
 use super::super::simd::{Kernel, LANES, Simd, add_products};
 use super::Job;
 
-/// Most panels taken at once; tasks of layers that do so are cut at multiples of it.
+/// Panels that are taken at once at least, by few rows and by the tile unit; tasks of layers where that is so are cut
+/// at multiples of it.
 pub(super) const GROUP: usize = 2;
 
 /// Most rows of a tile. Rows of outputs often lie multiples of 4 KiB apart, of which a level-1 cache
 /// keeps eight lines, and int8 needs two registers an output: with twelve rows a layer of 128 inputs and
 /// 4,096 outputs took a fifth longer, longer ones of bf16 a twentieth (Zen 4).
 const MOST_ROWS: usize = 8;
+
+/// Narrow panels that one row takes at once where so many are left, two otherwise: with four, memory is read in as
+/// many places, which is faster. 100 M weights take 7.7 to 9.3 ms instead of 9.3 to 10.6 in bf16, 4.4 to 5.2 instead
+/// of 5.7 to 6.4 in int8 and 14.5 to 17.6 instead of 15.2 to 18.9 in f32 (Zen 3).
+const PANELS_OF_A_ROW: usize = 4;
 
 /// Bytes ahead that some more rows prefetch to the level-1 cache: hardware does not look past a
 /// page's end. Nearer, they would wait for the level-3 cache; farther, lines would leave the level-1
@@ -51,10 +57,6 @@ pub(super) trait Tile: Copy {
     /// Rows from which passes order their shares of the next panel, see [`Ahead`], instead of what lies some
     /// bytes ahead.
     const SHARING_ROWS: usize = usize::MAX;
-    /// Narrow panels that one row takes at once, two or four: with four memory is read in as many places, which is
-    /// faster. 100 M weights take 7.7 to 9.3 ms instead of 9.3 to 10.6 in bf16, 4.4 to 5.2 instead of 5.7 to 6.4 in
-    /// int8 and 14.5 to 17.6 instead of 15.2 to 18.9 in f32 (Zen 3).
-    const PANELS_OF_A_ROW: usize = 4;
     /// Whether one row orders what lies two panels on, instead of some bytes: of four panels at once the second
     /// half orders half of the next four.
     const BY_PANELS: bool = false;
@@ -151,7 +153,7 @@ pub(super) unsafe fn walk<T: Tile>(t: T, job: &Job<'_>, panels: Range<usize>) {
             // SAFETY: the rows and panels exist; the rest is the caller's contract.
             unsafe {
                 match (rows, at_once) {
-                    (1, 4) => t.tile::<1, 4>(panel, 0, ahead),
+                    (1, PANELS_OF_A_ROW) => t.tile::<1, PANELS_OF_A_ROW>(panel, 0, ahead),
                     (1, _) => t.tile::<1, 2>(panel, 0, ahead),
                     _ => t.tile::<2, 2>(panel, 0, ahead),
                 }
@@ -182,7 +184,7 @@ pub(super) unsafe fn walk<T: Tile>(t: T, job: &Job<'_>, panels: Range<usize>) {
 fn at_once<T: Tile>(rows: usize, left: usize) -> usize {
     match rows {
         _ if T::VECTORS > 1 => 1,
-        1 if left >= T::PANELS_OF_A_ROW => T::PANELS_OF_A_ROW,
+        1 if left >= PANELS_OF_A_ROW => PANELS_OF_A_ROW,
         1 | 2 if left >= 2 => 2,
         _ => 1,
     }
