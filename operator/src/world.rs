@@ -49,8 +49,9 @@ use renewals::Renewals;
 
 /// Objects of a page of what exists: a page is in memory whole.
 const PAGE: u32 = 100;
-/// Longest wait for watches to show what was written; later than that it is written again.
-const LATE: Duration = Duration::from_secs(2);
+/// Longest wait for watches to show what was written; later than that it is written again. Two seconds were too
+/// few on a machine with as much else to do as it has while a control plane starts on it.
+const LATE: Duration = Duration::from_secs(10);
 /// Annotation in which `kubectl apply` keeps a copy of what it was given.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
