@@ -28,6 +28,9 @@ const MOST_ROWS: usize = 8;
 /// of 5.7 to 6.4 in int8 and 14.5 to 17.6 instead of 15.2 to 18.9 in f32 (Zen 3).
 const PANELS_OF_A_ROW: usize = 4;
 
+/// Rows from which passes share what they order, where they do: fewer read several panels at once.
+const SHARING_ROWS: usize = 3;
+
 /// Bytes ahead that some more rows prefetch to the level-1 cache: hardware does not look past a
 /// page's end. Nearer, they would wait for the level-3 cache; farther, lines would leave the level-1
 /// cache before their turn.
@@ -54,9 +57,9 @@ pub(super) trait Tile: Copy {
     const FEW_ROWS: usize = 3;
     /// Rows from which arithmetic takes longer than reading the weights from main memory.
     const BUSY_ROWS: usize;
-    /// Rows from which passes order their shares of the next panel, see [`Ahead`], instead of what lies some
-    /// bytes ahead.
-    const SHARING_ROWS: usize = usize::MAX;
+    /// Whether from [`SHARING_ROWS`] on passes order their shares of the next panel, see [`Ahead`], instead of what
+    /// lies some bytes ahead.
+    const IN_SHARES: bool = false;
     /// Whether one row orders what lies two panels on, instead of some bytes: of four panels at once the second
     /// half orders half of the next four.
     const BY_PANELS: bool = false;
@@ -71,8 +74,8 @@ pub(super) trait Tile: Copy {
 /// The weights that a pass over panels orders while it runs.
 ///
 /// Narrow panels leave room for few accumulators, so more than six rows pass over them several times. Memory
-/// would rest in all passes but the first: from [`Tile::SHARING_ROWS`] on each orders its share of the next panel,
-/// from two places at once, since a single stream of hints gets no more than three quarters of what memory gives.
+/// would rest in all passes but the first: with [`Tile::IN_SHARES`] each orders its share of the next panel, from
+/// two places at once, since a single stream of hints gets no more than three quarters of what memory gives.
 /// 100 M weights in f32 took four rows 30 ms and eight 42 without, 24 and 30 so; one takes 19 (Zen 3). bf16 gains
 /// a twentieth, int8 nothing.
 #[derive(Clone, Copy)]
@@ -99,7 +102,7 @@ impl Ahead {
     /// For pass `i` of `passes` over `panel`.
     #[inline(always)]
     fn new<T: Tile>(job: &Job<'_>, panel: usize, i: usize, passes: usize) -> Self {
-        if T::SHARING_ROWS == usize::MAX {
+        if !T::IN_SHARES {
             return Self::alone(job);
         }
         // Behind the last panel there is nothing to order.
@@ -121,7 +124,7 @@ impl Ahead {
     pub(super) unsafe fn line<S: Simd, T: Tile, const R: usize>(&mut self, at: *const u8) {
         // SAFETY: the caller's contract; a hint may name any address.
         unsafe {
-            if R >= T::SHARING_ROWS {
+            if T::IN_SHARES && R >= SHARING_ROWS {
                 let [now, then] = self.at;
                 S::prefetch(now);
                 self.at = [then, now.wrapping_add(self.step)];
@@ -279,7 +282,7 @@ impl<S: Simd> Tile for PlainTile<'_, S> {
     // Two rows take two panels at once, which the hardware follows by itself, and faster.
     const FEW_ROWS: usize = if S::PANEL_VECTORS == 2 { 3 } else { 2 };
     const BUSY_ROWS: usize = 6;
-    const SHARING_ROWS: usize = if S::PANEL_VECTORS == 2 { usize::MAX } else { 3 };
+    const IN_SHARES: bool = S::PANEL_VECTORS == 1;
 
     #[inline(always)]
     unsafe fn tile<const R: usize, const W: usize>(
@@ -344,7 +347,7 @@ impl<S: Simd> Tile for WideTile<'_, S> {
     // Two rows are a tenth faster with hints from the level-3 cache, and no slower from main memory (Zen 3).
     const FEW_ROWS: usize = if S::PANEL_VECTORS == 2 { 3 } else { 0 };
     const BUSY_ROWS: usize = 3;
-    const SHARING_ROWS: usize = if S::PANEL_VECTORS == 2 { usize::MAX } else { 3 };
+    const IN_SHARES: bool = S::PANEL_VECTORS == 1;
     const BY_PANELS: bool = S::PANEL_VECTORS == 1;
 
     #[inline(always)]
