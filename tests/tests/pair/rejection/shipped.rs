@@ -8,7 +8,7 @@ use foretoken_speculation::TokenId;
 use super::*;
 
 /// Outputs of a sample, and again as many if too few proposals were accepted.
-const MANY: u64 = 400;
+const MANY: u64 = 1_200;
 /// Standard deviations above its mean that a chi-square of some thirty degrees of freedom reaches once in
 /// tens of millions.
 const FAR: f64 = 8.0;
