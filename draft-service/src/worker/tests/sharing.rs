@@ -31,7 +31,12 @@ pub(super) fn refusal(sent: &[(LinkId, ToTarget)], to: LinkId, id: u64) -> Optio
 
 /// A prompt of 64 tokens that shares no page with those of other numbers.
 pub(super) fn own_prompt(number: u32) -> Vec<TokenId> {
-    let tokens = prompt(64).into_iter();
+    own_prompt_of(64, number)
+}
+
+/// The same of another length.
+fn own_prompt_of(len: u32, number: u32) -> Vec<TokenId> {
+    let tokens = prompt(len).into_iter();
     let tokens = tokens.map(|token| TokenId((token.0 + number) % 64));
     tokens.collect()
 }
@@ -183,12 +188,7 @@ fn prompts_that_come_together_are_refused_what_those_before_them_are_yet_to_take
         ..language()
     };
     let mut rig = Rig::new(&DraftConfig::default(), options);
-    let long = |number: u32| -> Vec<TokenId> {
-        let tokens = prompt(1600).into_iter();
-        tokens
-            .map(|token| TokenId((token.0 + number) % 64))
-            .collect()
-    };
+    let long = |number| own_prompt_of(1600, number);
     let told = |sent: &[(LinkId, ToTarget)]| {
         let opened =
             |(_, message): &&(LinkId, ToTarget)| matches!(message, ToTarget::Opened { .. });
@@ -325,8 +325,13 @@ fn windows_to_draft_ahead_for_keep_no_other_target_from_its_prompt_or_its_branch
     assert!(read >= 4 * steps, "{read} in {steps} steps");
 }
 
+/// Steps after which another target leaves again, in the middle of what it asked for.
+const STAYS: usize = 15;
+/// Tokens of its prompts, two of which take more steps than that.
+const LEN: u32 = 160;
+
 /// Tokens that A's session gets drafted in each of some rounds, and in how many steps: alone, or while another
-/// target comes and goes in every one of them.
+/// target comes and goes in every one of them and wants all rows while it is there.
 fn rounds_of_who_stays(is_alone: bool) -> Vec<(u32, usize)> {
     let config = DraftConfig {
         max_step_rows: 16,
@@ -341,10 +346,17 @@ fn rounds_of_who_stays(is_alone: bool) -> Vec<(u32, usize)> {
     let mut rounds = Vec::new();
     for round in 0..30 {
         let other = LinkId(20 + u64::from(round));
+        let theirs = [0, 1];
         if !is_alone {
             dial(&mut rig, other.0, "b", "b");
-            rig.tell(other, open_ahead(2, own_prompt(round)));
-            rig.tell(other, verifying(2, 0, 64, &[TokenId(7)], &[TokenId(5)]));
+            for session in theirs {
+                let asked = own_prompt_of(LEN, 2 * round + session as u32);
+                rig.tell(other, open_ahead(session, asked));
+                rig.tell(
+                    other,
+                    verifying(session, 0, LEN as usize, &[TokenId(7)], &[TokenId(5)]),
+                );
+            }
         }
         let (len, token) = (20 + round as usize, TokenId(round));
         rig.tell(A, verifying(1, round, len, &[token], &[TokenId(5)]));
@@ -356,30 +368,36 @@ fn rounds_of_who_stays(is_alone: bool) -> Vec<(u32, usize)> {
                 drawn += column.drawn();
                 last = steps;
             }
-            // Some say so, and some die; either way in the middle of what is drafted for them.
-            let leaves = steps == 2 && !is_alone;
-            if leaves && round % 2 == 0 {
-                let (session, epoch) = (SessionId(2), Epoch(1));
-                rig.tell(other, ToDraft::Close { session, epoch });
-            } else if leaves {
+            // Some say so, and some die.
+            if steps != STAYS || is_alone {
+                continue;
+            }
+            if round % 2 == 0 {
+                for session in theirs {
+                    let (session, epoch) = (SessionId(session), Epoch(1));
+                    rig.tell(other, ToDraft::Close { session, epoch });
+                }
+            } else {
                 let (link, reason) = (other, "gone".to_owned());
                 rig.worker.take(0, ServerEvent::Down { link, reason });
             }
         }
+        assert!(is_alone || steps >= STAYS, "it had all that it wanted");
         rounds.push((drawn, last));
     }
     rounds
 }
 
 #[test]
-fn whoever_joins_and_leaves_takes_nothing_from_who_stays() {
+fn whoever_joins_and_leaves_takes_no_more_than_half_of_the_steps_from_who_stays() {
     let (alone, beside) = (rounds_of_who_stays(true), rounds_of_who_stays(false));
     for (round, (alone, beside)) in alone.into_iter().zip(beside).enumerate() {
         assert_eq!(alone.0, beside.0, "round {round}");
         assert!(alone.0 >= K * 4, "round {round}: {} tokens", alone.0);
         let [alone, beside] = [alone, beside].map(|(_, steps)| steps);
+        assert!(2 * alone < STAYS, "round {round}: {alone} steps");
         assert!(
-            beside <= alone + 2,
+            beside <= 2 * alone + 1,
             "round {round}: {beside} steps instead of {alone}"
         );
     }
