@@ -13,5 +13,7 @@ pub(crate) fn init(level: &str) {
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
         .with_target(false)
+        // They would go to standard error too, and end the thread that logs where that cannot be written.
+        .log_internal_errors(false)
         .try_init();
 }
