@@ -181,13 +181,41 @@ impl Signals {
 
 /// Cancels `stop` with the first signal and ends the process with the second.
 pub(crate) async fn on_signals(mut signals: Signals, stop: CancellationToken) {
-    loop {
-        signals.any().await;
-        if stop.is_cancelled() {
-            tracing::warn!("stopping at once");
-            process::exit(1);
-        }
-        tracing::info!("draining; a second signal stops at once");
+    drain_until_second(&mut signals, &stop).await;
+    tracing::warn!("stopping at once");
+    process::exit(1);
+}
+
+/// Cancels `stop` with the first signal, whoever else may have asked for it before, as a parent does while the
+/// system asks all processes of a service; ends with the second.
+async fn drain_until_second(signals: &mut Signals, stop: &CancellationToken) {
+    signals.any().await;
+    tracing::info!("draining; a second signal stops at once");
+    stop.cancel();
+    signals.any().await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::Future, pin::pin, task::Context, task::Poll, task::Waker};
+
+    use super::*;
+
+    #[test]
+    fn the_first_signal_drains_even_where_somebody_else_has_asked_before() {
+        let (interrupts, interrupt) = watch::channel(());
+        let (terminates, terminate) = watch::channel(());
+        let mut signals = Signals {
+            interrupt,
+            terminate,
+        };
+        let stop = CancellationToken::new();
         stop.cancel();
+        let mut ends = pin!(drain_until_second(&mut signals, &stop));
+        let mut ends = || ends.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        terminates.send_replace(());
+        assert_eq!(ends(), Poll::Pending);
+        interrupts.send_replace(());
+        assert_eq!(ends(), Poll::Ready(()));
     }
 }

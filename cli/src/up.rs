@@ -174,7 +174,8 @@ fn router(plan: &Plan, flags: &HttpArgs, listen: &str) -> anyhow::Result<RouterC
     };
     flags.overrides(&mut config)?;
     if let Some(path) = &mut config.api_keys_from {
-        *path = fs::canonicalize(&*path)
+        // Links in it stay: keys are changed by changing where they lead.
+        *path = std::path::absolute(&*path)
             .map_err(|error| usage(format!("cannot read {}: {error}", path.display())))?;
     }
     Ok(config)
@@ -240,20 +241,24 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn pages_that_may_ask_are_those_of_the_file_unless_flags_say() {
-        let text = "apiVersion: foretoken.io/v1alpha1
+    const ANY: &str = "apiVersion: foretoken.io/v1alpha1
 kind: SpecDecodeDeployment
 metadata: {name: a}
 spec: {model: {uri: /m}, router: {allowedOrigins: [\"https://chat.example.com\"]}}
 ";
-        let manifest = Manifest::parse(text).unwrap();
+
+    fn flags(said: &[&str]) -> HttpArgs {
+        let words = ["up"].iter().chain(said);
+        let matches = HttpArgs::augment_args(Command::new("up")).get_matches_from(words);
+        HttpArgs::from_arg_matches(&matches).unwrap()
+    }
+
+    #[test]
+    fn pages_that_may_ask_are_those_of_the_file_unless_flags_say() {
+        let manifest = Manifest::parse(ANY).unwrap();
         let plan = Plan::new(&manifest, Path::new("/"), None).unwrap();
-        let allowed = |flags: &[&str]| {
-            let words = ["up"].iter().chain(flags);
-            let matches = HttpArgs::augment_args(Command::new("up")).get_matches_from(words);
-            let flags = HttpArgs::from_arg_matches(&matches).unwrap();
-            let config = router(&plan, &flags, "127.0.0.1:1").unwrap();
+        let allowed = |said: &[&str]| {
+            let config = router(&plan, &flags(said), "127.0.0.1:1").unwrap();
             assert_eq!(config.listen, "127.0.0.1:1");
             config.allowed_origins
         };
@@ -262,6 +267,19 @@ spec: {model: {uri: /m}, router: {allowedOrigins: [\"https://chat.example.com\"]
             allowed(&["--allowed-origin", "http://h:3000"]),
             ["http://h:3000"]
         );
+    }
+
+    #[test]
+    fn keys_are_read_where_links_lead_and_not_where_they_led() {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, link] = ["keys.v1", "keys"].map(|name| folder.path().join(name));
+        fs::write(&file, "secret").unwrap();
+        std::os::unix::fs::symlink("keys.v1", &link).unwrap();
+        let manifest = Manifest::parse(ANY).unwrap();
+        let plan = Plan::new(&manifest, Path::new("/"), None).unwrap();
+        let flags = flags(&["--api-keys-from", link.to_str().unwrap()]);
+        let config = router(&plan, &flags, "127.0.0.1:1").unwrap();
+        assert_eq!(config.api_keys_from, Some(link));
     }
 
     #[test]

@@ -82,6 +82,12 @@ impl Links {
         self.targets.contains_key(&index)
     }
 
+    /// Whether the process of this index is a draft.
+    pub(super) fn is_draft(&self, index: usize) -> bool {
+        let mut endpoints = self.endpoints.iter();
+        endpoints.any(|endpoint| endpoint.index == index)
+    }
+
     /// Whether the process of this index is a draft that could not start.
     pub(super) fn has_failed(&self, index: usize) -> bool {
         let mut endpoints = self.endpoints.iter();

@@ -324,14 +324,17 @@ impl Fleet<'_> {
         }
     }
 
-    /// Whether it is worth asking the router. Users are told once all is there; after that, whoever it
-    /// takes to answer them is enough.
+    /// Whether it is worth asking the router. Users are told once all is there but drafts that have died;
+    /// after that, whoever it takes to answer them is enough.
     fn may_be_ready(&self) -> bool {
         if self.is_announced {
             return self.has_whoever_it_takes();
         }
         let mut services = self.state.services.iter().enumerate();
-        services.all(|(index, service)| service.ready || self.links.has_failed(index))
+        services.all(|(index, service)| {
+            let may_do_without = service.restarts > 0 && self.links.is_draft(index);
+            service.ready || may_do_without || self.links.has_failed(index)
+        })
     }
 
     /// Whether a router and a target serve.

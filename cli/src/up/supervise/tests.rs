@@ -238,6 +238,23 @@ async fn ready_is_true_only_while_a_router_and_a_target_serve() {
     }
 }
 
+#[tokio::test]
+async fn a_draft_that_dies_while_it_loads_keeps_nobody_waiting() {
+    let serving = format!("{READY}; exec sleep 60");
+    let stage = Stage::new(&[
+        (draft(), "kill -9 $$".to_owned()),
+        (Role::Target, serving.clone()),
+        (Role::Router, serving),
+    ]);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::select! {
+        result = stage.supervise(&url, PATIENCE) => panic!("{result:?}"),
+        () = answer(listener, Arc::new(AtomicBool::new(true))) => {}
+        () = stage.wait("the others are ready", |state| state.ready) => {}
+    }
+}
+
 #[test]
 fn an_address_for_everybody_is_shown_as_one_that_can_be_used() {
     assert_eq!(reachable("0.0.0.0:8000"), "127.0.0.1:8000");
