@@ -63,7 +63,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let interval = Duration::from_secs_f64(args.interval);
     let places = Places::find(args)?;
-    let (news, inbox) = mpsc::channel();
+    let (news, inbox) = mpsc::sync_channel(watch::MOST);
     watch::start(places, interval, news)?;
     let board = Board::default();
     if args.once || args.json || !io::stdout().is_terminal() {

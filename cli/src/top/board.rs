@@ -131,6 +131,10 @@ impl Board {
         let key = (url, round.session);
         let session = self.sessions.entry(key);
         let session = session.or_insert_with(|| Session::new(&round.policy, now));
+        // Verdicts of a request only become more: it is one of a target that has begun anew.
+        if !session.may_go_on(&round) {
+            *session = Session::new(&round.policy, now);
+        }
         session.note_round(round, now);
         if self.sessions.len() > MOST_SESSIONS {
             let silent = self

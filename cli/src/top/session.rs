@@ -79,6 +79,12 @@ impl Session {
         }
     }
 
+    /// Whether a round can be a later one of it.
+    pub(super) fn may_go_on(&self, round: &Round) -> bool {
+        let latest = self.latest.as_ref();
+        latest.is_none_or(|latest| round.round > latest.round)
+    }
+
     /// Takes in a round.
     pub(super) fn note_round(&mut self, round: Round, now: Instant) {
         self.counts.add_round(&round, self.latest.as_ref());

@@ -27,6 +27,9 @@ use crate::{child, stop::Signals};
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Pause before rounds are listened to again.
 const PAUSE: Duration = Duration::from_secs(1);
+/// What may wait for whoever prints it, who may wait in turn for whoever reads that. More waits with the
+/// services, which tell what they had no room for.
+pub(super) const MOST: usize = 4096;
 /// Longest line of a feed; more is no line of ours.
 const MAX_LINE: usize = 1 << 20;
 
@@ -49,7 +52,7 @@ pub(super) enum News {
 pub(super) fn start(
     places: Places,
     every: Duration,
-    news: mpsc::Sender<News>,
+    news: mpsc::SyncSender<News>,
 ) -> anyhow::Result<()> {
     // Before there is anything to see: whoever sees it may tell it to end.
     let mut signals = Signals::new()?;
@@ -71,7 +74,7 @@ async fn watch(
     every: Duration,
     client: &Client,
     signals: &mut Signals,
-    news: &mpsc::Sender<News>,
+    news: &mpsc::SyncSender<News>,
 ) {
     let mut tasks: BTreeMap<String, [JoinHandle<()>; 2]> = BTreeMap::new();
     let mut known = Vec::new();
@@ -107,7 +110,7 @@ async fn watch(
 }
 
 /// Asks for metrics again and again.
-async fn ask(client: Client, url: String, every: Duration, news: mpsc::Sender<News>) {
+async fn ask(client: Client, url: String, every: Duration, news: mpsc::SyncSender<News>) {
     let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -128,7 +131,7 @@ async fn metrics(client: &Client, url: &str) -> reqwest::Result<String> {
 }
 
 /// Listens to rounds, again if need be. A service without any (a router) is left in peace.
-async fn listen(client: Client, url: String, news: mpsc::Sender<News>) {
+async fn listen(client: Client, url: String, news: mpsc::SyncSender<News>) {
     loop {
         let answer = client.get(format!("{url}/rounds")).send().await;
         if let Ok(mut answer) = answer {
@@ -154,7 +157,7 @@ async fn listen(client: Client, url: String, news: mpsc::Sender<News>) {
 }
 
 /// Tells the whole lines, and keeps the rest; says whether anybody heard it.
-fn tell(lines: &mut Vec<u8>, url: &str, news: &mpsc::Sender<News>) -> bool {
+fn tell(lines: &mut Vec<u8>, url: &str, news: &mpsc::SyncSender<News>) -> bool {
     let end = lines.iter().rposition(|&byte| byte == b'\n');
     for line in lines[..end.unwrap_or(0)].split(|&byte| byte == b'\n') {
         // What a later version tells beside is of no use here.
@@ -192,7 +195,7 @@ mod tests {
 
     #[test]
     fn lines_are_told_when_they_are_whole() {
-        let (news, inbox) = mpsc::channel();
+        let (news, inbox) = mpsc::sync_channel(MOST);
         let mut lines = Vec::new();
         let text = "{\"missed\":{\"events\":3}}\nnonsense\n{\"missed\":{\"events\":4}}\n";
         for half in [&text[..10], &text[10..30], &text[30..]] {

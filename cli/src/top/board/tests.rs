@@ -117,10 +117,10 @@ fn a_session_has_figures_of_its_own_from_its_rounds_and_from_what_was_built_for_
         board.snapshot().sessions.is_empty(),
         "no round was told yet"
     );
-    let round = |session, hit| {
+    let round = |session, round, hit| {
         let round = Round {
             session,
-            round: 2,
+            round,
             policy: "SSD".into(),
             source: "ahead".into(),
             took_us: Some(105),
@@ -133,8 +133,8 @@ fn a_session_has_figures_of_its_own_from_its_rounds_and_from_what_was_built_for_
         };
         News::Told(TARGET.into(), Line::Round(round))
     };
-    for (session, hit) in [(7, true), (7, false), (8, true)] {
-        board.note(round(session, hit));
+    for (session, number, hit) in [(7, 2, true), (7, 3, false), (8, 2, true)] {
+        board.note(round(session, number, hit));
     }
     for (target, rank) in [
         ("target-0", Some(4)),
@@ -387,4 +387,19 @@ fn sessions_are_bounded_and_go_with_their_target() {
     assert_eq!(board.sessions.len(), MOST_SESSIONS);
     board.note(News::Places(vec![place("draft-0", DRAFT)]));
     assert!(board.snapshot().sessions.is_empty());
+}
+
+#[test]
+fn a_target_that_begins_anew_has_new_requests_of_old_numbers() {
+    let mut board = filled();
+    for round in 1..=5 {
+        board.note(told(7, round, 1, 5));
+    }
+    board.note(told(7, 1, 0, 0));
+    board.note(told(7, 2, 3, 5));
+    let snapshot = board.snapshot();
+    let [session] = snapshot.sessions.as_slice() else {
+        panic!("{:?}", snapshot.sessions)
+    };
+    assert_eq!((session.rounds, session.tokens), (2, 5));
 }
