@@ -97,13 +97,14 @@ impl Args {
                     ));
                 }
             };
-            let entry = |(i, address)| TargetEntry {
-                name: format!("target-{i}"),
+            // Named by where it is, as no target of a registry is.
+            let entry = |address: Address| TargetEntry {
+                name: address.to_string(),
                 model: name.clone(),
                 address,
                 serves: None,
             };
-            config.targets = target.into_iter().enumerate().map(entry).collect();
+            config.targets = target.into_iter().map(entry).collect();
         }
         has_targets(&config)?;
         if let Some((name, uri)) = model {

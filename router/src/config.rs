@@ -19,7 +19,7 @@ pub struct RouterConfig {
     pub models: Vec<ModelConfig>,
     /// Targets that never change.
     pub targets: Vec<TargetEntry>,
-    /// Where further targets are found, on top of those of `targets`: a file that is read again when
+    /// Where further targets are found, on top of those of `targets`, which go before any of their names: a file that is read again when
     /// it changes, the Services of a cluster, or etcd. Default none.
     pub registry: Option<RegistryConfig>,
     /// Its certificate, and whose it accepts, for targets that are dialled over TCP: they have to be
@@ -169,7 +169,15 @@ impl RouterConfig {
                 );
             }
         }
+        let mut named = BTreeSet::new();
         for (i, target) in self.targets.iter().enumerate() {
+            if target.name.is_empty() || !named.insert(&target.name) {
+                say(
+                    &format!("targets[{i}].name"),
+                    format!("{:?}", target.name),
+                    "present and unique",
+                );
+            }
             if !names.contains(&target.model) {
                 let allowed = "the name of one of the models";
                 say(
@@ -268,14 +276,15 @@ mod tests {
 
     #[test]
     fn every_problem_is_reported_with_field_value_and_what_is_allowed() {
+        let target = TargetEntry {
+            name: "t".into(),
+            model: "other".into(),
+            address: foretoken_protocol::Address::loopback(1),
+            serves: None,
+        };
         let config = RouterConfig {
             listen: "8000".into(),
-            targets: vec![TargetEntry {
-                name: "t".into(),
-                model: "other".into(),
-                address: foretoken_protocol::Address::loopback(1),
-                serves: None,
-            }],
+            targets: vec![target.clone(), target],
             max_choices: 0,
             head: Duration::ZERO,
             api_keys: vec!["a b".into()],
@@ -284,11 +293,16 @@ mod tests {
         };
         let problems = config.check().unwrap_err();
         let text: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        assert_eq!(text.len(), 7, "{text:?}");
+        assert_eq!(text.len(), 9, "{text:?}");
         assert!(
             text[0].contains("listen") && text[0].contains("8000") && text[0].contains("host:port")
         );
-        assert!(!text[5].contains("a b"), "keys are not printed");
+        let twice = text.iter().filter(|said| said.contains("targets[1].name"));
+        assert_eq!(twice.count(), 1, "two of one name");
+        assert!(
+            text.iter().all(|said| !said.contains("a b")),
+            "keys are not printed"
+        );
     }
 
     #[test]

@@ -217,11 +217,11 @@ impl Targets {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the table what `fixed` and `directory` say; targets that stay keep their state.
+    /// Makes the table what `fixed` and `directory` say, `fixed` where both have a name; targets that stay keep
+    /// their state.
     pub(crate) fn update(&self, fixed: &[TargetEntry], directory: Option<&Directory>) {
-        let listed = fixed
-            .iter()
-            .chain(directory.into_iter().flat_map(|d| &d.targets));
+        let found = directory.into_iter().flat_map(|d| &d.targets);
+        let listed = found.chain(fixed);
         let mut table = self.table();
         let mut next = BTreeMap::new();
         for entry in listed {
@@ -444,5 +444,29 @@ impl Targets {
             .filter_map(|target| target.info())
             .map(|info| info.max_positions)
             .min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_fixed_target_goes_before_one_that_is_found_under_its_name() {
+        let entry = |name: &str, port| TargetEntry {
+            name: name.into(),
+            model: "m".into(),
+            address: foretoken_protocol::Address::loopback(port),
+            serves: None,
+        };
+        let found = Directory {
+            targets: vec![entry("a", 2), entry("b", 3)],
+            ..Directory::default()
+        };
+        let targets = Targets::new(BTreeMap::new(), None);
+        targets.update(&[entry("a", 1)], Some(&found));
+        let table = targets.table();
+        let entries: Vec<_> = table.values().map(|target| target.entry.clone()).collect();
+        assert_eq!(entries, [entry("a", 1), entry("b", 3)]);
     }
 }
