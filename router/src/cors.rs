@@ -7,7 +7,10 @@
 
 use std::time::Duration;
 
-use axum::http::{HeaderName, HeaderValue, Method, Uri};
+use axum::{
+    extract::Request,
+    http::{HeaderName, HeaderValue, Method, Uri, header},
+};
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 /// Stands for all origins.
@@ -32,6 +35,25 @@ pub(crate) fn layer(allowed: &[String], exposed: impl Into<Vec<HeaderName>>) -> 
         .allow_headers(AllowHeaders::mirror_request())
         .expose_headers(exposed.into())
         .max_age(MAX_AGE)
+}
+
+/// Whether a browser may have sent a request for a page that is not `allowed` to ask, without asking first. Of
+/// such a ("simple") one it only keeps the answer from the page, and what it asks for would be done. JSON is
+/// never sent so, and forms are no use of this API; so pages of the router's own origin, which a browser does
+/// not ask for and no list names, lose nothing.
+pub(crate) fn may_be_foreign(request: &Request, allowed: &[String]) -> bool {
+    let headers = request.headers();
+    let is_named =
+        |origin| allowed.iter().any(|allowed| allowed == ANY) || may_ask(origin, allowed);
+    let is_json = |kind: &HeaderValue| {
+        let essence = kind.to_str().ok().and_then(|kind| kind.split(';').next());
+        essence.is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json"))
+    };
+    request.method() == Method::POST
+        && headers
+            .get(header::ORIGIN)
+            .is_some_and(|origin| !is_named(origin))
+        && !headers.get(header::CONTENT_TYPE).is_some_and(is_json)
 }
 
 fn may_ask(origin: &HeaderValue, allowed: &[String]) -> bool {

@@ -158,6 +158,18 @@ impl ApiError {
         }
     }
 
+    /// A page of another origin asks without its browser having asked whether it may.
+    pub(crate) fn foreign_page() -> Self {
+        Self {
+            code: Some("foreign_page"),
+            ..Self::new(
+                StatusCode::FORBIDDEN,
+                "web pages of this origin are not named (--allowed-origin); what a page of the router's own origin \
+                 sends needs 'Content-Type: application/json'",
+            )
+        }
+    }
+
     /// There are targets, and each holds as many requests as it can.
     pub(crate) fn full(model: &str) -> Self {
         let message = format!(

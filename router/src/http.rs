@@ -90,6 +90,8 @@ async fn around(State(shared): State<Arc<Shared>>, mut request: Request, next: N
         ApiError::head_too_large(fields, bytes).into_response()
     } else if needs_key(path) && !shared.keys.allow(key(request.headers())) {
         ApiError::unauthorized().into_response()
+    } else if cors::may_be_foreign(&request, &shared.config.allowed_origins) {
+        ApiError::foreign_page().into_response()
     } else {
         next.run(request).await
     };

@@ -10,6 +10,8 @@ use tokio::{
 
 pub(crate) struct Client {
     pub(crate) address: SocketAddr,
+    /// The `Content-Type` of what is sent.
+    kind: Option<&'static str>,
     headers: String,
 }
 
@@ -25,8 +27,13 @@ impl Client {
     pub(crate) fn new(address: SocketAddr) -> Self {
         Self {
             address,
+            kind: Some("application/json"),
             headers: String::new(),
         }
+    }
+
+    pub(crate) fn of_kind(self, kind: Option<&'static str>) -> Self {
+        Self { kind, ..self }
     }
 
     pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
@@ -45,9 +52,11 @@ impl Client {
     /// Sends a request and leaves the connection open to be read.
     pub(crate) async fn open(&self, method: &str, path: &str, body: &[u8]) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).await.expect("connects");
+        let kind = self.kind.map(|kind| format!("content-type: {kind}\r\n"));
         let head = format!(
             "{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\
-             content-type: application/json\r\ncontent-length: {}\r\n{}\r\n",
+             {}content-length: {}\r\n{}\r\n",
+            kind.unwrap_or_default(),
             body.len(),
             self.headers
         );

@@ -72,3 +72,26 @@ async fn pages_of_the_web_may_ask_if_they_are_named_or_all_are() {
         assert_eq!(answer.header(ALLOWED), allowed, "{origin}");
     }
 }
+
+#[tokio::test]
+async fn what_a_browser_sends_for_any_page_without_asking_is_not_done() {
+    let setup = start_with(config(), vec![Script::says(" ok")]).await;
+    let path = "/v1/completions";
+    let body = completion(json!({})).to_string();
+    for (origin, kind, status) in [
+        (Some(CHAT), Some("text/plain;charset=UTF-8"), 403),
+        (Some(CHAT), Some("text/plain; application/json"), 403),
+        (Some("null"), None, 403),
+        (None, Some("text/plain"), 200),
+        (Some("http://localhost:5173"), Some("text/plain"), 200),
+        // A browser that sends this has asked, or it is a page of the router's own origin.
+        (Some(CHAT), Some("application/json; charset=utf-8"), 200),
+    ] {
+        let mut page = setup.client().of_kind(kind);
+        if let Some(origin) = origin {
+            page = page.header("origin", origin);
+        }
+        let answer = page.send("POST", path, body.as_bytes()).await;
+        assert_eq!(answer.status, status, "{origin:?} {kind:?}");
+    }
+}
