@@ -281,9 +281,13 @@ impl Hub {
         let failed = |source| self.error(repository, source);
         let info = remote.info().revision(&repository.revision).send();
         let info = self.heard(info).await.map_err(failed)?;
-        // A mirror may not tell the commit; its revision then names the snapshot.
+        // A mirror may not tell the commit; its revision then names the snapshot. So it does where a hub tells
+        // something else, since it is the name of a folder.
+        let is_digest =
+            |sha: &String| !sha.is_empty() && sha.bytes().all(|b| b.is_ascii_hexdigit());
         let commit = info
             .sha
+            .filter(is_digest)
             .unwrap_or_else(|| repository.revision.replace('/', "--"));
         let (mut files, folders) = self
             .list_folder(remote, &commit, None)

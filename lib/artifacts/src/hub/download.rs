@@ -80,7 +80,7 @@ impl Download<'_> {
             return Ok(());
         }
         self.receive(&mut out, cache, progress).await?;
-        self.check(&path)?;
+        self.check(&path, &out)?;
         out.sync_all()
             .map_err(|source| self.write_error(cache, &out, source))?;
         fs::rename(&path, cache.blob(&self.file.id)).map_err(failed)
@@ -188,13 +188,8 @@ impl Download<'_> {
                     progress.advance(bytes.len() as u64);
                 }
                 Ok(None) if have + received == size => return Ok(Attempt::Complete),
-                Ok(None) => {
-                    let source = HFError::malformed_response("the connection ended early");
-                    return Ok(Attempt::Broken {
-                        received,
-                        source: Box::new(source),
-                    });
-                }
+                // One that breaks says so: it is all that there is, and none of this file.
+                Ok(None) => return Ok(Attempt::NotTheRest),
                 Err(source) => {
                     return Ok(Attempt::Broken {
                         received,
@@ -205,8 +200,9 @@ impl Download<'_> {
         }
     }
 
-    /// Checks the digest; a damaged file is removed, so that the next attempt begins anew.
-    fn check(&self, path: &Path) -> Result<(), HubError> {
+    /// Checks the digest; a damaged file is emptied, so that the next attempt begins anew. It stays, since others
+    /// may have it open and wait for it.
+    fn check(&self, path: &Path, out: &File) -> Result<(), HubError> {
         let Some(want) = &self.file.sha256 else {
             return Ok(());
         };
@@ -217,7 +213,7 @@ impl Download<'_> {
         if have.eq_ignore_ascii_case(want) {
             return Ok(());
         }
-        fs::remove_file(path).map_err(|source| HubError::Write {
+        out.set_len(0).map_err(|source| HubError::Write {
             path: path.to_owned(),
             source,
         })?;

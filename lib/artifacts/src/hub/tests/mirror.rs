@@ -35,6 +35,10 @@ pub(super) struct Mirror {
     pub(super) no_ranges: bool,
     /// Sends other bytes than it announces.
     pub(super) lies: bool,
+    /// Requests for files that it answers with a page of somebody else's.
+    pub(super) strays: AtomicU32,
+    /// What it calls the commit, if not by its digest.
+    pub(super) commit: Option<&'static str>,
     pub(super) refuses: bool,
     /// Requests for large files that it answers with 429.
     pub(super) limits: AtomicU32,
@@ -66,7 +70,7 @@ async fn info(State(mirror): State<Arc<Mirror>>) -> Response {
     if mirror.refuses {
         return StatusCode::UNAUTHORIZED.into_response();
     }
-    Json(json!({"id": "owner/tiny", "sha": COMMIT})).into_response()
+    Json(json!({"id": "owner/tiny", "sha": mirror.commit.unwrap_or(COMMIT)})).into_response()
 }
 
 async fn tree(State(mirror): State<Arc<Mirror>>) -> Json<Value> {
@@ -101,6 +105,14 @@ fn listed(mirror: &Mirror, folder: &str) -> Vec<Value> {
     mirror.files.iter().filter(is_there).map(entry).collect()
 }
 
+/// Whether this is one of so many times, of which there is one less now.
+fn counts_down(times: &AtomicU32) -> bool {
+    let fewer = |n: u32| n.checked_sub(1);
+    times
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer)
+        .is_ok()
+}
+
 async fn file(
     State(mirror): State<Arc<Mirror>>,
     UrlPath((_revision, name)): UrlPath<(String, String)>,
@@ -110,13 +122,10 @@ async fn file(
     let Some((_, bytes)) = mirror.files.iter().find(|(path, _)| *path == name) else {
         return StatusCode::NOT_FOUND.into_response();
     };
-    let is_limited = method == Method::GET
-        && name.ends_with("safetensors")
-        && mirror
-            .limits
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1))
-            .is_ok();
-    if is_limited {
+    if method == Method::GET && counts_down(&mirror.strays) {
+        return "<html>please log in</html>".into_response();
+    }
+    if method == Method::GET && name.ends_with("safetensors") && counts_down(&mirror.limits) {
         return (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "1")]).into_response();
     }
     let tag = format!("\"{}\"", sha256(bytes));
@@ -159,11 +168,7 @@ async fn file(
     mirror
         .served
         .fetch_add(sent.len() as u64, Ordering::Relaxed);
-    let breaks = name.ends_with("safetensors")
-        && mirror
-            .breaks
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1))
-            .is_ok();
+    let breaks = name.ends_with("safetensors") && counts_down(&mirror.breaks);
     let length = [(header::CONTENT_LENGTH, sent.len().to_string())];
     if !breaks {
         return (status, head, length, sent).into_response();
