@@ -12,7 +12,7 @@ use foretoken_protocol::files::Version;
 use tokio::{
     sync::watch,
     task::JoinHandle,
-    time::{Instant, Interval, MissedTickBehavior},
+    time::{Interval, MissedTickBehavior},
 };
 
 use crate::{
@@ -147,26 +147,26 @@ impl File {
 
 async fn poll(mut file: File, mut listed: Directory, publisher: Publisher) {
     let mut resolution = Resolution::default();
-    let mut resolved: Option<Instant> = None;
-    let mut timer = looks();
+    let mut looks = looks();
+    // The first is at once.
+    let mut resolutions = tokio::time::interval(RESOLVE);
+    resolutions.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        timer.tick().await;
-        let look = file.look();
-        let is_new = matches!(look, Some(Ok(_)));
-        match look {
-            Some(Ok(directory)) => {
-                listed = directory;
-                publisher.current();
-            }
-            Some(Err(error)) => publisher.stale(crate::in_full(&error)),
-            None => {}
-        }
-        let is_due = resolved.is_none_or(|at| at.elapsed() >= RESOLVE);
-        if !listed.pools.is_empty() && (is_new || is_due) {
-            resolution.refresh(&listed.pools).await;
-            resolved = Some(Instant::now());
-        } else if !is_new {
-            continue;
+        tokio::select! {
+            _ = looks.tick() => match file.look() {
+                Some(Ok(directory)) => {
+                    listed = directory;
+                    publisher.current();
+                    resolution.refresh(&listed.pools);
+                }
+                Some(Err(error)) => {
+                    publisher.stale(crate::in_full(&error));
+                    continue;
+                }
+                None => continue,
+            },
+            _ = resolutions.tick() => resolution.refresh(&listed.pools),
+            () = resolution.next() => {}
         }
         publisher.publish(resolution.expand(&listed));
     }

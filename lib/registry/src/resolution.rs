@@ -21,37 +21,45 @@ pub(crate) struct Resolution {
     known: BTreeMap<String, BTreeSet<IpAddr>>,
     /// Names that cannot be resolved now, and why.
     failed: BTreeMap<String, String>,
+    /// Those that are being looked up.
+    asked: BTreeSet<String>,
+    lookups: JoinSet<(String, Found)>,
 }
 
+/// What came of looking a name up.
+type Found = Result<BTreeSet<IpAddr>, String>;
+
 impl Resolution {
-    /// Resolves the names of `pools` anew. One that cannot be resolved keeps what it had: who
-    /// answers for names may be away, and who is gone is found out by dialling. The log has each
-    /// change of that once.
-    pub(crate) async fn refresh(&mut self, pools: &Pools) {
+    /// Looks the names of `pools` up anew, but for those that are being looked up; [`Self::next`] has what comes of
+    /// it. One that cannot be resolved keeps what it had: who answers for names may be away, and who is gone
+    /// is found out by dialling. The log has each change of that once.
+    pub(crate) fn refresh(&mut self, pools: &Pools) {
         let names: BTreeSet<String> = hosts(pools).collect();
         self.known.retain(|name, _| names.contains(name));
         self.failed.retain(|name, _| names.contains(name));
-        let mut lookups = JoinSet::new();
         for name in names {
-            lookups.spawn(async move {
-                // The port is only there because the system asks for one.
-                let found = match timeout(PATIENCE, lookup_host((name.as_str(), 0))).await {
-                    Ok(Ok(found)) => Ok(found.map(|address| address.ip()).collect()),
-                    Ok(Err(error)) => Err(error.to_string()),
-                    Err(_) => Err(format!("no answer within {PATIENCE:?}")),
-                };
-                (name, found)
-            });
-        }
-        while let Some(looked_up) = lookups.join_next().await {
-            if let Ok((name, found)) = looked_up {
-                self.learn(name, found);
+            if self.asked.insert(name.clone()) {
+                self.lookups.spawn(look_up(name));
             }
         }
     }
 
+    /// Waits until something has come of a name, however long the others take; forever if there is none. Loses
+    /// nothing if it is given up.
+    pub(crate) async fn next(&mut self) {
+        match self.lookups.join_next().await {
+            Some(Ok((name, found))) => {
+                self.asked.remove(&name);
+                self.learn(name, found);
+            }
+            // Nothing in them panics, and nobody ends them.
+            Some(Err(_)) => {}
+            None => std::future::pending().await,
+        }
+    }
+
     /// Takes in what came of looking `name` up, and says whether anybody was told.
-    fn learn(&mut self, name: String, found: Result<BTreeSet<IpAddr>, String>) -> bool {
+    fn learn(&mut self, name: String, found: Found) -> bool {
         match found {
             Ok(addresses) => {
                 let has_failed = self.failed.remove(&name).is_some();
@@ -85,6 +93,16 @@ impl Resolution {
                 .collect()
         })
     }
+}
+
+async fn look_up(name: String) -> (String, Found) {
+    // The port is only there because the system asks for one.
+    let found = match timeout(PATIENCE, lookup_host((name.as_str(), 0))).await {
+        Ok(Ok(found)) => Ok(found.map(|address| address.ip()).collect()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("no answer within {PATIENCE:?}")),
+    };
+    (name, found)
 }
 
 /// `directory` with one entry for each of the addresses that `found` has for a pool's host, and no
@@ -208,7 +226,8 @@ mod tests {
             .insert("others.invalid".into(), [ip].into());
         let mut pools = directory().pools;
         pools.endpoints[0].address = "http://drafts.invalid:1".parse().expect("address");
-        resolution.refresh(&pools).await;
+        resolution.refresh(&pools);
+        resolution.next().await;
         let known: Vec<_> = resolution.known.keys().collect();
         assert_eq!(
             known,
@@ -218,8 +237,27 @@ mod tests {
         assert_eq!(resolution.known["drafts.invalid"], [ip].into());
         let failed: Vec<_> = resolution.failed.keys().collect();
         assert_eq!(failed, ["drafts.invalid"]);
-        resolution.refresh(&Pools::default()).await;
+        resolution.refresh(&Pools::default());
         assert!(resolution.failed.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_name_of_which_nothing_comes_holds_up_no_other() {
+        let mut resolution = Resolution::default();
+        resolution.asked.insert("drafts.test".into());
+        resolution.lookups.spawn(std::future::pending());
+        let mut pools = directory().pools;
+        let mut other = pools.endpoints[0].clone();
+        other.address = "http://127.0.0.1:1".parse().expect("address");
+        pools.endpoints.push(other);
+        for _ in 0..2 {
+            resolution.known.clear();
+            resolution.refresh(&pools);
+            resolution.next().await;
+            let known: Vec<_> = resolution.known.keys().collect();
+            assert_eq!(known, ["127.0.0.1"]);
+            assert_eq!(resolution.lookups.len(), 1, "it is asked for once");
+        }
     }
 
     #[test]
