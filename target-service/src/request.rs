@@ -169,16 +169,12 @@ impl Request {
             patience: setting.patience.clone(),
             reopen_after: setting.reopen_after,
             salt: salt.0,
+            keeps_nothing: !request.cache_prompt,
             trace: request.trace.filter(|trace| trace.is_sampled()),
         };
         let session = target::TargetSession::new(config, tokens);
         // Cached rows have no logits, so whoever wants those computes the prompt anew.
         let cacheable = setting.prefix_cache && request.cache_prompt && !request.prompt_logprobs;
-        let reuse = if cacheable {
-            Reuse::Within(salt)
-        } else {
-            Reuse::Off
-        };
         let ends = if request.ignore_eos { &[] } else { setting.eos };
         Ok(Self {
             id,
@@ -192,7 +188,11 @@ impl Request {
             session,
             sampler,
             seq: None,
-            reuse,
+            reuse: if cacheable {
+                Reuse::Within(salt)
+            } else {
+                Reuse::Off
+            },
             link: None,
             has_slot: false,
             refused: Refusals::default(),

@@ -147,6 +147,7 @@ impl Target {
                 patience: Patience::new(1.5, FOREVER, FOREVER, FOREVER),
                 reopen_after: FOREVER,
                 salt: [0; 32],
+                keeps_nothing: false,
                 trace: None,
             };
             Ok(Row {

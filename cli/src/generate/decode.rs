@@ -121,6 +121,7 @@ impl Decoding {
             patience: Patience::default(),
             reopen_after: Duration::ZERO,
             salt: [0; 32],
+            keeps_nothing: false,
             trace: None,
         };
         let session = TargetSession::new(config, job.prompt.clone());

@@ -245,10 +245,6 @@ impl<O: Outlet> Worker<O> {
                 false,
             );
         }
-        if let Err((limit, reason)) = self.admit(link, len) {
-            self.metrics.refused_for(limit);
-            return refuse(reason, true);
-        }
         let mut draft =
             DraftSession::new(open.session, self.limits.vocab_size, self.limits.positions)
                 .with_max_branches(self.limits.branches);
@@ -256,7 +252,12 @@ impl<O: Outlet> Worker<O> {
         if !draft.is_bound() {
             return answer.unwrap_or_else(|| refuse("the session is closed".into(), false));
         }
-        let reuse = if self.prefix_cache {
+        // Only for one that will be: others may lose something by it.
+        if let Err((limit, reason)) = self.admit(link, len) {
+            self.metrics.refused_for(limit);
+            return refuse(reason, true);
+        }
+        let reuse = if self.prefix_cache && !open.keeps_nothing {
             Reuse::Within(self.tenants.salt(link, open.salt))
         } else {
             Reuse::Off

@@ -123,6 +123,8 @@ pub struct Open {
     /// What the endpoint keeps of these tokens is for sessions of the same tenant with the same salt; zeros
     /// if the request names none.
     pub salt: [u8; 32],
+    /// Whether the endpoint is to keep nothing of them, and to find nothing that it has kept.
+    pub keeps_nothing: bool,
     /// Trace that the session's work belongs to, if that is recorded. Nothing depends on it.
     pub trace: Option<TraceContext>,
 }

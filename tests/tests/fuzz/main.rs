@@ -66,6 +66,7 @@ fn target_frame() -> TargetFrame {
                 delivery: Delivery::Pull,
             }),
             salt: [7; 32],
+            keeps_nothing: true,
             trace: TraceContext::parse(TRACEPARENT),
         }),
         ToDraft::Outcome(Outcome {

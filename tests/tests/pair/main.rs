@@ -2,6 +2,7 @@
 #![expect(clippy::panic, reason = "helpers of tests may fail them")]
 
 mod alone;
+mod caches;
 mod dialled;
 mod flood;
 mod limits;

@@ -75,6 +75,7 @@ impl Wire for ToDraft {
                 } else {
                     Bytes::copy_from_slice(&open.salt)
                 },
+                keeps_nothing: open.keeps_nothing,
                 traceparent: open
                     .trace
                     .map_or_else(String::new, |trace| trace.to_string()),
@@ -138,6 +139,7 @@ impl Wire for ToDraft {
                         support => Verification::Rejection { support },
                     },
                     salt: read_salt(&open.salt)?,
+                    keeps_nothing: open.keeps_nothing,
                     trace: TraceContext::parse(&open.traceparent),
                 })
             }

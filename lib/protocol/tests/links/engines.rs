@@ -184,6 +184,7 @@ impl Row {
             ),
             reopen_after: Duration::from_millis(5),
             salt: [0; 32],
+            keeps_nothing: false,
             trace: None,
         };
         let target = TargetSession::new(config, tokens);

@@ -64,6 +64,8 @@ pub struct TargetConfig {
     pub reopen_after: Duration,
     /// Whose prefixes endpoints may reuse, see [`Open::salt`].
     pub salt: [u8; 32],
+    /// Whether endpoints are to keep nothing of its tokens.
+    pub keeps_nothing: bool,
     /// Trace that endpoints are told to add to, if any.
     pub trace: Option<TraceContext>,
 }
@@ -282,6 +284,7 @@ impl TargetSession {
             tokens: self.tokens.clone(),
             branching,
             salt: self.config.salt,
+            keeps_nothing: self.config.keeps_nothing,
             trace: self.config.trace,
         }));
     }

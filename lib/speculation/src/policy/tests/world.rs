@@ -146,6 +146,7 @@ impl World {
             patience: Patience::new(1.5, 500 * US, 20_000 * US, 5_000 * US),
             reopen_after: 10_000 * US,
             salt: [0; 32],
+            keeps_nothing: false,
             trace: None,
         };
         Self {

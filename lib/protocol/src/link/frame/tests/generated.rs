@@ -132,15 +132,16 @@ pub(super) fn to_draft() -> impl Strategy<Value = ToDraft> {
         span: span.try_into().expect("not zero"),
         flags: TraceFlags::new(flags),
     });
-    let salt = option::of(any::<[u8; 32]>());
+    let kept = (option::of(any::<[u8; 32]>()), any::<bool>());
     let how = (
         sampling(),
         option::of(1..300_u32),
-        (salt, option::of(trace)),
+        (kept, option::of(trace)),
     );
     let open = (key(), how, any::<u64>(), tokens(40), branching()).prop_map(
-        |((session, epoch), (sampling, support, (salt, trace)), seed, tokens, branching)| {
+        |((session, epoch), (sampling, support, (kept, trace)), seed, tokens, branching)| {
             let prompt_len = tokens.len() as u32 / 2;
+            let (salt, keeps_nothing) = kept;
             ToDraft::Open(Open {
                 session,
                 epoch,
@@ -153,6 +154,7 @@ pub(super) fn to_draft() -> impl Strategy<Value = ToDraft> {
                 tokens,
                 branching,
                 salt: salt.unwrap_or_default(),
+                keeps_nothing,
                 trace,
             })
         },
