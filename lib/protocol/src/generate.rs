@@ -169,7 +169,7 @@ pub struct GenerationStats {
     pub cached_tokens: u32,
     /// Policy that served it.
     pub policy: String,
-    /// Time from admission to the first token.
+    /// Time from arrival to the first token.
     pub prefill: Duration,
     /// Time from the first token to the last.
     pub decode: Duration,

@@ -37,11 +37,12 @@ const PREFACE: [u8; 16] = *b"foretoken link 1";
 const HEADER: usize = 5;
 /// The bytes are a frame.
 const FRAME: u8 = 0;
-/// The bytes are the reason, in UTF-8, for which the link ends here.
+/// The bytes are the reason, in UTF-8, for which the two ends do not go together.
 const REFUSAL: u8 = 1;
-
 /// No bytes follow: whatever the peer sends after this comes through memory.
 const MEMORY: u8 = 2;
+/// The bytes are the reason, in UTF-8, for which the link ends though the two may go together.
+const END: u8 = 3;
 
 /// A connection whose ends say one frame at a time, while they get to know each other.
 ///
@@ -76,6 +77,7 @@ struct Outbound {
 enum Piece {
     Frame(Bytes),
     Refusal(Bytes),
+    End(Bytes),
     Memory,
 }
 
@@ -189,10 +191,14 @@ impl Wire {
         }
     }
 
-    /// Sends what is under way, and then the reason for which the link ends.
-    pub(super) async fn refuse(&mut self, reason: &str) -> io::Result<()> {
+    /// Sends what is under way, and then that the link ends, and why.
+    pub(super) async fn end(&mut self, why: &Failure) -> io::Result<()> {
+        let (kind, reason) = match why {
+            Failure::Refused(reason) => (REFUSAL, reason),
+            Failure::Lost(reason) => (END, reason),
+        };
         let put = |bytes: &mut BytesMut| bytes.put_slice(reason.as_bytes());
-        self.outbound.put(REFUSAL, put);
+        self.outbound.put(kind, put);
         self.outbound.flush().await
     }
 
@@ -207,9 +213,9 @@ impl Wire {
 }
 
 impl<O: OutgoingFrame> Carried<O> {
-    /// See [`Wire::refuse`].
-    pub(super) async fn refuse(&mut self, reason: &str) -> io::Result<()> {
-        self.wire.refuse(reason).await
+    /// See [`Wire::end`].
+    pub(super) async fn end(&mut self, why: &Failure) -> io::Result<()> {
+        self.wire.end(why).await
     }
 }
 
@@ -239,9 +245,9 @@ impl Inbound {
                     return F::read(bytes).map(Said::Frame).map(Some).map_err(lost);
                 }
                 Some(Piece::Refusal(reason)) => {
-                    let reason = String::from_utf8_lossy(&reason).into_owned();
-                    return Err(Failure::Refused(reason));
+                    return Err(Failure::Refused(text(&reason)));
                 }
+                Some(Piece::End(reason)) => return Err(Failure::Lost(text(&reason))),
                 Some(Piece::Memory) => {
                     if !self.bytes.is_empty() || !self.source.switch() {
                         return Err(Failure::Lost(
@@ -271,6 +277,7 @@ impl Inbound {
         let piece = match kind {
             FRAME => Piece::Frame,
             REFUSAL => Piece::Refusal,
+            END => Piece::End,
             MEMORY => |_| Piece::Memory,
             _ => {
                 return Err(Failure::Lost(format!(
@@ -346,4 +353,8 @@ fn is_broken(error: &io::Error) -> bool {
 
 fn lost(error: impl std::fmt::Display) -> Failure {
     Failure::Lost(error.to_string())
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }

@@ -81,13 +81,17 @@ pub(crate) fn dial(address: &Address, hello: Hello, options: LinkOptions) -> Tar
 }
 
 pub(crate) fn serve(address: &Address, welcome: Welcome, options: LinkOptions) -> Endpoint {
+    serve_on(address, Terms::new(welcome, options))
+}
+
+pub(crate) fn serve_on(address: &Address, terms: Terms) -> Endpoint {
     let transport = Transport::start(TransportOptions::default()).expect("a thread");
     let listener = Listener::bind(address).expect("binds");
     let (sender, events) = channel();
     let on_event = move |event| drop(sender.send(event));
     let stop = CancellationToken::new();
     let server = transport
-        .serve(listener, Terms::new(welcome, options), &stop, on_event)
+        .serve(listener, terms, &stop, on_event)
         .expect("serves");
     Endpoint {
         server,

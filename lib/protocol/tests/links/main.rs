@@ -5,6 +5,7 @@ mod carrier;
 mod conformance;
 mod engines;
 mod faults;
+mod grants;
 mod large;
 #[cfg(target_os = "linux")]
 mod memory;

@@ -22,7 +22,7 @@ use crate::{
 pub(crate) const PREFACE: &[u8] = b"foretoken link 1";
 /// Kinds of what follows.
 pub(crate) const FRAME: u8 = 0;
-const REFUSAL: u8 = 1;
+const END: u8 = 3;
 
 /// What is sent with `kind` and says that it has `length` bytes.
 pub(crate) fn header(kind: u8, length: usize) -> Vec<u8> {
@@ -92,8 +92,8 @@ fn a_target_that_begins_with_anything_but_an_introduction_is_told_so() {
     with_endpoint(|path, endpoint| {
         let said = [PREFACE, &header(FRAME, 0)].concat();
         let reason = b"the target did not introduce itself";
-        let refusal = [header(REFUSAL, reason.len()), reason.to_vec()].concat();
-        assert_eq!(answer(path, &said), refusal);
+        let end = [header(END, reason.len()), reason.to_vec()].concat();
+        assert_eq!(answer(path, &said), end);
         assert!(endpoint.events.try_recv().is_err());
     });
 }

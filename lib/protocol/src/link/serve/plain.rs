@@ -50,7 +50,7 @@ async fn take_in(stream: UnixStream, visit: Visit, shared: &Shared) -> Result<()
     let (accepted, outgoing) = match admitted {
         Ok(admitted) => admitted,
         Err(status) => {
-            farewell(wire.refuse(status.message())).await;
+            farewell(wire.end(&Failure::from(&status))).await;
             return Ok(());
         }
     };
@@ -58,7 +58,7 @@ async fn take_in(stream: UnixStream, visit: Visit, shared: &Shared) -> Result<()
     let mut frames = wire.carry(outgoing);
     accepted.run(shared, &mut frames).await;
     if let Some(reason) = revoked.get() {
-        farewell(frames.refuse(reason)).await;
+        farewell(frames.end(&Failure::Lost(reason.clone()))).await;
     }
     Ok(())
 }
