@@ -32,6 +32,12 @@ impl Refusals {
         self.0.retain(|refused| *refused != (link, Refusal::ForNow));
     }
 
+    /// It loses the endpoint that it has, whose session would ask again: by the time it looks for another, any of
+    /// them may have a slot.
+    pub(crate) fn forget_all_for_now(&mut self) {
+        self.0.retain(|(_, refusal)| *refusal != Refusal::ForNow);
+    }
+
     /// It may be another one now.
     pub(crate) fn forget(&mut self, link: LinkKey) {
         self.0.retain(|(refused, _)| *refused != link);

@@ -30,7 +30,7 @@ impl Worker {
                     for request in self.requests.values_mut() {
                         request.refused.forget_for_now(link);
                     }
-                    self.bind_unbound();
+                    self.bind_into_room(link);
                 }
             }
             LinkEvent::Malformed(malformed) => {
@@ -94,6 +94,9 @@ impl Worker {
             tracing::warn!(endpoint = %name, %reason, "endpoint does not match this target");
         } else if is_news && endpoint.up {
             tracing::info!(endpoint = %name, %reason, "endpoint lost");
+        } else if is_news && endpoint.said == Default::default() {
+            // It begins, as a rule, while its endpoint loads a model.
+            tracing::info!(endpoint = %name, %reason, "endpoint is not there yet");
         } else if is_news {
             tracing::warn!(endpoint = %name, %reason, "endpoint cannot be reached");
         }

@@ -11,7 +11,7 @@ use foretoken_speculation::{
     policy::target::{Input, Source},
 };
 
-use super::{Endpoint, Hearing, Slots, fresh_patience};
+use super::{Endpoint, Endpoints, Hearing, Slots, fresh_patience};
 use crate::{
     config::VerificationConfig,
     inbox::{self, LinkKey},
@@ -168,6 +168,7 @@ impl Worker {
             };
             request.unlink(&self.metrics);
             request.session.handle(now, Input::LinkDown);
+            request.refused.forget_all_for_now();
             self.bind(&mut request);
             self.requests.insert(id, request);
         }
@@ -175,6 +176,16 @@ impl Worker {
 
     /// Binds requests that have no endpoint, or wait for a slot of one that is full.
     pub(in crate::worker) fn bind_unbound(&mut self) {
+        self.bind_unbound_while(|_| true);
+    }
+
+    /// Binds those of them that slots of an endpoint, which are free now, are enough for: of the others, each would
+    /// send its whole sequence to be refused.
+    pub(in crate::worker) fn bind_into_room(&mut self, link: LinkKey) {
+        self.bind_unbound_while(|endpoints| endpoints.find(link).is_some_and(|it| it.has_room()));
+    }
+
+    fn bind_unbound_while(&mut self, goes_on: impl Fn(&mut Endpoints) -> bool) {
         let ids: Vec<_> = self
             .requests
             .iter()
@@ -182,6 +193,9 @@ impl Worker {
             .map(|(&id, _)| id)
             .collect();
         for id in ids {
+            if !goes_on(&mut self.endpoints) {
+                return;
+            }
             let Some(mut request) = self.requests.remove(&id) else {
                 continue;
             };
@@ -285,6 +299,7 @@ impl Worker {
         let Some(request) = bound(&mut self.requests, link, session) else {
             return;
         };
+        request.refused.forget_all_for_now();
         request.refused.note(link, Refusal::ForGood);
         let id = request.id;
         self.let_go(id);

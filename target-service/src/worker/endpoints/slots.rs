@@ -9,6 +9,8 @@ use foretoken_speculation::message::ToDraft;
 #[derive(Debug, Default)]
 pub(in crate::worker) struct Slots {
     load: LoadReport,
+    /// Sessions opened since its last report, which counts none of those that it refused.
+    opened: u32,
     /// Whether none was free at some time since it last said that one is.
     was_full: bool,
 }
@@ -29,6 +31,7 @@ impl Slots {
     /// Takes in a report; says whether somebody may be waiting for a slot that is free now.
     pub(in crate::worker) fn report(&mut self, load: LoadReport) -> bool {
         self.load = load;
+        self.opened = 0;
         let has_room = self.has_room();
         std::mem::replace(&mut self.was_full, !has_room) && has_room
     }
@@ -36,19 +39,25 @@ impl Slots {
     /// Counts sessions that are opened and closed by `messages`.
     pub(super) fn count(&mut self, messages: &[ToDraft]) {
         for message in messages {
-            let used = self.load.used;
-            self.load.used = match message {
-                ToDraft::Open(_) => used.saturating_add(1),
-                ToDraft::Close { .. } => used.saturating_sub(1),
-                ToDraft::Outcome(_) => used,
-            };
+            let used = &mut self.load.used;
+            match message {
+                ToDraft::Open(_) => {
+                    *used = used.saturating_add(1);
+                    self.opened += 1;
+                }
+                ToDraft::Close { .. } => *used = used.saturating_sub(1),
+                ToDraft::Outcome(_) => {}
+            }
             self.was_full |= !self.has_room();
         }
     }
 
-    /// What was opened takes no slot more.
+    /// What was opened takes no slot, if it still counts.
     pub(super) fn uncount(&mut self) {
-        self.load.used = self.load.used.saturating_sub(1);
+        if let Some(opened) = self.opened.checked_sub(1) {
+            self.opened = opened;
+            self.load.used = self.load.used.saturating_sub(1);
+        }
     }
 
     pub(super) fn has_room(&self) -> bool {

@@ -117,3 +117,57 @@ fn who_waits_to_ask_again_does_so_though_another_endpoint_comes_that_it_may_not_
     rig.run(std::slice::from_mut(&mut output));
     assert_eq!(output.tokens, plain(&asked));
 }
+
+#[test]
+fn a_slot_that_is_free_again_is_asked_for_once_whoever_waits_for_one() {
+    let mut rig = rig();
+    rig.load(8, 8);
+    rig.fault = Fault::Refuse { retry: true };
+    let mut outputs: Vec<_> = (1..=7).map(|n| rig.ask(request(n, 1.0, 400))).collect();
+    rig.until(&mut outputs[0], 5);
+    assert_eq!((rig.opens, rig.endpoint.sessions()), (7, 0));
+    rig.fault = Fault::None;
+    rig.load(8, 7);
+    rig.until(&mut outputs[0], 10);
+    assert_eq!((rig.opens, rig.endpoint.sessions()), (8, 1));
+    // As many as there are.
+    rig.load(8, 8);
+    rig.load(8, 5);
+    rig.until(&mut outputs[0], 15);
+    assert_eq!((rig.opens, rig.endpoint.sessions()), (11, 4));
+}
+
+#[test]
+fn a_refusal_frees_no_slot_that_an_endpoint_has_counted_since() {
+    let mut rig = rig();
+    rig.load(4, 3);
+    // It is asked by two, whom it does not answer yet.
+    rig.fault = Fault::Lose(1);
+    for number in 1..=2 {
+        let mut output = rig.ask(request(number, 1.0, 60));
+        rig.until(&mut output, 1);
+    }
+    // It took the first, had no slot for the second, and says so with how many are taken.
+    rig.load(4, 4);
+    refuse(&mut rig, 2);
+    assert!(!has_room(&rig));
+}
+
+#[test]
+fn who_loses_its_endpoint_asks_the_one_again_that_had_nothing_for_it_then() {
+    let mut rig = rig();
+    rig.endpoints(&[("draft", 1), ("other", 2)]);
+    rig.hear(2, LinkEvent::Up(Welcome::default()));
+    let asked = request(1, 1.0, 60);
+    let mut output = rig.ask(asked.clone());
+    rig.until(&mut output, 5);
+    refuse(&mut rig, 1);
+    rig.until(&mut output, 10);
+    assert_eq!(rig.opens, 2, "the other one is asked, and does not answer");
+    rig.hear(2, LinkEvent::Down("killed".into()));
+    rig.until(&mut output, 30);
+    assert_eq!(rig.opens, 3);
+    assert!(output.tokens.len() < 60, "all of it came at once");
+    rig.run(std::slice::from_mut(&mut output));
+    assert_eq!(output.tokens, plain(&asked));
+}
