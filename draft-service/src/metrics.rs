@@ -135,7 +135,7 @@ impl Metrics {
                 "foretoken_targets_refused",
                 "Attempts of targets that do not match this endpoint",
             ),
-            drafted: to.counter("foretoken_drafted_tokens", "Tokens of windows"),
+            drafted: to.counter("foretoken_drafted_tokens", "Tokens drawn for windows"),
             windows: to.counter("foretoken_windows", "Windows sent"),
             abandoned: to.counter(
                 "foretoken_windows_abandoned",

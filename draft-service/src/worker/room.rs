@@ -352,9 +352,9 @@ impl<O: Outlet> Worker<O> {
         if grant.is_of_branches() {
             session.branch_pages(&self.engine)
         } else {
-            // What is to be truncated first only makes this less.
+            let keep = session.draft.work().map_or(usize::MAX, |work| work.keep);
             self.engine
-                .pages_needed(session.seq, grant.rows)
+                .pages_needed_from(session.seq, keep, grant.rows)
                 .unwrap_or(0)
         }
     }

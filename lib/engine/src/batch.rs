@@ -238,6 +238,17 @@ impl Engine {
         Ok(self.sequences.get(seq)?.pages_needed(rows, &self.pool))
     }
 
+    /// The same once `seq` is no longer than `keep`, less what it gives back by that.
+    pub fn pages_needed_from(
+        &self,
+        seq: SeqId,
+        keep: usize,
+        rows: usize,
+    ) -> Result<usize, SeqError> {
+        let sequence = self.sequences.get(seq)?;
+        Ok(sequence.pages_needed_from(keep, rows, &self.pool))
+    }
+
     /// Pages that closing `seq` would give back: those no other sequence references.
     pub fn owned_pages(&self, seq: SeqId) -> Result<usize, SeqError> {
         let pages = &self.sequences.get(seq)?.pages;

@@ -239,3 +239,52 @@ fn no_session_goes_for_branches_that_do_not_fit_all_the_same() {
     assert_eq!(dropped(&rig, B, 1), 1);
     leaves_nothing(rig);
 }
+
+#[test]
+fn a_shared_page_that_is_cut_into_costs_no_other_target_its_session() {
+    let mut rig = rig(12, 6);
+    let start = [prompt(28), vec![TokenId(7)]].concat();
+    rig.tell(A, open(1, start[..28].to_vec()));
+    rig.tell(A, outcome(1, 0, 28, &[TokenId(7)], 4));
+    let (_, sent) = rig.settle();
+    let drafted = windows(&sent)[0].1.proposals.tokens().to_vec();
+    // It holds two whole pages, the last of which ends with what was drafted. Another has the same.
+    let same = [&start[..], &drafted[..3], &own_prompt(3)[..8]].concat();
+    rig.tell(A, open(2, same));
+    rig.settle();
+    assert_eq!(rig.worker.metrics.prefix_hits.get(), 32);
+    rig.tell(B, open(9, own_prompt(9)[..8].to_vec()));
+    rig.tell(A, open(3, own_prompt(5)[..20].to_vec()));
+    rig.settle();
+    rig.tell(A, outcome(3, 0, 20, &[TokenId(3); 80], 1));
+    rig.settle();
+    assert_eq!(rig.worker.engine.free_pages(), 1);
+    // Nothing of what was drafted is right, so the page is copied, and another begins.
+    let other = TokenId((drafted[0].0 + 1) % 64);
+    rig.tell(A, outcome(1, 1, 29, &[other; 5], 1));
+    rig.tell(B, outcome(9, 0, 8, &[TokenId(1)], 1));
+    let (_, sent) = rig.settle();
+    assert_eq!(refusal(&sent, B, 9), None, "{sent:?}");
+    assert_eq!([held(&rig, A), held(&rig, B)], [2, 1]);
+    leaves_nothing(rig);
+}
+
+#[test]
+fn who_would_be_refused_whatever_there_is_costs_nobody_a_slot() {
+    let config = DraftConfig {
+        max_sessions: 2,
+        ..DraftConfig::default()
+    };
+    let mut rig = Rig::new(&config, language());
+    rig.tell(A, open(1, prompt(8)));
+    rig.tell(A, open(2, prompt(8)));
+    rig.collect();
+    // No token of the vocabulary.
+    rig.tell(B, open(9, vec![TokenId(64)]));
+    let sent = rig.collect();
+    assert!(
+        matches!(&sent[..], [(to, message)] if *to == B && is_refusal(message, false)),
+        "{sent:?}"
+    );
+    assert_eq!(held(&rig, A), 2);
+}

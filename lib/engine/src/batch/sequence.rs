@@ -185,17 +185,30 @@ impl Sequence {
 
     /// Pages that `rows` more rows would take.
     pub(super) fn pages_needed(&self, rows: usize, pool: &PagePool) -> usize {
-        let copied = usize::from(rows > 0 && self.shared_tail(pool).is_some());
-        pages_for(self.slots() + rows) - self.pages.len() + copied
+        self.pages_needed_from(self.slots(), rows, pool)
+    }
+
+    /// Pages that `rows` more rows would take once all slots behind `keep` are gone, less those that are free
+    /// by that.
+    pub(super) fn pages_needed_from(&self, keep: usize, rows: usize, pool: &PagePool) -> usize {
+        let keep = keep.min(self.slots());
+        let kept = pages_for(keep);
+        let copied = usize::from(rows > 0 && self.shared_end(keep, pool).is_some());
+        let behind = self.pages[kept..].iter();
+        let freed = behind.filter(|page| !pool.is_shared(**page)).count();
+        (pages_for(keep + rows) + copied).saturating_sub(kept + freed)
     }
 
     /// The partly filled last page, if other sequences reference it as well.
     pub(super) fn shared_tail(&self, pool: &PagePool) -> Option<PageIndex> {
-        let partial = !self.slots().is_multiple_of(PAGE_TOKENS);
-        self.pages
-            .last()
-            .copied()
-            .filter(|page| partial && pool.is_shared(*page))
+        self.shared_end(self.slots(), pool)
+    }
+
+    /// The page that `keep` slots fill in part, if other sequences reference it as well.
+    fn shared_end(&self, keep: usize, pool: &PagePool) -> Option<PageIndex> {
+        let partial = !keep.is_multiple_of(PAGE_TOKENS);
+        let page = self.pages.get(keep / PAGE_TOKENS).copied();
+        page.filter(|page| partial && pool.is_shared(*page))
     }
 }
 

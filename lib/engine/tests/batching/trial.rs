@@ -272,7 +272,14 @@ impl Trial {
             Op::Truncate { seq, cut } => {
                 let twin = &mut self.twins[seq % count];
                 let len = twin.tokens.len().saturating_sub(*cut);
+                let free = self.engine.free_pages();
+                let rows = [0, 1, 9, 30];
+                let told =
+                    rows.map(|rows| self.engine.pages_needed_from(twin.id, len, rows).unwrap());
                 self.engine.truncate(twin.id, len).unwrap();
+                let freed = self.engine.free_pages() - free;
+                let needed = rows.map(|rows| self.engine.pages_needed(twin.id, rows).unwrap());
+                assert_eq!(told, needed.map(|needed| needed.saturating_sub(freed)));
                 twin.tokens.truncate(len);
                 twin.tail.clear();
             }
