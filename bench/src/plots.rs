@@ -36,6 +36,11 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(110, 110, 110),
 ];
 
+/// Those of arms, in their order; again from the first where there are more arms.
+fn colours() -> impl Iterator<Item = RGBColor> {
+    COLOURS.into_iter().cycle()
+}
+
 /// Arguments of `foretoken bench plots`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct PlotsArgs {
@@ -141,6 +146,30 @@ mod tests {
             for word in words {
                 assert!(svg.contains(word), "{name} does not say {word}");
             }
+        }
+    }
+
+    #[test]
+    fn more_arms_than_colours_are_drawn_all_the_same() {
+        let results = tempfile::tempdir().expect("a folder");
+        let line = |arm: usize| {
+            let points = vec![(1.0, arm as f64), (2.0, 1.0)];
+            chart::Line {
+                name: format!("arm {arm}"),
+                points,
+                ..chart::Line::default()
+            }
+        };
+        let chart = Chart {
+            marks: vec![1.0, 2.0],
+            lines: (0..=COLOURS.len()).map(line).collect(),
+            ..Chart::default()
+        };
+        let svg = results.path().join("many.svg");
+        Plot::Chart(chart).draw(&svg).expect("a plot");
+        let svg = fs::read_to_string(svg).expect("a plot");
+        for arm in 0..=COLOURS.len() {
+            assert!(svg.contains(&format!("arm {arm}")), "arm {arm}");
         }
     }
 }

@@ -6,7 +6,7 @@ use plotters::{
     style::{FontFamily, TextStyle},
 };
 
-use super::{COLOURS, named::NamedAxis};
+use super::{colours, named::NamedAxis};
 
 /// Width of a plot, where its legend begins, and height of a chart, in pixels.
 pub(super) const WIDTH: u32 = 840;
@@ -82,7 +82,7 @@ impl Chart {
             .axis_desc_style((FONT, 14))
             .light_line_style(TRANSPARENT)
             .draw()?;
-        for (line, colour) in self.lines.iter().zip(COLOURS) {
+        for (line, colour) in self.lines.iter().zip(colours()) {
             let points: Vec<_> = line
                 .points
                 .iter()
@@ -152,7 +152,7 @@ pub(super) fn draw_legend<'a, DB: DrawingBackend>(
     names: impl Iterator<Item = (&'a str, Key)>,
 ) -> Result<(), DrawingAreaErrorKind<DB::ErrorType>> {
     let text = TextStyle::from((FontFamily::SansSerif, 13).into_font());
-    for (i, ((name, key), colour)) in names.zip(COLOURS).enumerate() {
+    for (i, ((name, key), colour)) in names.zip(colours()).enumerate() {
         let y = 56 + 24 * i as i32;
         if matches!(key, Key::Line) {
             let stroke = colour.stroke_width(2);

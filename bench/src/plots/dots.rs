@@ -3,8 +3,8 @@
 use plotters::{coord::Shift, prelude::*};
 
 use super::{
-    COLOURS,
     chart::{FONT, Key, LEGEND, WIDTH, draw_legend},
+    colours,
     named::NamedAxis,
 };
 
@@ -66,7 +66,7 @@ impl Dots {
             .axis_desc_style((FONT, 14))
             .light_line_style(TRANSPARENT)
             .draw()?;
-        for (arm, colour) in self.arms.iter().zip(COLOURS) {
+        for (arm, colour) in self.arms.iter().zip(colours()) {
             let points = arm.values.iter().enumerate();
             let points = points.filter_map(|(row, value)| Some(((*value)?, place(row))));
             chart.draw_series(points.map(|point| arm.key().mark(point, colour)))?;
