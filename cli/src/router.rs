@@ -87,6 +87,9 @@ impl Args {
             return Err(usage("no model is given: use --model"));
         }
         let model = model.map(|uri| (model_name.unwrap_or_else(|| "target".to_owned()), uri));
+        if let Some(twice) = repeated(&target) {
+            return Err(usage(format!("--target {twice} is given twice")));
+        }
         if !target.is_empty() {
             let name = match (&model, config.models.as_slice()) {
                 (Some((name, _)), _) => name,
@@ -97,7 +100,7 @@ impl Args {
                     ));
                 }
             };
-            // Named by where it is, as no target of a registry is.
+            // Not by numbers: those of a registry may have these.
             let entry = |address: Address| TargetEntry {
                 name: address.to_string(),
                 model: name.clone(),
@@ -113,6 +116,13 @@ impl Args {
         }
         Ok(config)
     }
+}
+
+/// The first that is there before, if any.
+fn repeated(addresses: &[Address]) -> Option<&Address> {
+    let mut others = addresses.iter().enumerate();
+    let found = others.find(|(i, address)| addresses[..*i].contains(address));
+    found.map(|(_, address)| address)
 }
 
 /// Refuses what could only ever answer that there is no target.

@@ -19,8 +19,9 @@ pub struct RouterConfig {
     pub models: Vec<ModelConfig>,
     /// Targets that never change.
     pub targets: Vec<TargetEntry>,
-    /// Where further targets are found, on top of those of `targets`, which go before any of their names: a file that is read again when
-    /// it changes, the Services of a cluster, or etcd. Default none.
+    /// Where further targets are found, on top of those of `targets`: a file that is read again when
+    /// it changes, the Services of a cluster, or etcd. Of two of one name that of `targets` counts. Default
+    /// none.
     pub registry: Option<RegistryConfig>,
     /// Its certificate, and whose it accepts, for targets that are dialled over TCP: they have to be
     /// targets of its namespace. HTTP is served in clear text all the same. Default none: clear text.

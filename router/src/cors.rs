@@ -22,7 +22,7 @@ const MAX_AGE: Duration = Duration::from_secs(600);
 /// Answers what browsers ask, and tells them who may read answers. `exposed` are the headers that pages
 /// may read.
 pub(crate) fn layer(allowed: &[String], exposed: impl Into<Vec<HeaderName>>) -> CorsLayer {
-    let origins = if allowed.iter().any(|origin| origin == ANY) {
+    let origins = if may_all(allowed) {
         AllowOrigin::any()
     } else {
         let allowed = allowed.to_vec();
@@ -43,17 +43,21 @@ pub(crate) fn layer(allowed: &[String], exposed: impl Into<Vec<HeaderName>>) -> 
 /// not ask for and no list names, lose nothing.
 pub(crate) fn may_be_foreign(request: &Request, allowed: &[String]) -> bool {
     let headers = request.headers();
-    let is_named =
-        |origin| allowed.iter().any(|allowed| allowed == ANY) || may_ask(origin, allowed);
     let is_json = |kind: &HeaderValue| {
         let essence = kind.to_str().ok().and_then(|kind| kind.split(';').next());
         essence.is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json"))
     };
     request.method() == Method::POST
+        && !may_all(allowed)
         && headers
             .get(header::ORIGIN)
-            .is_some_and(|origin| !is_named(origin))
+            .is_some_and(|origin| !may_ask(origin, allowed))
         && !headers.get(header::CONTENT_TYPE).is_some_and(is_json)
+}
+
+/// Whether pages of all origins may ask.
+fn may_all(allowed: &[String]) -> bool {
+    allowed.iter().any(|origin| origin == ANY)
 }
 
 fn may_ask(origin: &HeaderValue, allowed: &[String]) -> bool {

@@ -82,7 +82,7 @@ impl Session {
     /// Whether a round can be a later one of it.
     pub(super) fn may_go_on(&self, round: &Round) -> bool {
         let latest = self.latest.as_ref();
-        latest.is_none_or(|latest| round.round > latest.round)
+        latest.is_none_or(|latest| round.round > latest.round && round.at_ms >= latest.at_ms)
     }
 
     /// Takes in a round.

@@ -84,14 +84,18 @@ impl Links {
 
     /// Whether the process of this index is a draft.
     pub(super) fn is_draft(&self, index: usize) -> bool {
-        let mut endpoints = self.endpoints.iter();
-        endpoints.any(|endpoint| endpoint.index == index)
+        self.endpoint(index).is_some()
     }
 
     /// Whether the process of this index is a draft that could not start.
     pub(super) fn has_failed(&self, index: usize) -> bool {
+        let endpoint = self.endpoint(index);
+        endpoint.is_some_and(|endpoint| endpoint.failure.is_some())
+    }
+
+    fn endpoint(&self, index: usize) -> Option<&Endpoint> {
         let mut endpoints = self.endpoints.iter();
-        endpoints.any(|endpoint| endpoint.index == index && endpoint.failure.is_some())
+        endpoints.find(|endpoint| endpoint.index == index)
     }
 
     /// Whether every link is up or refused: waiting would change nothing.

@@ -244,7 +244,8 @@ impl<O: Outlet> Worker<O> {
         self.sessions.iter().map(kept).sum()
     }
 
-    /// Pages that what the session has yet to read will take.
+    /// Pages that what the session has yet to read will take, but for one that is copied because others
+    /// see it too.
     fn outstanding(&self, session: &Session) -> usize {
         let read = self.engine.len(session.seq).unwrap_or(0);
         match session.draft.tokens().len().saturating_sub(read) {

@@ -155,6 +155,7 @@ async fn poll(mut file: File, mut listed: Directory, publisher: Publisher) {
         tokio::select! {
             _ = looks.tick() => match file.look() {
                 Some(Ok(directory)) => {
+                    resolution.carry_over(&listed.pools, &directory.pools);
                     listed = directory;
                     publisher.current();
                     resolution.refresh(&listed.pools);

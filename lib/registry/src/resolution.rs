@@ -30,6 +30,18 @@ pub(crate) struct Resolution {
 type Found = Result<BTreeSet<IpAddr>, String>;
 
 impl Resolution {
+    /// Pools are not what they were `before`, and are to be looked up: one that has another host stands for what it
+    /// stood for until something has come of that.
+    pub(crate) fn carry_over(&mut self, before: &Pools, pools: &Pools) {
+        let old: BTreeMap<&str, String> = named_hosts(before).collect();
+        for (name, host) in named_hosts(pools) {
+            let known = old.get(name).and_then(|old| self.known.get(old)).cloned();
+            if let Some(known) = known {
+                self.known.entry(host).or_insert(known);
+            }
+        }
+    }
+
     /// Looks the names of `pools` up anew, but for those that are being looked up; [`Self::next`] has what comes of
     /// it. One that cannot be resolved keeps what it had: who answers for names may be away, and who is gone
     /// is found out by dialling. The log has each change of that once.
@@ -159,12 +171,20 @@ fn each(
 
 /// Names that have to be resolved.
 pub(crate) fn hosts(pools: &Pools) -> impl Iterator<Item = String> {
-    let targets = pools.targets.iter().map(|entry| &entry.address);
-    let endpoints = pools.endpoints.iter().map(|entry| &entry.address);
+    named_hosts(pools).map(|(_, host)| host)
+}
+
+/// The same beside the names of their pools.
+fn named_hosts(pools: &Pools) -> impl Iterator<Item = (&str, String)> {
+    let targets = pools.targets.iter().map(|pool| (&pool.name, &pool.address));
+    let endpoints = pools
+        .endpoints
+        .iter()
+        .map(|pool| (&pool.name, &pool.address));
     targets
         .chain(endpoints)
-        .filter_map(|address| match address {
-            Address::Tcp { host, .. } => Some(host.clone()),
+        .filter_map(|(name, address)| match address {
+            Address::Tcp { host, .. } => Some((name.as_str(), host.clone())),
             Address::Unix(_) => None,
         })
 }
@@ -258,6 +278,24 @@ mod tests {
             assert_eq!(known, ["127.0.0.1"]);
             assert_eq!(resolution.lookups.len(), 1, "it is asked for once");
         }
+    }
+
+    #[test]
+    fn a_pool_with_another_host_stands_for_what_it_stood_for_until_that_is_known() {
+        let mut resolution = Resolution::default();
+        let ip: IpAddr = "10.0.0.1".parse().expect("an address");
+        resolution.known.insert("drafts.test".into(), [ip].into());
+        let mut moved = directory();
+        moved.pools.endpoints[0].address = "http://others.test:7200".parse().expect("address");
+        resolution.carry_over(&directory().pools, &moved.pools);
+        let expanded = resolution.expand(&moved).endpoints;
+        let said: Vec<_> = expanded.iter().map(|one| one.address.to_string()).collect();
+        assert_eq!(said, ["http://10.0.0.1:7200"]);
+        // What has come of it counts.
+        let other: IpAddr = "10.0.0.2".parse().expect("an address");
+        resolution.learn("others.test".into(), Ok([other].into()));
+        resolution.carry_over(&directory().pools, &moved.pools);
+        assert_eq!(resolution.known["others.test"], [other].into());
     }
 
     #[test]

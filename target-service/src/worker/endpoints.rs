@@ -123,6 +123,11 @@ impl Endpoint {
         self.up && self.slots.has_room()
     }
 
+    /// Whether it has said who it is, at any time.
+    pub(super) fn was_ever_up(&self) -> bool {
+        self.said != Default::default()
+    }
+
     /// Whether it may take a session. One whose slots are all taken knows whose they should be, so
     /// it is asked unless this target has all of them; one that says nothing seldom is.
     fn may_take(&self) -> bool {
@@ -155,7 +160,7 @@ impl Endpoints {
         endpoint.outgoing.extend(messages);
     }
 
-    /// What was opened takes no slot more.
+    /// What was opened takes no slot, see [`Slots::uncount`].
     pub(super) fn uncount(&mut self, link: LinkKey) {
         if let Some(endpoint) = self.find(link) {
             endpoint.slots.uncount();

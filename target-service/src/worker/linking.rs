@@ -94,7 +94,7 @@ impl Worker {
             tracing::warn!(endpoint = %name, %reason, "endpoint does not match this target");
         } else if is_news && endpoint.up {
             tracing::info!(endpoint = %name, %reason, "endpoint lost");
-        } else if is_news && endpoint.said == Default::default() {
+        } else if is_news && !endpoint.was_ever_up() {
             // It begins, as a rule, while its endpoint loads a model.
             tracing::info!(endpoint = %name, %reason, "endpoint is not there yet");
         } else if is_news {

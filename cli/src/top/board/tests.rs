@@ -397,9 +397,27 @@ fn a_target_that_begins_anew_has_new_requests_of_old_numbers() {
     }
     board.note(told(7, 1, 0, 0));
     board.note(told(7, 2, 3, 5));
-    let snapshot = board.snapshot();
-    let [session] = snapshot.sessions.as_slice() else {
-        panic!("{:?}", snapshot.sessions)
+    let shown = |board: &mut Board| {
+        let snapshot = board.snapshot();
+        let [session] = snapshot.sessions.as_slice() else {
+            panic!("{:?}", snapshot.sessions)
+        };
+        (session.rounds, session.tokens)
     };
-    assert_eq!((session.rounds, session.tokens), (2, 5));
+    assert_eq!(shown(&mut board), (2, 5));
+    // Its first rounds were not heard.
+    let late = |round, at_ms| {
+        let round = Round {
+            session: 7,
+            round,
+            at_ms,
+            emitted: 1,
+            ..Round::default()
+        };
+        News::Told(TARGET.into(), Line::Round(round))
+    };
+    board.note(late(3, 900));
+    assert_eq!(shown(&mut board), (3, 6));
+    board.note(late(300, 400));
+    assert_eq!(shown(&mut board), (1, 1));
 }

@@ -45,6 +45,8 @@ enum Attempt {
     Broken { received: u64, source: Box<HFError> },
     /// The server sent something else than the rest of the file.
     NotTheRest,
+    /// The server sent so much and no more, which is less than the rest, so that none of it is.
+    Stray { received: u64 },
 }
 
 impl Download<'_> {
@@ -93,10 +95,18 @@ impl Download<'_> {
         cache: &RepositoryCache,
         progress: &dyn Progress,
     ) -> Result<(), HubError> {
-        let (mut barren, mut begun_anew) = (0, 0);
+        let (mut barren, mut begun_anew, mut strays) = (0, 0, 0);
         loop {
             match self.attempt(out, cache, progress).await? {
                 Attempt::Complete => return Ok(()),
+                Attempt::Stray { received } if strays < BARREN_ATTEMPTS => {
+                    strays += 1;
+                    let had = length(out).saturating_sub(received);
+                    out.set_len(had)
+                        .map_err(|source| self.write_error(cache, out, source))?;
+                    progress.lose(received);
+                    tokio::time::sleep(RETRY_PAUSE * strays).await;
+                }
                 Attempt::NotTheRest if begun_anew < BARREN_ATTEMPTS => {
                     // The server knows no ranges, or the file is another one.
                     begun_anew += 1;
@@ -106,7 +116,7 @@ impl Download<'_> {
                     // More than the file has was never told.
                     progress.lose(had.min(self.file.size));
                 }
-                Attempt::NotTheRest => {
+                Attempt::NotTheRest | Attempt::Stray { .. } => {
                     let detail = format!("it has not the {} bytes announced", self.file.size);
                     return Err(self.damaged(detail));
                 }
@@ -188,8 +198,8 @@ impl Download<'_> {
                     progress.advance(bytes.len() as u64);
                 }
                 Ok(None) if have + received == size => return Ok(Attempt::Complete),
-                // One that breaks says so: it is all that there is, and none of this file.
-                Ok(None) => return Ok(Attempt::NotTheRest),
+                // One that breaks says so, if it has said how much it sends.
+                Ok(None) => return Ok(Attempt::Stray { received }),
                 Err(source) => {
                     return Ok(Attempt::Broken {
                         received,

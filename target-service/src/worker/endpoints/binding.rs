@@ -48,12 +48,18 @@ impl Worker {
         }
     }
 
-    /// Binds a request that runs unbound.
-    pub(in crate::worker) fn bind_running(&mut self, link: LinkKey, id: RequestId) {
-        if let Some(mut request) = self.requests.remove(&id) {
+    /// Binds a request that runs unbound, unless those that were bound before it have left no slot; says whether
+    /// it did.
+    pub(in crate::worker) fn bind_running(&mut self, link: LinkKey, id: RequestId) -> bool {
+        let Some(mut request) = self.requests.remove(&id) else {
+            return false;
+        };
+        let is_served = self.endpoints.pick(&request) == Some(link);
+        if is_served {
             self.bind_to(link, &mut request);
-            self.requests.insert(id, request);
         }
+        self.requests.insert(id, request);
+        is_served
     }
 
     fn bind_to(&mut self, link: LinkKey, request: &mut Request) {
@@ -62,6 +68,7 @@ impl Worker {
         let now = self.elapsed();
         if let Some(endpoint) = self.endpoints.find(link) {
             endpoint.hearing.asked(now);
+            endpoint.own += 1;
             request.session.set_patience(endpoint.patience.clone());
         }
         let effects = request.session.handle(now, Input::LinkUp);
@@ -224,6 +231,7 @@ impl Worker {
         let cohort = request.cohort(link);
         request.meter.weigh(std::iter::once(message));
         let was_bound = request.session.is_bound();
+        let had_slot = request.has_slot;
         let effects = request.session.handle(now, Input::Received(message));
         if let Some(account) = &effects.account {
             request.meter.note_account(account);
@@ -289,7 +297,11 @@ impl Worker {
                 ToTarget::Refused { retry: true, .. } => Refusal::ForNow,
                 _ => Refusal::ForGood,
             };
-            self.give_up(link, session.0, refusal);
+            self.give_up(link, session.0, refusal, had_slot);
+            // The slot that it did not get may do for another, who needs fewer pages or has more of its quota.
+            if is_uncounted {
+                self.bind_into_room(link);
+            }
         }
     }
 
@@ -310,8 +322,9 @@ impl Worker {
     }
 
     /// Passes a request that an endpoint does not want (or serves badly) to the next one; if there
-    /// is none it stays, and its session asks again if the refusal was temporary.
-    fn give_up(&mut self, link: LinkKey, session: u64, refusal: Refusal) {
+    /// is none it stays, and its session asks again if the refusal was temporary. One that it had served, or does
+    /// not want at all, may ask anybody again; one whose turn it only was not would ask two in turns for ever.
+    fn give_up(&mut self, link: LinkKey, session: u64, refusal: Refusal, was_served: bool) {
         let Some(request) = bound(&mut self.requests, link, session) else {
             return;
         };
@@ -319,6 +332,9 @@ impl Worker {
         let Some(mut request) = self.requests.remove(&id) else {
             return;
         };
+        if was_served || refusal == Refusal::ForGood {
+            request.refused.forget_all_for_now();
+        }
         request.refused.note(link, refusal);
         self.pass_on(&mut request);
         self.requests.insert(id, request);

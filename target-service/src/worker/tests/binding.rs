@@ -171,3 +171,62 @@ fn who_loses_its_endpoint_asks_the_one_again_that_had_nothing_for_it_then() {
     rig.run(std::slice::from_mut(&mut output));
     assert_eq!(output.tokens, plain(&asked));
 }
+
+#[test]
+fn who_runs_unbound_asks_for_no_more_slots_than_there_are() {
+    let config = TargetConfig {
+        lookahead: LookaheadConfig::Adaptive { max: 4 },
+        ..TargetConfig::default()
+    };
+    let mut rig = Rig::new(config, language(), 1.0);
+    rig.connect();
+    rig.load(2, 0);
+    let mut short = rig.ask(request(1, 1.0, 40));
+    let mut long: Vec<_> = (2..=6).map(|n| rig.ask(request(n, 1.0, 400))).collect();
+    rig.until(&mut long[0], 5);
+    assert_eq!((rig.opens, rig.endpoint.sessions()), (2, 2));
+    rig.run(std::slice::from_mut(&mut short));
+    rig.load(2, 1);
+    let tokens = long[0].tokens.len();
+    rig.until(&mut long[0], tokens + 20);
+    assert_eq!((rig.opens, rig.endpoint.sessions()), (3, 2));
+}
+
+#[test]
+fn a_slot_that_was_not_given_to_one_is_asked_for_by_the_next() {
+    let mut rig = rig();
+    rig.load(2, 2);
+    rig.fault = Fault::Refuse { retry: true };
+    let mut outputs: Vec<_> = (1..=3).map(|n| rig.ask(request(n, 1.0, 400))).collect();
+    rig.until(&mut outputs[0], 5);
+    let before = rig.opens;
+    // The first does not fit, say, and the endpoint has nothing new to tell.
+    rig.load(2, 1);
+    rig.until(&mut outputs[0], 10);
+    assert_eq!(rig.opens, before + 3);
+    let _ = outputs;
+}
+
+#[test]
+fn who_is_too_long_for_its_endpoint_asks_the_one_again_that_had_nothing_for_it_then() {
+    let mut rig = rig();
+    rig.endpoints(&[("draft", 1), ("other", 2)]);
+    rig.hear(2, LinkEvent::Up(Welcome::default()));
+    let asked = request(1, 1.0, 60);
+    let mut output = rig.ask(asked.clone());
+    rig.until(&mut output, 5);
+    refuse(&mut rig, 1);
+    rig.until(&mut output, 10);
+    assert_eq!(rig.opens, 2, "the other one is asked");
+    let refused = ToTarget::Refused {
+        session: SessionId(1),
+        epoch: Epoch(2),
+        reason: "it is too long".into(),
+        retry: false,
+    };
+    rig.hear(2, LinkEvent::Messages(vec![refused].into()));
+    rig.until(&mut output, 30);
+    assert_eq!(rig.opens, 3);
+    rig.run(std::slice::from_mut(&mut output));
+    assert_eq!(output.tokens, plain(&asked));
+}

@@ -80,8 +80,7 @@ impl Worker {
                 }
             }
             for &id in crowd.unbound.iter().take(wanted) {
-                self.bind_running(crowd.cohort.link, id);
-                if settles {
+                if self.bind_running(crowd.cohort.link, id) && settles {
                     fresh.push(id);
                 }
             }

@@ -37,6 +37,8 @@ pub(super) struct Mirror {
     pub(super) lies: bool,
     /// Requests for files that it answers with a page of somebody else's.
     pub(super) strays: AtomicU32,
+    /// How the names of these end.
+    pub(super) strays_of: &'static str,
     /// What it calls the commit, if not by its digest.
     pub(super) commit: Option<&'static str>,
     pub(super) refuses: bool,
@@ -122,7 +124,8 @@ async fn file(
     let Some((_, bytes)) = mirror.files.iter().find(|(path, _)| *path == name) else {
         return StatusCode::NOT_FOUND.into_response();
     };
-    if method == Method::GET && counts_down(&mirror.strays) {
+    let may_stray = method == Method::GET && name.ends_with(mirror.strays_of);
+    if may_stray && counts_down(&mirror.strays) {
         return "<html>please log in</html>".into_response();
     }
     if method == Method::GET && name.ends_with("safetensors") && counts_down(&mirror.limits) {
