@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn more_arms_than_colours_are_drawn_all_the_same() {
-        let results = tempfile::tempdir().expect("a folder");
+        let folder = tempfile::tempdir().expect("a folder");
         let line = |arm: usize| {
             let points = vec![(1.0, arm as f64), (2.0, 1.0)];
             chart::Line {
@@ -165,7 +165,7 @@ mod tests {
             lines: (0..=COLOURS.len()).map(line).collect(),
             ..Chart::default()
         };
-        let svg = results.path().join("many.svg");
+        let svg = folder.path().join("many.svg");
         Plot::Chart(chart).draw(&svg).expect("a plot");
         let svg = fs::read_to_string(svg).expect("a plot");
         for arm in 0..=COLOURS.len() {

@@ -197,7 +197,11 @@ async fn drain_until_second(signals: &mut Signals, stop: &CancellationToken) {
 
 #[cfg(test)]
 mod tests {
-    use std::{future::Future, pin::pin, task::Context, task::Poll, task::Waker};
+    use std::{
+        future::Future,
+        pin::pin,
+        task::{Context, Poll, Waker},
+    };
 
     use super::*;
 

@@ -162,24 +162,22 @@ impl RouterConfig {
         }
         let mut names = BTreeSet::new();
         for (i, model) in self.models.iter().enumerate() {
-            if model.name.is_empty() || !names.insert(&model.name) {
-                say(
-                    &format!("models[{i}].name"),
-                    format!("{:?}", model.name),
-                    "present and unique",
-                );
-            }
+            check_name(
+                &format!("models[{i}].name"),
+                &model.name,
+                &mut names,
+                &mut say,
+            );
         }
         let mut named = BTreeSet::new();
         for (i, target) in self.targets.iter().enumerate() {
-            if target.name.is_empty() || !named.insert(&target.name) {
-                say(
-                    &format!("targets[{i}].name"),
-                    format!("{:?}", target.name),
-                    "present and unique",
-                );
-            }
-            if !names.contains(&target.model) {
+            check_name(
+                &format!("targets[{i}].name"),
+                &target.name,
+                &mut named,
+                &mut say,
+            );
+            if !names.contains(target.model.as_str()) {
                 let allowed = "the name of one of the models";
                 say(
                     &format!("targets[{i}].model"),
@@ -236,6 +234,18 @@ impl RouterConfig {
                 );
             }
         }
+    }
+}
+
+/// Refuses the name in `field` if there is none, or it is among those `before`.
+fn check_name<'a>(
+    field: &str,
+    name: &'a str,
+    before: &mut BTreeSet<&'a str>,
+    say: &mut impl FnMut(&str, String, &str),
+) {
+    if name.is_empty() || !before.insert(name) {
+        say(field, format!("{name:?}"), "present and unique");
     }
 }
 

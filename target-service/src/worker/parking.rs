@@ -23,7 +23,6 @@ impl Worker {
         };
         tracing::debug!(request = id.0, "parked: its client does not read");
         request.meter.forget_round();
-        request.refused.forget_all_for_now();
         self.let_go(id);
         self.parked.push(id);
         if let Some(mut request) = self.requests.remove(&id) {

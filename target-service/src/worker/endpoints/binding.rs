@@ -87,6 +87,7 @@ impl Worker {
             self.endpoints.post(request.link, vec![close]);
         }
         request.session.handle(now, Input::LinkDown);
+        request.refused.forget_all_for_now();
         request.unlink(&self.metrics);
     }
 
@@ -311,7 +312,6 @@ impl Worker {
         let Some(request) = bound(&mut self.requests, link, session) else {
             return;
         };
-        request.refused.forget_all_for_now();
         request.refused.note(link, Refusal::ForGood);
         let id = request.id;
         self.let_go(id);

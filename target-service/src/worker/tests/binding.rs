@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use foretoken_protocol::link::{LinkEvent, Welcome};
+use foretoken_protocol::{
+    generate::GenerateRequest,
+    link::{LinkEvent, Welcome},
+};
 use foretoken_speculation::{Epoch, SessionId, message::ToTarget};
 
-use super::rig::{Fault, Rig, language, plain, request};
+use super::rig::{Fault, Output, Rig, language, plain, request};
 use crate::config::{LookaheadConfig, TargetConfig};
 
 fn rig() -> Rig {
@@ -153,8 +156,8 @@ fn a_refusal_frees_no_slot_that_an_endpoint_has_counted_since() {
     assert!(!has_room(&rig));
 }
 
-#[test]
-fn who_loses_its_endpoint_asks_the_one_again_that_had_nothing_for_it_then() {
+/// A request that its endpoint refused for now, and that has asked the other one since, which does not answer.
+fn asks_the_other() -> (Rig, GenerateRequest, Output) {
     let mut rig = rig();
     rig.endpoints(&[("draft", 1), ("other", 2)]);
     rig.hear(2, LinkEvent::Up(Welcome::default()));
@@ -163,7 +166,13 @@ fn who_loses_its_endpoint_asks_the_one_again_that_had_nothing_for_it_then() {
     rig.until(&mut output, 5);
     refuse(&mut rig, 1);
     rig.until(&mut output, 10);
-    assert_eq!(rig.opens, 2, "the other one is asked, and does not answer");
+    assert_eq!(rig.opens, 2, "the other one is asked");
+    (rig, asked, output)
+}
+
+#[test]
+fn who_loses_its_endpoint_asks_the_one_again_that_had_nothing_for_it_then() {
+    let (mut rig, asked, mut output) = asks_the_other();
     rig.hear(2, LinkEvent::Down("killed".into()));
     rig.until(&mut output, 30);
     assert_eq!(rig.opens, 3);
@@ -204,20 +213,11 @@ fn a_slot_that_was_not_given_to_one_is_asked_for_by_the_next() {
     rig.load(2, 1);
     rig.until(&mut outputs[0], 10);
     assert_eq!(rig.opens, before + 3);
-    let _ = outputs;
 }
 
 #[test]
 fn who_is_too_long_for_its_endpoint_asks_the_one_again_that_had_nothing_for_it_then() {
-    let mut rig = rig();
-    rig.endpoints(&[("draft", 1), ("other", 2)]);
-    rig.hear(2, LinkEvent::Up(Welcome::default()));
-    let asked = request(1, 1.0, 60);
-    let mut output = rig.ask(asked.clone());
-    rig.until(&mut output, 5);
-    refuse(&mut rig, 1);
-    rig.until(&mut output, 10);
-    assert_eq!(rig.opens, 2, "the other one is asked");
+    let (mut rig, asked, mut output) = asks_the_other();
     let refused = ToTarget::Refused {
         session: SessionId(1),
         epoch: Epoch(2),
