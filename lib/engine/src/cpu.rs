@@ -30,6 +30,11 @@ pub mod memory;
 mod simd;
 pub mod store;
 pub mod threads;
+#[cfg_attr(
+    not(any(test, target_arch = "x86_64")),
+    expect(dead_code, reason = "other processors have no such unit")
+)]
+mod tiles;
 
 pub use activations::Activations;
 pub use attention::{AttentionArgs, AttentionScratch};
@@ -86,5 +91,5 @@ impl Cpu {
 /// Whether this process may use AMX tiles.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn amx_is_granted() -> bool {
-    linear::amx::is_granted()
+    tiles::is_granted()
 }

@@ -21,6 +21,8 @@ mod block;
 #[cfg(target_arch = "x86_64")]
 mod dot;
 mod stored;
+mod tiles;
+mod vectors;
 
 use super::Cpu;
 use super::simd::{Kernel, Simd, dispatch};
@@ -185,6 +187,13 @@ impl Cpu {
                 out: out.0,
             };
             #[cfg(target_arch = "x86_64")]
+            if let (Isa::Amx, KvData::Bf16(data), true) =
+                (self.isa, &args.kv.data, tiles::fits(shape.head_dim))
+            {
+                // SAFETY: as below.
+                return unsafe { tiles::enter(&run, data) };
+            }
+            #[cfg(target_arch = "x86_64")]
             if let (Isa::Avx512Bf16 | Isa::Amx, KvData::Bf16(data)) = (self.isa, &args.kv.data) {
                 // SAFETY: the path has the instructions; for the rest see `Run`.
                 return unsafe { dot::enter(&run, data) };
@@ -257,8 +266,8 @@ impl Kernel for Run<'_> {
         // SAFETY: `attention` checked the shapes; tasks are disjoint.
         unsafe {
             match &self.args.kv.data {
-                KvData::F32(data) => block::attend::<S, f32>(&self, data),
-                KvData::Bf16(data) => block::attend::<S, u16>(&self, data),
+                KvData::F32(data) => block::attend::<S, f32, _>(&self, data, vectors::Vectors),
+                KvData::Bf16(data) => block::attend::<S, u16, _>(&self, data, vectors::Vectors),
             }
         }
     }
@@ -289,6 +298,12 @@ impl Run<'_> {
             row,
             self.args.window,
         )
+    }
+
+    /// How many queries from number `i` on, itself included, belong to its row.
+    fn of_one_row(&self, i: usize) -> usize {
+        let group = self.args.heads / self.args.kv.shape().kv_heads;
+        (group - (self.task.first + i) % group).min(self.task.queries - i)
     }
 
     /// Row in the step and head of query `i` of the task.

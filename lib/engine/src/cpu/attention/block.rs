@@ -13,33 +13,64 @@
 use std::cell::RefCell;
 
 use super::super::simd::{LANES, Simd};
-use super::stored::Stored;
+use super::stored::Form;
 use super::{Run, Visible, page_of};
 use crate::runner::PAGE_TOKENS;
 
 /// Positions of a softmax chunk.
-const CHUNK: usize = 128;
+pub(super) const CHUNK: usize = 128;
 /// Pages of a chunk.
-const PAGES: usize = CHUNK / PAGE_TOKENS;
+pub(super) const PAGES: usize = CHUNK / PAGE_TOKENS;
 /// Slots of the pages that a tail of 64 slots can touch.
 const TAIL: usize = 80;
 
+/// The products of queries and keys, and of weights and values.
+///
+/// # Safety
+/// Functions must run where `S` and the products' own instructions may.
+pub(super) unsafe trait Products<S: Simd, K: Form<S>> {
+    /// Queries that memory must have room for beside those of a task.
+    const ROOM: usize;
+
+    /// Scores of all queries against some pages, at `to.0 + query * to.1`.
+    unsafe fn score(
+        &mut self,
+        run: &Run<'_>,
+        query: &[u32],
+        keys: &[*const K],
+        to: (*mut f32, usize),
+    );
+    /// Adds the weighted values of a chunk to all queries' sums. Pages are null from the first one on
+    /// of which no query sees a position of the trunk.
+    unsafe fn add_values(
+        &mut self,
+        run: &Run<'_>,
+        data: &[K],
+        memory: &mut Memory,
+        chunk: (usize, &[*const K; PAGES]),
+    );
+}
+
 /// Memory of a task, kept per thread.
 #[derive(Default)]
-struct Memory {
+pub(super) struct Memory {
     /// Scaled queries in the form that the store's arithmetic wants.
     query: Vec<u32>,
     /// Scores, then weights in their form, of a chunk: [`CHUNK`] per query, by position.
-    scores: Vec<f32>,
+    pub(super) scores: Vec<f32>,
     /// Scores of the tail: [`TAIL`] per query, by slot.
     tail: Vec<f32>,
     /// Weighted sums of values, `padded` each.
-    sums: Vec<f32>,
+    pub(super) sums: Vec<f32>,
     /// Sums of weights, one per lane.
     totals: Vec<f32>,
     /// Largest score so far.
     largest: Vec<f32>,
-    visible: Vec<Visible>,
+    pub(super) visible: Vec<Visible>,
+    /// Values of a chunk that are not read where they lie.
+    pub(super) values: Vec<u32>,
+    /// Sums of a row that is computed by itself.
+    pub(super) own: Vec<f32>,
 }
 
 thread_local! {
@@ -51,19 +82,23 @@ thread_local! {
 /// # Safety
 /// The shapes must fit, `out` must be valid for the task's part, the path's features enabled.
 #[inline(always)]
-pub(super) unsafe fn attend<S: Simd, K: Stored<S>>(run: &Run<'_>, data: &[K]) {
+pub(super) unsafe fn attend<S: Simd, K: Form<S>, P: Products<S, K>>(
+    run: &Run<'_>,
+    data: &[K],
+    mut products: P,
+) {
     let mut memory = MEMORY.take();
     // SAFETY: the caller's contract.
     unsafe {
-        prepare::<S, K>(run, &mut memory);
+        prepare::<S, K>(run, &mut memory, P::ROOM);
         let first = memory.visible.iter().map(|v| v.start).min().unwrap_or(0);
         let last = memory.visible.iter().map(|v| v.count).max().unwrap_or(0);
-        let base = tail_scores::<S, K>(run, data, &mut memory);
+        let base = tail_scores::<S, K, P>(run, data, &mut memory, &mut products);
         for chunk in (first / CHUNK * CHUNK..last).step_by(CHUNK) {
             let keys = trunk_pages(run, data, &memory.visible, chunk);
             let count = keys.iter().take_while(|page| !page.is_null()).count();
             let scores = memory.scores.as_mut_ptr();
-            score::<S, K>(run, &memory.query, &keys[..count], (scores, CHUNK));
+            products.score(run, &memory.query, &keys[..count], (scores, CHUNK));
             for i in 0..run.task.queries {
                 weigh::<S, K>(
                     &mut memory,
@@ -72,7 +107,7 @@ pub(super) unsafe fn attend<S: Simd, K: Stored<S>>(run: &Run<'_>, data: &[K]) {
                     (base, run.args.kv.shape().padded_dim()),
                 );
             }
-            add_values::<S, K>(run, data, &mut memory, (chunk, &keys));
+            products.add_values(run, data, &mut memory, (chunk, &keys));
         }
         finish::<S>(run, &memory);
     }
@@ -81,7 +116,7 @@ pub(super) unsafe fn attend<S: Simd, K: Stored<S>>(run: &Run<'_>, data: &[K]) {
 
 /// Clears the memory and fills in the queries.
 #[inline(always)]
-unsafe fn prepare<S: Simd, K: Stored<S>>(run: &Run<'_>, memory: &mut Memory) {
+unsafe fn prepare<S: Simd, K: Form<S>>(run: &Run<'_>, memory: &mut Memory, room: usize) {
     let (n, shape) = (run.task.queries, run.args.kv.shape());
     let dim = shape.head_dim;
     memory.query.clear();
@@ -94,10 +129,11 @@ unsafe fn prepare<S: Simd, K: Stored<S>>(run: &Run<'_>, memory: &mut Memory) {
         unsafe { K::put_query(&mut memory.query, query, run.args.scale) };
         memory.visible.push(run.visible(i));
     }
-    memory.scores.resize(n * CHUNK, 0.0);
-    memory.tail.resize(n * TAIL, 0.0);
+    memory.query.resize((n + room) * K::words(dim), 0);
+    memory.scores.resize((n + room) * CHUNK, 0.0);
+    memory.tail.resize((n + room) * TAIL, 0.0);
     for (cleared, len, with) in [
-        (&mut memory.sums, n * shape.padded_dim(), 0.0),
+        (&mut memory.sums, (n + room) * shape.padded_dim(), 0.0),
         (&mut memory.totals, n * LANES, 0.0),
         (&mut memory.largest, n, f32::NEG_INFINITY),
     ] {
@@ -108,10 +144,11 @@ unsafe fn prepare<S: Simd, K: Stored<S>>(run: &Run<'_>, memory: &mut Memory) {
 
 /// Scores of the tail's slots; returns the slot of the first one.
 #[inline(always)]
-unsafe fn tail_scores<S: Simd, K: Stored<S>>(
+unsafe fn tail_scores<S: Simd, K: Form<S>, P: Products<S, K>>(
     run: &Run<'_>,
     data: &[K],
     memory: &mut Memory,
+    products: &mut P,
 ) -> usize {
     let Some(trunk) = memory.visible.iter().find(|v| v.mask != 0).map(|v| v.trunk) else {
         return 0;
@@ -125,7 +162,7 @@ unsafe fn tail_scores<S: Simd, K: Stored<S>>(
     }
     let to = (memory.tail.as_mut_ptr(), TAIL);
     // SAFETY: the caller's contract; `tail` has room for all pages of a tail.
-    unsafe { score::<S, K>(run, &memory.query, &keys[..=last - first], to) };
+    unsafe { products.score(run, &memory.query, &keys[..=last - first], to) };
     first * PAGE_TOKENS
 }
 
@@ -152,69 +189,9 @@ fn trunk_pages<K>(
     pages
 }
 
-/// Scores of all queries against some pages, at `to.0 + query * to.1`.
-#[inline(always)]
-unsafe fn score<S: Simd, K: Stored<S>>(
-    run: &Run<'_>,
-    query: &[u32],
-    keys: &[*const K],
-    to: (*mut f32, usize),
-) {
-    let (n, dim) = (run.task.queries, run.args.kv.shape().head_dim);
-    let is_wide = S::PANEL_VECTORS == 2;
-    let mut i = 0;
-    while i < n {
-        // SAFETY: queries i.. exist and so do the pages.
-        unsafe {
-            let query = query.as_ptr().add(i * K::words(dim));
-            let to = (to.0.add(i * to.1), to.1);
-            i += match n - i {
-                8.. if is_wide => score_tile::<S, K, 8, 2>(query, dim, keys, to),
-                6.. if !is_wide => score_tile::<S, K, 6, 1>(query, dim, keys, to),
-                4.. if !is_wide => score_tile::<S, K, 4, 1>(query, dim, keys, to),
-                4.. => score_tile::<S, K, 4, 2>(query, dim, keys, to),
-                2.. => score_tile::<S, K, 2, 2>(query, dim, keys, to),
-                _ => score_tile::<S, K, 1, 4>(query, dim, keys, to),
-            };
-        }
-    }
-}
-
-/// Scores of `T` queries against some pages, `P` pages at a time; returns `T`.
-#[inline(always)]
-unsafe fn score_tile<S: Simd, K: Stored<S>, const T: usize, const P: usize>(
-    query: *const u32,
-    dim: usize,
-    keys: &[*const K],
-    (to, stride): (*mut f32, usize),
-) -> usize {
-    let mut page = 0;
-    while page < keys.len() {
-        // SAFETY: the caller's contract.
-        unsafe {
-            if keys.len() - page >= P {
-                let sums = K::products::<T, P>(query, dim, &keys[page..]);
-                for t in 0..T {
-                    for p in 0..P {
-                        S::store(to.add(t * stride + (page + p) * LANES), sums[t][p]);
-                    }
-                }
-                page += P;
-            } else {
-                let sums = K::products::<T, 1>(query, dim, &keys[page..]);
-                for t in 0..T {
-                    S::store(to.add(t * stride + page * LANES), sums[t][0]);
-                }
-                page += 1;
-            }
-        }
-    }
-    T
-}
-
 /// Turns query `i`'s scores of a chunk into weights, and rescales its sums.
 #[inline(always)]
-unsafe fn weigh<S: Simd, K: Stored<S>>(
+unsafe fn weigh<S: Simd, K: Form<S>>(
     memory: &mut Memory,
     i: usize,
     chunk: usize,
@@ -266,186 +243,9 @@ unsafe fn weigh<S: Simd, K: Stored<S>>(
 }
 
 /// Positions of the chunk that a row sees, relative to the chunk.
-fn within(visible: &Visible, chunk: usize) -> (usize, usize) {
+pub(super) fn within(visible: &Visible, chunk: usize) -> (usize, usize) {
     let clip = |position: usize| position.saturating_sub(chunk).min(CHUNK);
     (clip(visible.start), clip(visible.count))
-}
-
-/// Adds the weighted values of a chunk to all queries' sums.
-#[inline(always)]
-unsafe fn add_values<S: Simd, K: Stored<S>>(
-    run: &Run<'_>,
-    data: &[K],
-    memory: &mut Memory,
-    (chunk, pages): (usize, &[*const K; PAGES]),
-) {
-    let n = run.task.queries;
-    let mut i = 0;
-    while i < n {
-        let together = match n - i {
-            left if left >= 6 && K::SIX => 6,
-            left if left >= 4 => 4,
-            left if left >= 2 => 2,
-            _ => 1,
-        };
-        // Positions that all of these queries see and that lie in the trunk.
-        let (mut low, mut high) = (0, CHUNK);
-        for visible in &memory.visible[i..i + together] {
-            let (from, to) = within(visible, chunk);
-            low = low.max(from);
-            high = high.min(to).min(visible.trunk.saturating_sub(chunk));
-        }
-        // Whole pairs: a pair that some query sees half of is each query's own.
-        let low = low.next_multiple_of(2);
-        let high = (high / 2 * 2).max(low);
-        // SAFETY: the pages of positions that a query sees are there.
-        unsafe {
-            for q in i..i + together {
-                let (from, to) = within(&memory.visible[q], chunk);
-                add_one::<S, K>(run, data, memory, (q, chunk, from..to.min(low)));
-            }
-            let tile = ValueTile {
-                sums: memory.sums.as_mut_ptr(),
-                weights: memory.scores.as_ptr(),
-                pages,
-                dim: run.args.kv.shape().head_dim,
-                padded: run.args.kv.shape().padded_dim(),
-                slots: low..high,
-            };
-            match together {
-                6 => tile.all::<S, 6>(i),
-                4 => tile.all::<S, 4>(i),
-                2 => tile.all::<S, 2>(i),
-                _ => tile.all::<S, 1>(i),
-            }
-            for q in i..i + together {
-                let (from, to) = within(&memory.visible[q], chunk);
-                add_one::<S, K>(run, data, memory, (q, chunk, from.max(high)..to));
-            }
-        }
-        i += together;
-    }
-}
-
-/// Adds the values of some positions to one query's sums, wherever their slots are. A pair of
-/// positions that the range cuts is one that the query sees half of.
-#[inline(always)]
-unsafe fn add_one<S: Simd, K: Stored<S>>(
-    run: &Run<'_>,
-    data: &[K],
-    memory: &mut Memory,
-    (query, chunk, positions): (usize, usize, std::ops::Range<usize>),
-) {
-    if positions.is_empty() {
-        return;
-    }
-    let shape = run.args.kv.shape();
-    let (dim, padded) = (shape.head_dim, shape.padded_dim());
-    let mut slots = memory.visible[query].slots(chunk + positions.start);
-    let mut next = || {
-        let (page, offset) = page_of(slots.next()?);
-        let at = run.block(page) + PAGE_TOKENS * dim;
-        Some((data[at..][..PAGE_TOKENS * padded].as_ptr(), offset))
-    };
-    for pair in (positions.start / 2 * 2..positions.end).step_by(2) {
-        let first = if positions.contains(&pair) {
-            next()
-        } else {
-            None
-        };
-        let second = if positions.contains(&(pair + 1)) {
-            next()
-        } else {
-            None
-        };
-        // SAFETY: a slot has `padded` values, and so has a query's sum.
-        unsafe {
-            let weights = K::weights(memory.scores.as_ptr().add(query * CHUNK), pair);
-            let sums = memory.sums.as_mut_ptr().add(query * padded);
-            for d in (0..padded).step_by(LANES) {
-                let values = K::gather([first, second], padded, d);
-                S::store(sums.add(d), K::add(S::load(sums.add(d)), weights, values));
-            }
-        }
-    }
-}
-
-/// Pairs of positions that several queries see, in the slots of the same numbers.
-struct ValueTile<'a, K> {
-    sums: *mut f32,
-    weights: *const f32,
-    pages: &'a [*const K; PAGES],
-    dim: usize,
-    padded: usize,
-    slots: std::ops::Range<usize>,
-}
-
-impl<K> ValueTile<'_, K> {
-    /// Adds the values to `T` queries from `first` on.
-    #[inline(always)]
-    unsafe fn all<S: Simd, const T: usize>(&self, first: usize)
-    where
-        K: Stored<S>,
-    {
-        if self.slots.is_empty() {
-            return;
-        }
-        let mut d = 0;
-        // SAFETY: the caller's contract; blocks stay within the padded dimensions.
-        unsafe {
-            while d < self.padded {
-                let left = (self.padded - d) / LANES;
-                if left >= 4 && S::PANEL_VECTORS == 2 {
-                    self.part::<S, T, 4>(first, d);
-                    d += 4 * LANES;
-                } else if left >= 2 && S::PANEL_VECTORS == 2 {
-                    self.part::<S, T, 2>(first, d);
-                    d += 2 * LANES;
-                } else {
-                    self.part::<S, T, 1>(first, d);
-                    d += LANES;
-                }
-            }
-        }
-    }
-
-    /// The same for `N` vectors of dimensions from `d` on.
-    #[inline(always)]
-    unsafe fn part<S: Simd, const T: usize, const N: usize>(&self, first: usize, d: usize)
-    where
-        K: Stored<S>,
-    {
-        // SAFETY: as above.
-        unsafe {
-            let to = self.sums.add(first * self.padded + d);
-            let weights = self.weights.add(first * CHUNK);
-            let mut sums = [[S::splat(0.0); N]; T];
-            for t in 0..T {
-                for v in 0..N {
-                    sums[t][v] = S::load(to.add(t * self.padded + v * LANES));
-                }
-            }
-            for slot in self.slots.clone().step_by(2) {
-                let (page, offset) = page_of(slot);
-                let from = self.pages[page].add(PAGE_TOKENS * self.dim);
-                let mut values = [K::values(from, offset, self.padded, d); N];
-                for v in 1..N {
-                    values[v] = K::values(from, offset, self.padded, d + v * LANES);
-                }
-                for t in 0..T {
-                    let weights = K::weights(weights.add(t * CHUNK), slot);
-                    for v in 0..N {
-                        sums[t][v] = K::add(sums[t][v], weights, values[v]);
-                    }
-                }
-            }
-            for t in 0..T {
-                for v in 0..N {
-                    S::store(to.add(t * self.padded + v * LANES), sums[t][v]);
-                }
-            }
-        }
-    }
 }
 
 /// Divides by the sums of weights and writes the output.

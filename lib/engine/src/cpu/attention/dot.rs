@@ -19,13 +19,22 @@ use super::super::simd::LANES;
 use super::super::simd::avx512::{Avx512, dot_bf16};
 use super::Run;
 use super::block::attend;
-use super::stored::Stored;
+use super::stored::{Form, Stored};
+use super::vectors::Vectors;
 use crate::runner::PAGE_TOKENS;
 
 /// A stored bf16 value.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-struct Dotted(u16);
+pub(super) struct Dotted(u16);
+
+impl Dotted {
+    /// Stored values as these.
+    pub(super) fn all(data: &[u16]) -> &[Self] {
+        // SAFETY: `Dotted` is a `u16`.
+        unsafe { std::slice::from_raw_parts(data.as_ptr().cast::<Self>(), data.len()) }
+    }
+}
 
 /// Computes a task over bf16 pages.
 ///
@@ -33,11 +42,8 @@ struct Dotted(u16);
 /// As for [`attend`], on a machine with AVX512-BF16.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
 pub(super) unsafe fn enter(run: &Run<'_>, data: &[u16]) {
-    // SAFETY: `Dotted` is a `u16`; this function enables the path's features.
-    unsafe {
-        let data = std::slice::from_raw_parts(data.as_ptr().cast::<Dotted>(), data.len());
-        attend::<Avx512, Dotted>(run, data);
-    }
+    // SAFETY: this function enables the path's features.
+    unsafe { attend::<Avx512, Dotted, _>(run, Dotted::all(data), Vectors) }
 }
 
 /// Rounds 16 values to bf16.
@@ -47,13 +53,8 @@ unsafe fn round(x: __m512) -> __m256i {
     unsafe { std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(x)) }
 }
 
-// SAFETY: only used inside `enter`.
-unsafe impl Stored<Avx512> for Dotted {
-    type Values = __m512i;
-    type Weights = __m512i;
-
-    const SIX: bool = true;
-
+// SAFETY: only used inside functions that enable the path's features.
+unsafe impl Form<Avx512> for Dotted {
     fn words(dim: usize) -> usize {
         dim / 2
     }
@@ -72,6 +73,21 @@ unsafe impl Stored<Avx512> for Dotted {
             to.extend_from_slice(&pairs[..part.len() / 2]);
         }
     }
+
+    /// Two to a word, from word `at / 2` on: never past weights still to be made.
+    #[inline(always)]
+    unsafe fn put_weights(to: *mut f32, at: usize, weights: __m512) {
+        // SAFETY: the caller names room for 16 weights at `at`, so for 8 words at `at / 2`.
+        unsafe { _mm256_storeu_si256(to.add(at / 2).cast(), round(weights)) }
+    }
+}
+
+// SAFETY: as above.
+unsafe impl Stored<Avx512> for Dotted {
+    type Values = __m512i;
+    type Weights = __m512i;
+
+    const SIX: bool = true;
 
     #[inline(always)]
     unsafe fn products<const T: usize, const P: usize>(
@@ -96,13 +112,6 @@ unsafe impl Stored<Avx512> for Dotted {
             }
             sums
         }
-    }
-
-    /// Two to a word, from word `at / 2` on: never past weights still to be made.
-    #[inline(always)]
-    unsafe fn put_weights(to: *mut f32, at: usize, weights: __m512) {
-        // SAFETY: the caller names room for 16 weights at `at`, so for 8 words at `at / 2`.
-        unsafe { _mm256_storeu_si256(to.add(at / 2).cast(), round(weights)) }
     }
 
     #[inline(always)]

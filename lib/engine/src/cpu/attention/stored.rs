@@ -8,6 +8,19 @@
 use super::super::simd::{Simd, add_products};
 use crate::runner::PAGE_TOKENS;
 
+/// How queries and weights are kept for products with a stored number format, on path `S`.
+///
+/// # Safety
+/// All functions must run where `S` may, and pointers must be valid for what they name.
+pub(super) unsafe trait Form<S: Simd>: Copy {
+    /// Words of a query of `dim` values.
+    fn words(dim: usize) -> usize;
+    /// Appends a query, times `scale`.
+    unsafe fn put_query(to: &mut Vec<u32>, query: &[f32], scale: f32);
+    /// Puts 16 weights in their form: those of position `at`, a multiple of 16, and after.
+    unsafe fn put_weights(to: *mut f32, at: usize, weights: S::F);
+}
+
 /// A stored number format with its arithmetic on path `S`.
 ///
 /// Values are added by pairs of positions, `2j` and `2j + 1`; of a pair that a row sees only one
@@ -15,7 +28,7 @@ use crate::runner::PAGE_TOKENS;
 ///
 /// # Safety
 /// All functions must run where `S` may, and pointers must be valid for what they name.
-pub(super) unsafe trait Stored<S: Simd>: Copy {
+pub(super) unsafe trait Stored<S: Simd>: Form<S> {
     /// Values of two positions in 16 dimensions.
     type Values: Copy;
     /// Weights of two positions.
@@ -24,18 +37,12 @@ pub(super) unsafe trait Stored<S: Simd>: Copy {
     /// Whether the values of 64 dimensions and the sums of six queries fit the registers.
     const SIX: bool = false;
 
-    /// Words of a query of `dim` values.
-    fn words(dim: usize) -> usize;
-    /// Appends a query, times `scale`.
-    unsafe fn put_query(to: &mut Vec<u32>, query: &[f32], scale: f32);
     /// Sums of `dim` products of `T` queries with the keys of `P` pages.
     unsafe fn products<const T: usize, const P: usize>(
         query: *const u32,
         dim: usize,
         keys: &[*const Self],
     ) -> [[S::F; P]; T];
-    /// Puts 16 weights in their form: those of position `at`, a multiple of 16, and after.
-    unsafe fn put_weights(to: *mut f32, at: usize, weights: S::F);
     /// Weights of position `at`, even, and the next.
     unsafe fn weights(from: *const f32, at: usize) -> Self::Weights;
     /// Values of slot `slot`, even, of a page and the next, from dimension `d` on. `from` is the
@@ -97,10 +104,7 @@ fn put_f32(to: &mut Vec<u32>, query: &[f32], scale: f32) {
 }
 
 // SAFETY: uses `S` only.
-unsafe impl<S: Simd> Stored<S> for f32 {
-    type Values = (S::F, S::F);
-    type Weights = (S::F, S::F);
-
+unsafe impl<S: Simd> Form<S> for f32 {
     fn words(dim: usize) -> usize {
         dim
     }
@@ -109,6 +113,18 @@ unsafe impl<S: Simd> Stored<S> for f32 {
     unsafe fn put_query(to: &mut Vec<u32>, query: &[f32], scale: f32) {
         put_f32(to, query, scale);
     }
+
+    #[inline(always)]
+    unsafe fn put_weights(to: *mut f32, at: usize, weights: S::F) {
+        // SAFETY: the caller names room for 16 weights at `at`.
+        unsafe { S::store(to.add(at), weights) }
+    }
+}
+
+// SAFETY: uses `S` only.
+unsafe impl<S: Simd> Stored<S> for f32 {
+    type Values = (S::F, S::F);
+    type Weights = (S::F, S::F);
 
     #[inline(always)]
     unsafe fn products<const T: usize, const P: usize>(
@@ -129,12 +145,6 @@ unsafe impl<S: Simd> Stored<S> for f32 {
             }
             sums
         }
-    }
-
-    #[inline(always)]
-    unsafe fn put_weights(to: *mut f32, at: usize, weights: S::F) {
-        // SAFETY: the caller names room for 16 weights at `at`.
-        unsafe { S::store(to.add(at), weights) }
     }
 
     #[inline(always)]
@@ -175,10 +185,7 @@ unsafe impl<S: Simd> Stored<S> for f32 {
 }
 
 // SAFETY: uses `S` only.
-unsafe impl<S: Simd> Stored<S> for u16 {
-    type Values = (S::F, S::F);
-    type Weights = (S::F, S::F);
-
+unsafe impl<S: Simd> Form<S> for u16 {
     fn words(dim: usize) -> usize {
         dim
     }
@@ -187,6 +194,18 @@ unsafe impl<S: Simd> Stored<S> for u16 {
     unsafe fn put_query(to: &mut Vec<u32>, query: &[f32], scale: f32) {
         put_f32(to, query, scale);
     }
+
+    #[inline(always)]
+    unsafe fn put_weights(to: *mut f32, at: usize, weights: S::F) {
+        // SAFETY: the caller names room for 16 weights at `at`.
+        unsafe { S::store(to.add(at), weights) }
+    }
+}
+
+// SAFETY: uses `S` only.
+unsafe impl<S: Simd> Stored<S> for u16 {
+    type Values = (S::F, S::F);
+    type Weights = (S::F, S::F);
 
     #[inline(always)]
     unsafe fn products<const T: usize, const P: usize>(
@@ -211,12 +230,6 @@ unsafe impl<S: Simd> Stored<S> for u16 {
             }
             sums
         }
-    }
-
-    #[inline(always)]
-    unsafe fn put_weights(to: *mut f32, at: usize, weights: S::F) {
-        // SAFETY: the caller names room for 16 weights at `at`.
-        unsafe { S::store(to.add(at), weights) }
     }
 
     #[inline(always)]

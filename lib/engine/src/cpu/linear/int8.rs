@@ -34,10 +34,9 @@ pub(super) const GROUP: usize = 128;
 /// Inputs whose products one instruction adds up.
 pub(super) const QUAD: usize = 4;
 
-/// Rows from which tiles are quicker than vectors, where there are tiles, as measured when vectors took
-/// up to twelve rows with one look at the weights. Both give the same bits.
+/// Rows from which tiles are quicker than vectors, where there are tiles. Both give the same bits.
 #[cfg(target_arch = "x86_64")]
-const TILES_FROM: usize = 13;
+const TILES_FROM: usize = 6;
 
 /// How a path takes quantised activations, and so weights.
 #[derive(Clone, Copy, PartialEq, Eq)]

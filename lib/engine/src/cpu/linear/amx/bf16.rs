@@ -120,13 +120,12 @@ unsafe fn two_by_two<U: Unit>(unit: &mut U, job: &Job<'_>, panel: usize, row: us
 #[inline(always)]
 unsafe fn put<U: Unit, const T: usize>(unit: &mut U, job: &Job<'_>, vector: usize, row: usize) {
     let mut sums = MaybeUninit::<[[f32; SIDE]; SIDE]>::uninit();
-    // SAFETY: `sums` holds a tile; rows and outputs are in range.
+    // SAFETY: `sums` holds a tile, whose rows are there; rows and outputs are in range.
     unsafe {
-        unit.store::<T>(sums.as_mut_ptr().cast());
+        unit.store::<T>(sums.as_mut_ptr().cast(), SIDE * 4);
         let output = Output::of(job, vector, row);
-        let rows = (job.x.rows() - row).min(SIDE);
-        for (r, sums) in sums.assume_init_ref()[..rows].iter().enumerate() {
-            output.put(r, *sums);
+        for r in 0..(job.x.rows() - row).min(SIDE) {
+            output.put(r, sums.as_ptr().cast::<[f32; SIDE]>().add(r).read());
         }
     }
 }

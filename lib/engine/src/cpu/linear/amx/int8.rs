@@ -17,38 +17,57 @@ const HEAD: usize = LINE;
 
 /// What the groups so far come to, of a vector of 16 outputs, by row.
 type Totals = [[f32; SIDE]; ROWS];
+/// Sums of a group, of four vectors of 16 outputs, by row.
+type Sums = [[[i32; SIDE]; SIDE]; 4];
 
 /// Multiplies some panels with all rows.
 #[inline(always)]
 pub(super) unsafe fn walk<U: Unit>(unit: &mut U, job: &Job<'_>, panels: Range<usize>) {
-    let mut totals = MaybeUninit::<[Totals; 4]>::uninit();
-    let totals = totals.as_mut_ptr().cast();
+    let mut memory = Memory {
+        totals: MaybeUninit::uninit(),
+        sums: [MaybeUninit::uninit(); 2],
+    };
+    let mut waiting = None;
     let mut panel = panels.start;
     while panel < panels.end {
-        let pair = panel + 1 < panels.end;
+        let count = if panel + 1 < panels.end { 2 } else { 1 };
         for row in (0..job.x.rows()).step_by(ROWS) {
             // SAFETY: panels and rows exist (the caller's contract), and the int8 form is padded to
             // whole tiles.
             unsafe {
-                if pair {
-                    some_rows::<U, 2>(unit, job, totals, panel, row);
+                if count == 2 {
+                    some_rows::<U, 2>(unit, job, &mut memory, (panel, row), &mut waiting);
                 } else {
-                    some_rows::<U, 1>(unit, job, totals, panel, row);
+                    some_rows::<U, 1>(unit, job, &mut memory, (panel, row), &mut waiting);
                 }
             }
         }
-        panel += 1 + usize::from(pair);
+        panel += count;
+    }
+    if let Some(part) = waiting {
+        // SAFETY: its sums are there.
+        unsafe { part.add(&mut memory) }
     }
 }
 
+/// Memory of a walk.
+struct Memory {
+    totals: MaybeUninit<[Totals; 4]>,
+    /// Of the group at hand and of the one before it.
+    sums: [MaybeUninit<Sums>; 2],
+}
+
 /// Up to [`ROWS`] rows with `P` panels, one or two.
+///
+/// A group's sums are scaled after the next group's have been begun: tiles and vectors then work side by
+/// side. `waiting` is the group that is to be scaled.
 #[inline(always)]
-unsafe fn some_rows<U: Unit, const P: usize>(
+unsafe fn some_rows<'a, U: Unit, const P: usize>(
     unit: &mut U,
-    job: &Job<'_>,
-    totals: *mut Totals,
-    panel: usize,
-    row: usize,
+    job: &'a Job<'a>,
+    memory: &mut Memory,
+    (panel, row): (usize, usize),
+    waiting: &mut Option<Part<'a>>,
 ) {
     let (inputs, stride) = (job.w.inputs, job.x.padded_cols());
     let groups = inputs.div_ceil(GROUP);
@@ -62,22 +81,23 @@ unsafe fn some_rows<U: Unit, const P: usize>(
             let near = first.add(g * (2 * HEAD + GROUP / 4 * LINE));
             let far = near.wrapping_add((P - 1) * job.w.panel_bytes);
             for block in (0..rows).step_by(SIDE) {
-                let at = row + block;
-                let x = job.x.int8.as_ptr().add(at * stride + g * GROUP);
+                let x = job.x.int8.as_ptr();
+                let x = x.add((row + block) * stride + g * GROUP);
                 sum::<U, P>(unit, [near, far], (x, stride), depth);
+                let place = waiting.as_ref().map_or(0, |part| 1 - part.place);
+                store::<U, P>(unit, memory.sums[place].as_mut_ptr());
                 let part = Part {
                     job,
-                    row: at,
-                    rows: (rows - block).min(SIDE),
+                    place,
+                    scales: [near, far],
+                    vectors: panel * 2..(panel + P) * 2,
+                    row,
+                    rows: block..rows.min(block + SIDE),
                     group: g,
                     groups,
-                    totals: totals.cast::<[f32; SIDE]>().add(block),
                 };
-                part.add::<U, 0>(unit, near, panel * 2);
-                part.add::<U, 1>(unit, near, panel * 2 + 1);
-                if P == 2 {
-                    part.add::<U, 2>(unit, far, panel * 2 + 2);
-                    part.add::<U, 3>(unit, far, panel * 2 + 3);
+                if let Some(part) = waiting.replace(part) {
+                    part.add(memory);
                 }
             }
         }
@@ -118,50 +138,73 @@ unsafe fn sum<U: Unit, const P: usize>(
     }
 }
 
-/// A group of inputs of up to 16 rows.
+/// Stores the sums of `P` panels.
+#[inline(always)]
+unsafe fn store<U: Unit, const P: usize>(unit: &mut U, to: *mut Sums) {
+    let to = to.cast::<[[i32; SIDE]; SIDE]>();
+    // SAFETY: there is room for four tiles.
+    unsafe {
+        unit.store::<0>(to.cast(), SIDE * 4);
+        unit.store::<1>(to.add(1).cast(), SIDE * 4);
+        if P == 2 {
+            unit.store::<2>(to.add(2).cast(), SIDE * 4);
+            unit.store::<3>(to.add(3).cast(), SIDE * 4);
+        }
+    }
+}
+
+/// A group of inputs of up to 16 rows, whose sums are in memory.
 struct Part<'a> {
     job: &'a Job<'a>,
+    /// Where the sums are.
+    place: usize,
+    /// The group's scales, by panel.
+    scales: [*const u8; 2],
+    /// Outputs, in vectors.
+    vectors: Range<usize>,
+    /// First of the rows that are taken together.
     row: usize,
-    rows: usize,
+    /// Rows from that one on.
+    rows: Range<usize>,
     group: usize,
     groups: usize,
-    /// Of the first vector and the first row; others are whole [`Totals`] further.
-    totals: *mut [f32; SIDE],
 }
 
 impl Part<'_> {
-    /// Adds tile `T`, the sums of `panel`'s group, to the totals; those of the last group are output,
-    /// as vector number `vector`.
+    /// Adds the sums to the totals; those of the last group are output.
     #[inline(always)]
-    unsafe fn add<U: Unit, const T: usize>(&self, unit: &mut U, panel: *const u8, vector: usize) {
-        let mut sums = MaybeUninit::<[[i32; SIDE]; SIDE]>::uninit();
-        // SAFETY: `sums` holds a tile, and a group begins with its scales; rows have a scale for
-        // each group. Totals were written by the group before.
+    unsafe fn add(self, memory: &mut Memory) {
+        let sums = memory.sums[self.place].as_ptr().cast::<[i32; SIDE]>();
+        let totals = memory.totals.as_mut_ptr().cast::<[f32; SIDE]>();
+        // SAFETY: a group begins with its scales; rows have a scale for each group. Sums of these rows
+        // are there, and totals were written by the group before.
         unsafe {
-            unit.store::<T>(sums.as_mut_ptr().cast());
-            let scales = panel.add(T % 2 * LINE / 2);
-            let scales = scales.cast::<[f32; SIDE]>().read_unaligned();
-            let output = Output::of(self.job, vector, self.row);
+            let first = self.row + self.rows.start;
             let x_scales = self.job.x.int8_scales.as_ptr();
-            let x_scales = x_scales.add(self.row * self.groups + self.group);
-            for (r, sums) in sums.assume_init_ref()[..self.rows].iter().enumerate() {
-                let total = self.totals.add(T * ROWS + r);
-                let before = if self.group == 0 {
-                    [0.0; SIDE]
-                } else {
-                    total.read()
-                };
-                let x_scale = *x_scales.add(r * self.groups);
-                // By value, so that it is seen that nothing overlaps: only then it becomes vectors.
-                let sums = *sums;
-                let after: [f32; SIDE] = array::from_fn(|lane| {
-                    let scaled = sums[lane] as f32 * scales[lane];
-                    scaled.mul_add(x_scale, before[lane])
-                });
-                if self.group + 1 == self.groups {
-                    output.put(r, after);
-                } else {
-                    total.write(after);
+            let x_scales = x_scales.add(first * self.groups + self.group);
+            for (t, vector) in self.vectors.clone().enumerate() {
+                let scales = self.scales[t / 2].add(t % 2 * LINE / 2);
+                let scales = scales.cast::<[f32; SIDE]>().read_unaligned();
+                let output = Output::of(self.job, vector, first);
+                for r in 0..self.rows.len() {
+                    let total = totals.add(t * ROWS + self.rows.start + r);
+                    let before = if self.group == 0 {
+                        [0.0; SIDE]
+                    } else {
+                        total.read()
+                    };
+                    let x_scale = *x_scales.add(r * self.groups);
+                    // By value, so that it is seen that nothing overlaps: only then it becomes vectors.
+                    let sums = sums.add(t * SIDE + r).read();
+                    let after: [f32; SIDE] = array::from_fn(|lane| {
+                        let scaled = sums[lane] as f32 * scales[lane];
+                        scaled.mul_add(x_scale, before[lane])
+                    });
+                    if self.group + 1 == self.groups {
+                        output.put(r, after);
+                    } else {
+                        total.write(after);
+                    }
                 }
             }
         }
