@@ -68,21 +68,23 @@ pub enum Tail {
 /// Logits of the rows that wanted them.
 #[derive(Clone, Debug, Default)]
 pub struct Logits {
-    /// Row after row, `vocab_size` values each.
+    /// Row after row, of `vocab_size` values that count.
     pub values: Vec<f32>,
-    /// Values per row.
+    /// Logits of a row.
     pub vocab_size: usize,
+    /// Values from one row to the next.
+    pub stride: usize,
 }
 
 impl Logits {
     /// Logits of the `i`-th row that wanted them.
     pub fn row(&self, i: usize) -> &[f32] {
-        &self.values[i * self.vocab_size..(i + 1) * self.vocab_size]
+        &self.values[i * self.stride..][..self.vocab_size]
     }
 
     /// Number of rows.
     pub fn rows(&self) -> usize {
-        self.values.len().checked_div(self.vocab_size).unwrap_or(0)
+        self.values.len().checked_div(self.stride).unwrap_or(0)
     }
 }
 

@@ -203,6 +203,7 @@ impl ModelRunner for SimRunner {
         let due = Instant::now() + self.latency.of(plan);
         self.checker.check(plan, &self.info)?;
         logits.vocab_size = self.info.vocab_size;
+        logits.stride = self.info.vocab_size;
         logits.values.clear();
         let mut first_row = 0;
         for rows in &plan.sequences {

@@ -280,6 +280,8 @@ struct Job<'a> {
     x: &'a Activations,
     /// First output of the first row.
     y: *mut f32,
+    /// Values from one row of outputs to the next.
+    stride: usize,
 }
 
 // SAFETY: `y` is written at disjoint places, since a panel belongs to one task.
@@ -316,12 +318,26 @@ impl Cpu {
     /// # Panics
     /// If the shapes do not fit, or `w` was packed for another path.
     pub fn linear(&self, w: &PackedLinear, x: &mut Activations, y: &mut [f32]) {
+        self.linear_apart(w, x, (y, w.outputs));
+    }
+
+    /// The same with rows of outputs that lie `stride` values apart; what is between them stays.
+    ///
+    /// # Panics
+    /// As [`Self::linear`].
+    pub fn linear_apart(
+        &self,
+        w: &PackedLinear,
+        x: &mut Activations,
+        (y, stride): (&mut [f32], usize),
+    ) {
         assert_eq!(
             w.isa, self.isa,
             "weights packed for another instruction path"
         );
         assert_eq!(x.cols(), w.inputs, "inputs of a linear layer");
-        assert_eq!(y.len(), x.rows() * w.outputs, "outputs of a linear layer");
+        assert!(stride >= w.outputs, "rows of outputs overlap");
+        assert_eq!(y.len(), x.rows() * stride, "outputs of a linear layer");
         if x.rows() == 0 {
             return;
         }
@@ -350,6 +366,7 @@ impl Cpu {
             w,
             x,
             y: y.as_mut_ptr(),
+            stride,
         };
         self.pool.run(tasks, &|task| {
             let edge = |task: usize| (groups * task / tasks * group).min(panels);

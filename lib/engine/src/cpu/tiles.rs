@@ -11,8 +11,6 @@ pub(super) mod emulated;
 
 /// Lines of a tile, and values of 4 bytes of a line.
 pub(super) const SIDE: usize = 16;
-/// Bytes of a line.
-pub(super) const LINE: usize = 64;
 
 /// Lines and bytes of a line, of each tile.
 pub(super) type Shapes = [(usize, usize); 8];

@@ -52,8 +52,8 @@ impl<'a> Output<'a> {
         let bias = job.w.bias.get(output..);
         Self {
             // Past the end where nothing of it is output.
-            first: job.y.wrapping_add(row * job.w.outputs + output),
-            stride: job.w.outputs,
+            first: job.y.wrapping_add(row * job.stride + output),
+            stride: job.stride,
             bias: bias.and_then(<[f32]>::first_chunk),
             lanes: job.w.outputs.saturating_sub(output).min(SIDE),
         }

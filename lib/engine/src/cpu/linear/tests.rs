@@ -343,6 +343,7 @@ fn emulate(w: &PackedLinear, x: &mut Activations, y: &mut [f32]) {
         w,
         x,
         y: y.as_mut_ptr(),
+        stride: w.outputs,
     };
     // SAFETY: `y` has all rows, the reduced form is made, and the emulation runs anywhere.
     unsafe {

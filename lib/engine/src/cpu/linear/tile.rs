@@ -238,7 +238,7 @@ pub(super) unsafe fn finish<S: Simd, const R: usize, const W: usize>(
                 if !job.w.bias.is_empty() {
                     sum = S::add(sum, S::load(job.w.bias.as_ptr().add(output)));
                 }
-                let to = job.y.wrapping_add((row + r) * job.w.outputs + output);
+                let to = job.y.wrapping_add((row + r) * job.stride + output);
                 if is_whole {
                     S::store(to, sum);
                 } else if lanes > 0 {

@@ -2,7 +2,10 @@
 
 use half::bf16;
 
-use super::{LINE, SIDE, Shapes, Unit};
+use super::{SIDE, Shapes, Unit};
+
+/// Bytes of a line, at most.
+const LINE: usize = 64;
 
 /// Eight tiles.
 pub(in crate::cpu) struct Tiles {
