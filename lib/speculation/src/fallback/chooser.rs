@@ -37,7 +37,7 @@ const ALL: [Fallback; 3] = [Fallback::Nothing, Fallback::Local, Fallback::Remote
 /// `T_X`, and are followed by a hit with probability `p_X`; A are hits. A row that knows `g` and
 /// what a hit is worth then takes what brings the most: see [`RowWorth`]. Rows of its own that make
 /// the step longer cost as many tokens for each of the others in it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Chooser {
     /// How often rounds of each kind were followed by a hit.
     ahead: Tally,
@@ -46,6 +46,19 @@ pub struct Chooser {
     idle: [u32; 3],
     /// How often each was, lately.
     taken: [f64; 3],
+}
+
+impl Default for Chooser {
+    /// Nothing is known: what is not expected to cost much is tried with the first misses. What an
+    /// endpoint takes for a window is a guess until then, and without a trial would stay one.
+    fn default() -> Self {
+        Self {
+            ahead: Tally::default(),
+            fallbacks: [Tally::default(); 3],
+            idle: [PROBE_AFTER; 3],
+            taken: [0.0; 3],
+        }
+    }
 }
 
 /// What a row faces if its verdict was not drafted for.
@@ -256,7 +269,12 @@ impl Chooser {
     /// Rounds after hits.
     fn hit(&self, situation: &Situation<'_>) -> Kind {
         let tokens = situation.acceptance.expected(situation.lookahead);
-        situation.kind(tokens, situation.length, 0.0, self.ahead)
+        situation.kind(tokens, situation.length, 0.0, self.ahead_hits())
+    }
+
+    /// How likely a hit is after a hit.
+    fn ahead_hits(&self) -> f64 {
+        self.ahead.estimate(PRIOR, PRIOR_WEIGHT)
     }
 
     /// Rounds after misses, in the order of [`ALL`].
@@ -271,20 +289,26 @@ impl Chooser {
         } = *situation;
         let [nothing, locally, remote] = self.fallbacks;
         [
-            situation.kind(1.0, 0.0, 0.0, nothing),
-            situation.kind(1.0 + local_accepted, f64::from(local), 0.0, locally),
+            situation.kind(1.0, 0.0, 0.0, nothing.estimate(PRIOR, PRIOR_WEIGHT)),
+            situation.kind(
+                1.0 + local_accepted,
+                f64::from(local),
+                0.0,
+                locally.estimate(PRIOR, PRIOR_WEIGHT),
+            ),
             situation.kind(
                 acceptance.expected(lookahead),
                 length,
                 situation.wait(),
-                remote,
+                // A window of the endpoint, as those of hits are.
+                remote.estimate(self.ahead_hits(), PRIOR_WEIGHT),
             ),
         ]
     }
 }
 
 impl Situation<'_> {
-    fn kind(&self, tokens: f64, proposals: f64, wait: f64, hits: Tally) -> Kind {
+    fn kind(&self, tokens: f64, proposals: f64, wait: f64, next_hit: f64) -> Kind {
         let step = self.steps.seconds(self.rows);
         let longer = self.steps.mean_seconds(f64::from(self.rows) + proposals);
         let others = f64::from(self.sessions.saturating_sub(1));
@@ -292,7 +316,7 @@ impl Situation<'_> {
             tokens,
             seconds: wait + longer,
             others: others * (longer - step),
-            next_hit: hits.estimate(PRIOR, PRIOR_WEIGHT),
+            next_hit,
         }
     }
 

@@ -54,6 +54,18 @@ impl Model {
     }
 
     fn run(&self, cpu: &Cpu, plan: &StepPlan, kv: &KvStore, queries: &[u32]) -> Vec<f32> {
+        self.attend(plan, kv, queries, |args, out| {
+            cpu.attention(args, &mut AttentionScratch::default(), out);
+        })
+    }
+
+    fn attend(
+        &self,
+        plan: &StepPlan,
+        kv: &KvStore,
+        queries: &[u32],
+        attention: impl FnOnce(&AttentionArgs<'_>, &mut [f32]),
+    ) -> Vec<f32> {
         let rows: Vec<f32> = queries
             .iter()
             .flat_map(|token| self.query(*token))
@@ -70,7 +82,7 @@ impl Model {
             scale: (self.dim as f32).powf(-0.5),
             window: self.window,
         };
-        cpu.attention(&args, &mut AttentionScratch::default(), &mut out);
+        attention(&args, &mut out);
         out
     }
 
@@ -147,7 +159,7 @@ fn same_bits(a: &[f32], b: &[f32]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 
-const MODELS: [Model; 5] = [
+const MODELS: [Model; 6] = [
     Model {
         heads: 5,
         kv_heads: 1,
@@ -173,6 +185,12 @@ const MODELS: [Model; 5] = [
         window: Some(150),
     },
     Model {
+        heads: 18,
+        kv_heads: 1,
+        dim: 96,
+        window: Some(41),
+    },
+    Model {
         heads: 2,
         kv_heads: 1,
         dim: 8,
@@ -182,31 +200,40 @@ const MODELS: [Model; 5] = [
 
 const KINDS: [KvType; 2] = [KvType::F32, KvType::Bf16];
 
+/// How a model's attention is computed.
+type Run<'a> = &'a dyn Fn(&Model, &StepPlan, &KvStore, &[u32]) -> Vec<f32>;
+
 #[test]
 fn causal_rows_agree_with_f64_at_every_length() {
-    let pages: Vec<PageIndex> = (0..20).rev().map(PageIndex).collect();
     for isa in Isa::available() {
         let cpu = Cpu::new(isa, 1, &[]).unwrap();
         for model in MODELS {
             for kind in KINDS {
-                let tokens: Vec<u32> = (0..300).collect();
-                let mut kv = model.store(20, kind);
-                write(&model, &mut kv, &pages, 0, &tokens);
-                for (first, rows) in [(0, 1), (0, 20), (15, 3), (127, 2), (250, 50)] {
-                    let plan = StepPlan {
-                        sequences: vec![sequence(rows, first, 0..20)],
-                        pages: pages.clone(),
-                        ..StepPlan::default()
-                    };
-                    let queries = &tokens[first..first + rows];
-                    let out = model.run(&cpu, &plan, &kv, queries);
-                    for (i, out) in out.chunks_exact(model.heads * model.dim).enumerate() {
-                        let seen = &tokens[..=first + i];
-                        let exact = model.naive(queries[i], seen, kind);
-                        near(out, &exact, (isa, kind), &format!("row {}", first + i));
-                    }
-                }
+                agree(&model, (isa, kind), &|model, plan, kv, queries| {
+                    model.run(&cpu, plan, kv, queries)
+                });
             }
+        }
+    }
+}
+
+fn agree(model: &Model, (isa, kind): (Isa, KvType), run: Run<'_>) {
+    let pages: Vec<PageIndex> = (0..20).rev().map(PageIndex).collect();
+    let tokens: Vec<u32> = (0..300).collect();
+    let mut kv = model.store(20, kind);
+    write(model, &mut kv, &pages, 0, &tokens);
+    for (first, rows) in [(0, 1), (0, 20), (15, 3), (127, 2), (250, 50)] {
+        let plan = StepPlan {
+            sequences: vec![sequence(rows, first, 0..20)],
+            pages: pages.clone(),
+            ..StepPlan::default()
+        };
+        let queries = &tokens[first..first + rows];
+        let out = run(model, &plan, &kv, queries);
+        for (i, out) in out.chunks_exact(model.heads * model.dim).enumerate() {
+            let seen = &tokens[..=first + i];
+            let exact = model.naive(queries[i], seen, kind);
+            near(out, &exact, (isa, kind), &format!("row {}", first + i));
         }
     }
 }
@@ -294,62 +321,68 @@ fn path(mut i: usize) -> Vec<usize> {
 
 #[test]
 fn a_branch_of_a_tree_has_the_bits_of_the_same_tokens_in_a_row() {
-    let pages: Vec<PageIndex> = (0..12).map(PageIndex).collect();
     for isa in Isa::available() {
         let cpu = Cpu::new(isa, 1, &[]).unwrap();
         for model in MODELS {
             for kind in KINDS {
-                for trunk in [0, 1, 30, 121, 125, 128, 160] {
-                    let width = model.heads * model.dim;
-                    let tokens: Vec<u32> = (0..trunk as u32).collect();
-                    let tail: Vec<u32> = TREE.iter().map(|(token, _)| *token).collect();
-                    let mut kv = model.store(12, kind);
-                    write(&model, &mut kv, &pages, 0, &tokens);
-                    write(&model, &mut kv, &pages, trunk, &tail);
-                    // The last five nodes run in this step, the others ran before.
-                    let bits = |i| {
-                        path(i)
-                            .into_iter()
-                            .fold(0_u64, |mask, node| mask | 1 << node)
-                    };
-                    let mut rows = sequence(5, trunk + 4, 0..12);
-                    rows.tail = Tail::Tree {
-                        trunk_len: trunk as u32,
-                        masks: 0..5,
-                    };
-                    // Whether a row's own bit is set makes no difference.
-                    let ancestors = (4..9)
-                        .map(|i| bits(i) & !(u64::from(i == 6) << i))
-                        .collect();
-                    let plan = StepPlan {
-                        sequences: vec![rows],
-                        pages: pages.clone(),
-                        ancestors,
-                        ..StepPlan::default()
-                    };
-                    let out = model.run(&cpu, &plan, &kv, &tail[4..]);
-                    for (i, out) in (4..9).zip(out.chunks_exact(width)) {
-                        let branch: Vec<u32> = path(i).into_iter().map(|node| tail[node]).collect();
-                        let mut straight = model.store(12, kind);
-                        write(&model, &mut straight, &pages, 0, &tokens);
-                        write(&model, &mut straight, &pages, trunk, &branch);
-                        let sequences = vec![sequence(1, trunk + branch.len() - 1, 0..12)];
-                        let plan = StepPlan {
-                            sequences,
-                            pages: pages.clone(),
-                            ..StepPlan::default()
-                        };
-                        let chain = model.run(&cpu, &plan, &straight, &tail[i..=i]);
-                        assert!(
-                            same_bits(out, &chain),
-                            "{isa} {kind:?} trunk {trunk} node {i}"
-                        );
-                        let seen = [&tokens[..], &branch].concat();
-                        let exact = model.naive(tail[i], &seen, kind);
-                        near(out, &exact, (isa, kind), "tree");
-                    }
-                }
+                branch(&model, (isa, kind), &|model, plan, kv, queries| {
+                    model.run(&cpu, plan, kv, queries)
+                });
             }
+        }
+    }
+}
+
+fn branch(model: &Model, (isa, kind): (Isa, KvType), run: Run<'_>) {
+    let pages: Vec<PageIndex> = (0..12).map(PageIndex).collect();
+    for trunk in [0, 1, 30, 121, 125, 128, 160] {
+        let width = model.heads * model.dim;
+        let tokens: Vec<u32> = (0..trunk as u32).collect();
+        let tail: Vec<u32> = TREE.iter().map(|(token, _)| *token).collect();
+        let mut kv = model.store(12, kind);
+        write(model, &mut kv, &pages, 0, &tokens);
+        write(model, &mut kv, &pages, trunk, &tail);
+        // The last five nodes run in this step, the others ran before.
+        let bits = |i| {
+            path(i)
+                .into_iter()
+                .fold(0_u64, |mask, node| mask | 1 << node)
+        };
+        let mut rows = sequence(5, trunk + 4, 0..12);
+        rows.tail = Tail::Tree {
+            trunk_len: trunk as u32,
+            masks: 0..5,
+        };
+        // Whether a row's own bit is set makes no difference.
+        let ancestors = (4..9)
+            .map(|i| bits(i) & !(u64::from(i == 6) << i))
+            .collect();
+        let plan = StepPlan {
+            sequences: vec![rows],
+            pages: pages.clone(),
+            ancestors,
+            ..StepPlan::default()
+        };
+        let out = run(model, &plan, &kv, &tail[4..]);
+        for (i, out) in (4..9).zip(out.chunks_exact(width)) {
+            let branch: Vec<u32> = path(i).into_iter().map(|node| tail[node]).collect();
+            let mut straight = model.store(12, kind);
+            write(model, &mut straight, &pages, 0, &tokens);
+            write(model, &mut straight, &pages, trunk, &branch);
+            let sequences = vec![sequence(1, trunk + branch.len() - 1, 0..12)];
+            let plan = StepPlan {
+                sequences,
+                pages: pages.clone(),
+                ..StepPlan::default()
+            };
+            let chain = run(model, &plan, &straight, &tail[i..=i]);
+            assert!(
+                same_bits(out, &chain),
+                "{isa} {kind:?} trunk {trunk} node {i}"
+            );
+            let seen = [&tokens[..], &branch].concat();
+            let exact = model.naive(tail[i], &seen, kind);
+            near(out, &exact, (isa, kind), "tree");
         }
     }
 }
@@ -407,25 +440,110 @@ fn trees_of_two_sequences_in_a_step_have_the_bits_that_each_has_alone() {
 
 #[test]
 fn invisible_slots_may_hold_anything() {
+    for isa in Isa::available() {
+        let cpu = Cpu::new(isa, 1, &[]).unwrap();
+        ignored(&|model, plan, kv, queries| model.run(&cpu, plan, kv, queries));
+    }
+}
+
+/// Rows have the same bits whatever lies in slots after their own, written in the same step or never.
+fn ignored(run: Run<'_>) {
     let model = MODELS[0];
     let pages: Vec<PageIndex> = (0..4).map(PageIndex).collect();
-    let plan = |slot| StepPlan {
-        sequences: vec![sequence(1, slot, 0..4)],
+    let plan = |first, rows| StepPlan {
+        sequences: vec![sequence(rows, first, 0..4)],
         pages: pages.clone(),
         ..StepPlan::default()
     };
-    for isa in Isa::available() {
-        let cpu = Cpu::new(isa, 1, &[]).unwrap();
-        let mut kv = model.store(4, KvType::Bf16);
-        write(&model, &mut kv, &pages, 0, &(0..20).collect::<Vec<_>>());
-        let clean = model.run(&cpu, &plan(19), &kv, &[19]);
-        let poison = vec![f32::NAN; model.dim];
+    let tokens: Vec<u32> = (0..24).collect();
+    let mut kv = model.store(4, KvType::Bf16);
+    write(&model, &mut kv, &pages, 0, &tokens[..20]);
+    let clean = run(&model, &plan(18, 2), &kv, &tokens[18..20]);
+    for poison in [f32::NAN, f32::INFINITY] {
+        let poison = vec![poison; model.dim];
         for slot in 20..32 {
             kv.write(1, (pages[1], slot % 16), &poison, &poison);
         }
-        assert!(
-            same_bits(&model.run(&cpu, &plan(19), &kv, &[19]), &clean),
-            "{isa}"
-        );
+        let alone = run(&model, &plan(18, 2), &kv, &tokens[18..20]);
+        assert!(same_bits(&alone, &clean));
+        let beside = run(&model, &plan(18, 6), &kv, &tokens[18..]);
+        assert!(same_bits(&beside[..clean.len()], &clean));
+    }
+}
+
+mod emulated {
+    //! Attention by the tile unit in plain Rust.
+
+    use super::super::super::simd::Simd;
+    use super::super::super::simd::portable::Portable;
+    use super::super::super::tiles::emulated::Tiles;
+    use super::super::block::attend;
+    use super::super::stored::Form;
+    use super::super::tiles::{Tiled, fits, shapes};
+    use super::*;
+
+    /// A stored value; queries and weights are rounded as it is.
+    #[derive(Clone, Copy)]
+    #[repr(transparent)]
+    struct Rounded(u16);
+
+    fn word(pair: &[f32]) -> u32 {
+        let bits = |x: f32| u32::from(bf16::from_f32(x).to_bits());
+        bits(pair[0]) | bits(pair[1]) << 16
+    }
+
+    // SAFETY: no special instructions.
+    unsafe impl Form<Portable> for Rounded {
+        fn words(dim: usize) -> usize {
+            dim / 2
+        }
+
+        unsafe fn put_query(to: &mut Vec<u32>, query: &[f32], scale: f32) {
+            let query: Vec<f32> = query.iter().map(|x| x * scale).collect();
+            to.extend(query.chunks(2).map(word));
+        }
+
+        unsafe fn put_weights(to: *mut f32, at: usize, weights: <Portable as Simd>::F) {
+            for (i, pair) in weights.chunks(2).enumerate() {
+                // SAFETY: the caller names room for 16 weights at `at`, so for 8 words at `at / 2`.
+                unsafe { to.add(at / 2 + i).cast::<u32>().write(word(pair)) }
+            }
+        }
+    }
+
+    fn run(model: &Model, plan: &StepPlan, kv: &KvStore, queries: &[u32]) -> Vec<f32> {
+        let KvData::Bf16(data) = &kv.data else {
+            panic!("tiles take bf16");
+        };
+        // SAFETY: `Rounded` is a `u16`.
+        let data = unsafe { std::slice::from_raw_parts(data.as_ptr().cast(), data.len()) };
+        model.attend(plan, kv, queries, |args, out| {
+            let mut tasks = Vec::new();
+            let cpu = Cpu::new(Isa::Portable, 1, &[]).unwrap();
+            cpu.divide(args, &mut tasks);
+            for task in tasks {
+                let run = super::super::Run {
+                    args,
+                    task,
+                    out: out.as_mut_ptr(),
+                };
+                let unit = Tiles::configured(&shapes(task.queries));
+                // SAFETY: shapes fit, and the emulation runs anywhere.
+                unsafe { attend::<Portable, Rounded, _>(&run, data, Tiled(unit)) }
+            }
+        })
+    }
+
+    #[test]
+    fn tiles_agree_with_f64_and_branches_have_the_bits_of_rows() {
+        for model in MODELS.into_iter().filter(|model| fits(model.dim)) {
+            agree(&model, (Isa::Amx, KvType::Bf16), &run);
+            branch(&model, (Isa::Amx, KvType::Bf16), &run);
+        }
+    }
+
+    #[test]
+    fn what_a_row_does_not_see_changes_nothing() {
+        ignored(&run);
     }
 }

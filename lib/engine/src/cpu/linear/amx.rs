@@ -28,7 +28,16 @@ const LINE: usize = 128;
 /// Tiles of a walk: sums in 0 to 3, rows in 4, weights in 5 to 7.
 fn shapes(job: &Job<'_>) -> Shapes {
     let rows = (job.x.rows().min(SIDE), 64);
-    [rows, rows, rows, rows, rows, (SIDE, 64), (SIDE, 64), (SIDE, 64)]
+    [
+        rows,
+        rows,
+        rows,
+        rows,
+        rows,
+        (SIDE, 64),
+        (SIDE, 64),
+        (SIDE, 64),
+    ]
 }
 
 /// Where a vector of outputs goes, row by row.

@@ -423,6 +423,7 @@ mod tests {
             w: &w,
             x: &Activations::default(),
             y: std::ptr::null_mut(),
+            stride: outputs,
         };
         let lines = w.panel_bytes / LINE;
         for passes in 1..=4 {
