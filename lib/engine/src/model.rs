@@ -108,6 +108,11 @@ impl CpuRunner {
         })?;
         let model_digest = weights.digest(&config);
         let layers = load::layers(&spec, &weights, isa, options)?;
+        let tiles = if cpu.attends_by_tiles(options.kv_dtype, spec.head_dim) {
+            "-tiles"
+        } else {
+            ""
+        };
         let kv = kv_store(folder, &spec, options)?;
         let pages = kv.shape().pages;
         let max_positions = spec.max_positions.min(pages.saturating_mul(PAGE_TOKENS));
@@ -117,7 +122,7 @@ impl CpuRunner {
             pages,
             max_rows: options.max_rows,
             model_digest,
-            path: format!("cpu/{isa}/{}-kv-{}", options.dtype, options.kv_dtype),
+            path: format!("cpu/{isa}/{}-kv-{}{tiles}", options.dtype, options.kv_dtype),
         };
         let rope = rope_table(&spec, max_positions);
         let buffers = StepBuffers::new(&spec, options.max_rows);

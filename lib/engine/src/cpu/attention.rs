@@ -4,7 +4,7 @@
 //! ancestors, of which a sliding window keeps the latest. The i-th token it sees has position i,
 //! so the result is defined by positions alone: scores lane by lane over positions, softmax
 //! online over chunks of 128 positions (Milakov and Gimelshein 2018), values added pair by pair of
-//! positions.
+//! positions, or where tiles do it by blocks of 16.
 //!
 //! Invariant: a row's bits depend on the keys and values it sees, in order, and on nothing else:
 //! not on the slots and pages they lie in, nor on what stands between them, nor on other rows.
@@ -21,13 +21,16 @@ mod block;
 #[cfg(target_arch = "x86_64")]
 mod dot;
 mod stored;
+#[cfg_attr(
+    not(any(test, target_arch = "x86_64")),
+    expect(dead_code, reason = "other processors have no such unit")
+)]
 mod tiles;
 mod vectors;
 
 use super::Cpu;
 use super::simd::{Kernel, Simd, dispatch};
-use super::store::{KvData, KvStore};
-#[cfg(target_arch = "x86_64")]
+use super::store::{KvData, KvStore, KvType};
 use crate::isa::Isa;
 use crate::runner::{PAGE_TOKENS, PageIndex, SequenceRows, StepPlan, Tail};
 
@@ -153,6 +156,11 @@ const WORTH_SHARING: usize = 1 << 17;
 const MOST_QUERIES: usize = 48;
 
 impl Cpu {
+    /// Whether attention over keys and values kept so is computed by tiles, which has other last bits.
+    pub fn attends_by_tiles(&self, kind: KvType, head_dim: usize) -> bool {
+        self.isa == Isa::Amx && kind == KvType::Bf16 && tiles::fits(head_dim)
+    }
+
     /// Softmax attention of every row of the step: `out` gets `heads * head_dim` values a row.
     ///
     /// # Panics
@@ -178,6 +186,8 @@ impl Cpu {
         assert_eq!(out.len(), rows * width, "attention output");
         self.divide(args, &mut scratch.tasks);
         let tasks = &scratch.tasks;
+        #[cfg(target_arch = "x86_64")]
+        let by_tiles = self.attends_by_tiles(args.kv.kind(), shape.head_dim);
         let out = Output(out.as_mut_ptr());
         let work = |task: usize| {
             let out = &out;
@@ -187,16 +197,15 @@ impl Cpu {
                 out: out.0,
             };
             #[cfg(target_arch = "x86_64")]
-            if let (Isa::Amx, KvData::Bf16(data), true) =
-                (self.isa, &args.kv.data, tiles::fits(shape.head_dim))
-            {
-                // SAFETY: as below.
-                return unsafe { tiles::enter(&run, data) };
-            }
-            #[cfg(target_arch = "x86_64")]
             if let (Isa::Avx512Bf16 | Isa::Amx, KvData::Bf16(data)) = (self.isa, &args.kv.data) {
                 // SAFETY: the path has the instructions; for the rest see `Run`.
-                return unsafe { dot::enter(&run, data) };
+                return unsafe {
+                    if by_tiles {
+                        tiles::enter(&run, data);
+                    } else {
+                        dot::enter(&run, data);
+                    }
+                };
             }
             dispatch(self.isa, run);
         };
