@@ -30,10 +30,6 @@ pub mod memory;
 mod simd;
 pub mod store;
 pub mod threads;
-#[cfg_attr(
-    not(any(test, target_arch = "x86_64")),
-    expect(dead_code, reason = "other processors have no such unit")
-)]
 mod tiles;
 
 pub use activations::Activations;
