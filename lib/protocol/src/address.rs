@@ -5,6 +5,7 @@ use std::{fmt, path::PathBuf, str::FromStr};
 mod listen;
 mod socket;
 mod tcp;
+mod unix;
 
 pub use listen::{BindError, Listener};
 pub(crate) use socket::{Incoming, Socket};

@@ -16,7 +16,7 @@ use tokio::{
 };
 use tonic::transport::server::Connected;
 
-use super::{Address, Callee, listen::SocketFile};
+use super::{Address, Callee, listen::SocketFile, unix::Local};
 use crate::tls::{self, Peer, Role, Secured, Tls};
 
 /// Most peers that are greeted at once. One that comes then takes another's place: if newcomers waited,
@@ -116,7 +116,7 @@ impl Incoming {
 
 enum Accepted {
     Tcp(TcpStream, SocketAddr),
-    Unix(UnixStream),
+    Unix(Local),
 }
 
 impl Listening {
@@ -128,7 +128,10 @@ impl Listening {
                 stream.set_nodelay(true)?;
                 Ok(Accepted::Tcp(stream, from))
             }
-            Self::Unix { listener, .. } => Ok(Accepted::Unix(listener.accept().await?.0)),
+            Self::Unix { listener, .. } => {
+                let (stream, _) = listener.accept().await?;
+                Ok(Accepted::Unix(Local::new(stream)?))
+            }
         }
     }
 }
@@ -203,7 +206,7 @@ impl Blamed {
 pub(crate) enum Socket {
     Tcp(Clear),
     Tls(Secured),
-    Unix(UnixStream),
+    Unix(Local),
 }
 
 /// TCP in clear text.
@@ -245,7 +248,10 @@ impl Socket {
     ) -> io::Result<Self> {
         let stream = match &callee.address {
             Address::Tcp { host, port } => TcpStream::connect((host.as_str(), *port)).await?,
-            Address::Unix(path) => return Ok(Self::Unix(UnixStream::connect(path).await?)),
+            Address::Unix(path) => {
+                let stream = UnixStream::connect(path).await?;
+                return Ok(Self::Unix(Local::new(stream)?));
+            }
         };
         stream.set_nodelay(true)?;
         let Some(tls) = tls else {
