@@ -10,6 +10,7 @@ mod unix;
 pub use listen::{BindError, Listener};
 pub(crate) use socket::{Incoming, Socket};
 pub use tcp::listen;
+pub(crate) use unix::Local;
 
 use crate::tls::Served;
 

@@ -40,6 +40,15 @@ impl Local {
         })
     }
 
+    /// The socket, of which nothing was read yet, with both directions watched.
+    ///
+    /// # Errors
+    /// If it cannot be watched.
+    pub(crate) fn into_stream(self) -> io::Result<tokio::net::UnixStream> {
+        drop(self.inbound);
+        tokio::net::UnixStream::from_std(self.socket)
+    }
+
     fn poll_send(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         if self.full.is_none() {
             loop {

@@ -8,7 +8,7 @@ use tonic::Status;
 
 use super::{LATE, NAMELESS, Shared};
 use crate::{
-    address::{Incoming, Socket},
+    address::{Incoming, Local, Socket},
     link::{Hello, TargetFrame, carrier::Failure, plain::Wire, polled::Visit, transport::FAREWELL},
 };
 
@@ -16,18 +16,22 @@ use crate::{
 pub(super) async fn serve(mut incoming: Incoming, shared: Arc<Shared>) {
     let links = TaskTracker::new();
     while let Some(socket) = shared.stop.run_until_cancelled(incoming.accept()).await {
-        if let Socket::Unix(stream) = socket {
+        if let Socket::Unix(socket) = socket {
             let polled = Arc::clone(&shared.polled);
             let shared = Arc::clone(&shared);
-            links.spawn(polled.share(|visit| welcome(stream, visit, shared)));
+            links.spawn(polled.share(|visit| welcome(socket, visit, shared)));
         }
     }
     links.close();
     links.wait().await;
 }
 
-async fn welcome(stream: UnixStream, visit: Visit, shared: Arc<Shared>) {
-    if let Err(failure) = take_in(stream, visit, &shared).await {
+async fn welcome(socket: Local, visit: Visit, shared: Arc<Shared>) {
+    let taken = match socket.into_stream() {
+        Ok(stream) => take_in(stream, visit, &shared).await,
+        Err(error) => Err(Failure::Lost(error.to_string())),
+    };
+    if let Err(failure) = taken {
         tracing::warn!(%failure, "a connection over a Unix socket makes no sense");
     }
 }
