@@ -21,6 +21,11 @@ const PROBE_AFTER: u32 = 64;
 /// Further misses to wait for each token that the trial is expected to cost.
 const PROBE_PAUSE: f64 = 50.0;
 
+/// Trials after which a fallback counts as known: the first one may have been held up by anything.
+const KNOWN_AFTER: f64 = 8.0;
+/// Tokens that each of these may be expected to cost.
+const TRIAL_COSTS: f64 = 16.0;
+
 /// The fallbacks, in the order in which the first of equals is taken.
 const ALL: [Fallback; 3] = [Fallback::Nothing, Fallback::Local, Fallback::Remote];
 
@@ -37,7 +42,7 @@ const ALL: [Fallback; 3] = [Fallback::Nothing, Fallback::Local, Fallback::Remote
 /// `T_X`, and are followed by a hit with probability `p_X`; A are hits. A row that knows `g` and
 /// what a hit is worth then takes what brings the most: see [`RowWorth`]. Rows of its own that make
 /// the step longer cost as many tokens for each of the others in it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Chooser {
     /// How often rounds of each kind were followed by a hit.
     ahead: Tally,
@@ -46,19 +51,6 @@ pub struct Chooser {
     idle: [u32; 3],
     /// How often each was, lately.
     taken: [f64; 3],
-}
-
-impl Default for Chooser {
-    /// Nothing is known: what is not expected to cost much is tried with the first misses. What an
-    /// endpoint takes for a window is a guess until then, and without a trial would stay one.
-    fn default() -> Self {
-        Self {
-            ahead: Tally::default(),
-            fallbacks: [Tally::default(); 3],
-            idle: [PROBE_AFTER; 3],
-            taken: [0.0; 3],
-        }
-    }
 }
 
 /// What a row faces if its verdict was not drafted for.
@@ -232,14 +224,21 @@ impl Chooser {
     }
 
     /// A fallback to be tried although another is thought to be better: things change, and only
-    /// who tries sees it. The more a trial is expected to cost the rarer it is.
+    /// who tries sees it. The more a trial is expected to cost the rarer it is. What is not known yet
+    /// is tried with the first misses: what an endpoint takes for a window is a guess until then.
     fn probe(&self, worth: &RowWorth, offers: &[Offer], chosen: Fallback) -> Option<Fallback> {
         let value = |offer: &Offer| worth.value(offer);
         let best = offers.iter().find(|offer| offer.fallback == chosen)?;
         let due = offers.iter().find(|offer| {
             let loss = (value(best) - value(offer)).max(0.0);
+            let place = place(offer.fallback);
+            let is_known = self.fallbacks[place].tried() > KNOWN_AFTER - 0.5;
+            // What nothing costs needs no trial.
+            if offer.fallback != Fallback::Nothing && !is_known && loss < TRIAL_COSTS {
+                return true;
+            }
             let pause = f64::from(PROBE_AFTER).max(PROBE_PAUSE * loss);
-            f64::from(self.idle[place(offer.fallback)]) >= pause
+            f64::from(self.idle[place]) >= pause
         });
         due.map(|offer| offer.fallback)
     }
