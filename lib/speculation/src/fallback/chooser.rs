@@ -21,11 +21,6 @@ const PROBE_AFTER: u32 = 64;
 /// Further misses to wait for each token that the trial is expected to cost.
 const PROBE_PAUSE: f64 = 50.0;
 
-/// Trials after which a fallback counts as known: the first one may have been held up by anything.
-const KNOWN_AFTER: f64 = 8.0;
-/// Tokens that each of these may be expected to cost.
-const TRIAL_COSTS: f64 = 16.0;
-
 /// The fallbacks, in the order in which the first of equals is taken.
 const ALL: [Fallback; 3] = [Fallback::Nothing, Fallback::Local, Fallback::Remote];
 
@@ -224,21 +219,14 @@ impl Chooser {
     }
 
     /// A fallback to be tried although another is thought to be better: things change, and only
-    /// who tries sees it. The more a trial is expected to cost the rarer it is. What is not known yet
-    /// is tried with the first misses: what an endpoint takes for a window is a guess until then.
+    /// who tries sees it. The more a trial is expected to cost the rarer it is.
     fn probe(&self, worth: &RowWorth, offers: &[Offer], chosen: Fallback) -> Option<Fallback> {
         let value = |offer: &Offer| worth.value(offer);
         let best = offers.iter().find(|offer| offer.fallback == chosen)?;
         let due = offers.iter().find(|offer| {
             let loss = (value(best) - value(offer)).max(0.0);
-            let place = place(offer.fallback);
-            let is_known = self.fallbacks[place].tried() > KNOWN_AFTER - 0.5;
-            // What nothing costs needs no trial.
-            if offer.fallback != Fallback::Nothing && !is_known && loss < TRIAL_COSTS {
-                return true;
-            }
             let pause = f64::from(PROBE_AFTER).max(PROBE_PAUSE * loss);
-            f64::from(self.idle[place]) >= pause
+            f64::from(self.idle[place(offer.fallback)]) >= pause
         });
         due.map(|offer| offer.fallback)
     }
@@ -268,12 +256,7 @@ impl Chooser {
     /// Rounds after hits.
     fn hit(&self, situation: &Situation<'_>) -> Kind {
         let tokens = situation.acceptance.expected(situation.lookahead);
-        situation.kind(tokens, situation.length, 0.0, self.ahead_hits())
-    }
-
-    /// How likely a hit is after a hit.
-    fn ahead_hits(&self) -> f64 {
-        self.ahead.estimate(PRIOR, PRIOR_WEIGHT)
+        situation.kind(tokens, situation.length, 0.0, self.ahead)
     }
 
     /// Rounds after misses, in the order of [`ALL`].
@@ -288,26 +271,20 @@ impl Chooser {
         } = *situation;
         let [nothing, locally, remote] = self.fallbacks;
         [
-            situation.kind(1.0, 0.0, 0.0, nothing.estimate(PRIOR, PRIOR_WEIGHT)),
-            situation.kind(
-                1.0 + local_accepted,
-                f64::from(local),
-                0.0,
-                locally.estimate(PRIOR, PRIOR_WEIGHT),
-            ),
+            situation.kind(1.0, 0.0, 0.0, nothing),
+            situation.kind(1.0 + local_accepted, f64::from(local), 0.0, locally),
             situation.kind(
                 acceptance.expected(lookahead),
                 length,
                 situation.wait(),
-                // A window of the endpoint, as those of hits are.
-                remote.estimate(self.ahead_hits(), PRIOR_WEIGHT),
+                remote,
             ),
         ]
     }
 }
 
 impl Situation<'_> {
-    fn kind(&self, tokens: f64, proposals: f64, wait: f64, next_hit: f64) -> Kind {
+    fn kind(&self, tokens: f64, proposals: f64, wait: f64, hits: Tally) -> Kind {
         let step = self.steps.seconds(self.rows);
         let longer = self.steps.mean_seconds(f64::from(self.rows) + proposals);
         let others = f64::from(self.sessions.saturating_sub(1));
@@ -315,7 +292,7 @@ impl Situation<'_> {
             tokens,
             seconds: wait + longer,
             others: others * (longer - step),
-            next_hit,
+            next_hit: hits.estimate(PRIOR, PRIOR_WEIGHT),
         }
     }
 

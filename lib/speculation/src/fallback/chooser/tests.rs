@@ -321,24 +321,3 @@ fn a_window_that_ends_early_costs_what_it_has() {
     );
     near(kind(1.5), 2.5e-3, 4e-3);
 }
-
-#[test]
-fn a_window_just_in_time_is_tried_with_the_first_misses_and_kept_if_it_is_quicker_than_thought() {
-    // Verifications of 0.8 ms and 20 us a row, windows in 0.35 ms that are thought to take 0.9; the first
-    // one is held up.
-    let at = |rows: u64| (rows as u32, Duration::from_micros(800 + 20 * rows));
-    let steps = StepCost::new(vec![at(1), at(1000)]);
-    let mut answers = AnswerTime::new(Duration::from_micros(900), Duration::ZERO);
-    let mut acceptance = Acceptance::default();
-    (0..1000).for_each(|i| acceptance.observe(K, i % (K + 1)));
-    let mut chooser = Chooser::default();
-    let mut waits = [2000].into_iter().chain(core::iter::repeat(350));
-    for miss in 0..40 {
-        (0..12).for_each(|i| chooser.observe(HIT, i < 11));
-        let situation = alone(&steps, &answers, &acceptance);
-        let fallback = chooser.choose(OnMiss::Auto, &situation).unwrap();
-        assert_eq!(fallback, Fallback::Remote, "miss {miss}");
-        chooser.observe(Source::Fallback(fallback), true);
-        answers.observe(K, Duration::from_micros(waits.next().unwrap()));
-    }
-}
