@@ -1,9 +1,4 @@
 //! Unix sockets that wake nobody to no purpose.
-//!
-//! Linux reports a Unix socket as writable whenever the peer has taken something out of it, and
-//! `tokio::net::UnixStream` watches both directions: each message would wake its sender once more, in the
-//! middle of a step where that is all of a core. So what comes is watched alone, through the type that
-//! does this (a stream socket is read as a pipe is), and the other direction while it is full.
 
 use std::{
     io::{self, IoSlice, Write},
@@ -19,6 +14,11 @@ use tokio::{
 };
 
 /// A connected Unix socket.
+///
+/// Linux reports a Unix socket as writable whenever the peer has taken something out of it, and
+/// `tokio::net::UnixStream` watches both directions: each message would wake its sender once more, in the
+/// middle of a step where that is all of a core. So what comes is watched alone, through the type that
+/// does this (a stream socket is read as a pipe is), and the other direction while it is full.
 #[derive(Debug)]
 pub(crate) struct Local {
     socket: UnixStream,

@@ -46,10 +46,7 @@ const END: u8 = 3;
 
 /// A connection whose ends say one frame at a time, while they get to know each other.
 ///
-/// Linux reports a Unix socket as writable whenever the peer has taken something out of it, and
-/// `tokio::net::UnixStream` watches both directions: each message would wake its sender once more,
-/// to no purpose. So what comes is watched alone, through the type that does this (a stream socket is
-/// read as a pipe is), and the other direction while it is full.
+/// What comes is watched alone, and the other direction while it is full: [why](crate::address::Local).
 #[derive(Debug)]
 pub(super) struct Wire {
     inbound: Inbound,
