@@ -69,9 +69,9 @@ fn apart(vocab_size: usize) -> usize {
 impl Step<'_> {
     /// Runs the step: writes the KV of its rows and the logits that are wanted.
     pub(super) fn run(&self, kv: &mut KvStore, buffers: &mut StepBuffers, logits: &mut Logits) {
+        logits.vocab_size = self.spec.vocab_size;
+        logits.stride = apart(logits.vocab_size);
         if self.rows() == 0 {
-            logits.vocab_size = self.spec.vocab_size;
-            logits.stride = apart(logits.vocab_size);
             logits.values.clear();
             return;
         }
@@ -178,7 +178,7 @@ impl Step<'_> {
 
     /// Final norm and head of the rows whose logits are wanted.
     fn head(&self, buffers: &mut StepBuffers, logits: &mut Logits) {
-        let (hidden, vocab_size) = (self.spec.hidden_size, self.spec.vocab_size);
+        let hidden = self.spec.hidden_size;
         let mut wanted = 0;
         for (row, _) in self
             .plan
@@ -197,8 +197,6 @@ impl Step<'_> {
             }
             wanted += 1;
         }
-        logits.vocab_size = vocab_size;
-        logits.stride = apart(vocab_size);
         logits.values.resize(wanted * logits.stride, 0.0);
         if wanted == 0 {
             return;

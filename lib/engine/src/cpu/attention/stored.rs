@@ -8,17 +8,29 @@
 use super::super::simd::{Simd, add_products};
 use crate::runner::PAGE_TOKENS;
 
-/// How queries and weights are kept for products with a stored number format, on path `S`.
+/// How queries and weights are kept for products with a stored number format, on path `S`: as they are,
+/// unless it says otherwise.
 ///
 /// # Safety
 /// All functions must run where `S` may, and pointers must be valid for what they name.
 pub(super) unsafe trait Form<S: Simd>: Copy {
     /// Words of a query of `dim` values.
-    fn words(dim: usize) -> usize;
+    fn words(dim: usize) -> usize {
+        dim
+    }
+
     /// Appends a query, times `scale`.
-    unsafe fn put_query(to: &mut Vec<u32>, query: &[f32], scale: f32);
+    #[inline(always)]
+    unsafe fn put_query(to: &mut Vec<u32>, query: &[f32], scale: f32) {
+        to.extend(query.iter().map(|x| (x * scale).to_bits()));
+    }
+
     /// Puts 16 weights in their form: those of position `at`, a multiple of 16, and after.
-    unsafe fn put_weights(to: *mut f32, at: usize, weights: S::F);
+    #[inline(always)]
+    unsafe fn put_weights(to: *mut f32, at: usize, weights: S::F) {
+        // SAFETY: the caller names room for 16 weights at `at`.
+        unsafe { S::store(to.add(at), weights) }
+    }
 }
 
 /// A stored number format with its arithmetic on path `S`.
@@ -99,27 +111,8 @@ unsafe fn bf16_slot<S: Simd>(slot: Option<(*const u16, usize)>, padded: usize, d
     }
 }
 
-fn put_f32(to: &mut Vec<u32>, query: &[f32], scale: f32) {
-    to.extend(query.iter().map(|x| (x * scale).to_bits()));
-}
-
 // SAFETY: uses `S` only.
-unsafe impl<S: Simd> Form<S> for f32 {
-    fn words(dim: usize) -> usize {
-        dim
-    }
-
-    #[inline(always)]
-    unsafe fn put_query(to: &mut Vec<u32>, query: &[f32], scale: f32) {
-        put_f32(to, query, scale);
-    }
-
-    #[inline(always)]
-    unsafe fn put_weights(to: *mut f32, at: usize, weights: S::F) {
-        // SAFETY: the caller names room for 16 weights at `at`.
-        unsafe { S::store(to.add(at), weights) }
-    }
-}
+unsafe impl<S: Simd> Form<S> for f32 {}
 
 // SAFETY: uses `S` only.
 unsafe impl<S: Simd> Stored<S> for f32 {
@@ -185,22 +178,7 @@ unsafe impl<S: Simd> Stored<S> for f32 {
 }
 
 // SAFETY: uses `S` only.
-unsafe impl<S: Simd> Form<S> for u16 {
-    fn words(dim: usize) -> usize {
-        dim
-    }
-
-    #[inline(always)]
-    unsafe fn put_query(to: &mut Vec<u32>, query: &[f32], scale: f32) {
-        put_f32(to, query, scale);
-    }
-
-    #[inline(always)]
-    unsafe fn put_weights(to: *mut f32, at: usize, weights: S::F) {
-        // SAFETY: the caller names room for 16 weights at `at`.
-        unsafe { S::store(to.add(at), weights) }
-    }
-}
+unsafe impl<S: Simd> Form<S> for u16 {}
 
 // SAFETY: uses `S` only.
 unsafe impl<S: Simd> Stored<S> for u16 {

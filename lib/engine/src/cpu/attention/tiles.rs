@@ -79,19 +79,17 @@ unsafe impl<S: Simd, K: Form<S>, U: Unit> Products<S, K> for Tiled<U> {
         (chunk, pages): (usize, &[*const K; PAGES]),
     ) {
         clear_unseen(memory, run.task.queries, chunk);
-        let shape = run.args.kv.shape();
-        let words = shape.head_dim;
+        let words = run.args.kv.shape().head_dim;
         memory.values.resize(PAGES * PAGE_TOKENS / 2 * words, 0);
         let mut together = Together {
             first: 0,
             values: [std::ptr::null(); PAGES],
             count: 0,
         };
-        for block in 0..PAGES {
+        let seen = memory.visible.iter().map(|row| within(row, chunk).1).max();
+        for block in 0..seen.unwrap_or(0).div_ceil(PAGE_TOKENS) {
             let place = block * PAGE_TOKENS / 2 * words;
-            let whole = Block::of(&memory.visible, chunk + block * PAGE_TOKENS);
-            let values = match whole {
-                Block::Unseen => continue,
+            let values = match Block::of(&memory.visible, chunk + block * PAGE_TOKENS) {
                 Block::Seen => Some(values_of(pages[block], words)),
                 Block::Partly(slots) => {
                     let own = &mut memory.values[place..][..PAGE_TOKENS / 2 * words];
@@ -101,23 +99,15 @@ unsafe impl<S: Simd, K: Form<S>, U: Unit> Products<S, K> for Tiled<U> {
                 }
                 Block::Apart => None,
             };
+            if let Some(values) = values {
+                together.push(block, values);
+                continue;
+            }
             // SAFETY: the caller's contract.
             unsafe {
-                if let Some(values) = values {
-                    if together.count > 0 && together.first + together.count != block {
-                        self.add_together(run, memory, &together);
-                        together.count = 0;
-                    }
-                    if together.count == 0 {
-                        together.first = block;
-                    }
-                    together.values[together.count] = values;
-                    together.count += 1;
-                } else {
-                    self.add_together(run, memory, &together);
-                    together.count = 0;
-                    self.add_apart(run, data, memory, (chunk, block));
-                }
+                self.add_together(run, memory, &together);
+                together.count = 0;
+                self.add_apart(run, data, memory, (chunk, block));
             }
         }
         // SAFETY: the caller's contract.
@@ -188,6 +178,7 @@ impl<U: Unit> Tiled<U> {
         (chunk, block): (usize, usize),
     ) {
         let dim = run.args.kv.shape().head_dim;
+        memory.own.resize(SIDE * dim, 0.0);
         let mut i = 0;
         while i < run.task.queries {
             let count = run.of_one_row(i).min(SIDE);
@@ -208,7 +199,6 @@ impl<U: Unit> Tiled<U> {
                     };
                     let sums = memory.sums.as_mut_ptr().add(i * dim);
                     let weights = memory.scores.as_ptr().add(i * CHUNK);
-                    memory.own.resize(SIDE * dim, 0.0);
                     let own = memory.own.as_mut_ptr();
                     self.add(&blocks, weights, sums.cast_const(), own, dim);
                     sums.copy_from_nonoverlapping(own, count * dim);
@@ -292,15 +282,22 @@ struct Together {
     count: usize,
 }
 
+impl Together {
+    /// Adds the block after those that there are.
+    fn push(&mut self, block: usize, values: *const u32) {
+        self.first = block - self.count;
+        self.values[self.count] = values;
+        self.count += 1;
+    }
+}
+
 /// What the queries of a task see of a block of positions.
 enum Block {
-    /// None sees any.
-    Unseen,
     /// All see all of it, in the trunk.
     Seen,
     /// What they see lies in these slots of one page.
     Partly(Range<usize>),
-    /// Some see what lies elsewhere.
+    /// Some see what lies elsewhere, or none sees any.
     Apart,
 }
 
@@ -320,10 +317,12 @@ impl Block {
             }
             (low, high) = (low.min(from), high.max(to));
         }
-        match (low < high, by_all) {
-            (false, _) => Self::Unseen,
-            (true, true) => Self::Seen,
-            (true, false) => Self::Partly(low - first..high - first),
+        if low >= high {
+            Self::Apart
+        } else if by_all {
+            Self::Seen
+        } else {
+            Self::Partly(low - first..high - first)
         }
     }
 }

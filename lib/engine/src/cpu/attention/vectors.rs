@@ -26,8 +26,24 @@ unsafe impl<S: Simd, K: Stored<S>> Products<S, K> for Vectors {
         keys: &[*const K],
         to: (*mut f32, usize),
     ) {
-        // SAFETY: the caller's contract.
-        unsafe { score::<S, K>(run, query, keys, to) }
+        let (n, dim) = (run.task.queries, run.args.kv.shape().head_dim);
+        let is_wide = S::PANEL_VECTORS == 2;
+        let mut i = 0;
+        while i < n {
+            // SAFETY: queries i.. exist and so do the pages.
+            unsafe {
+                let query = query.as_ptr().add(i * K::words(dim));
+                let to = (to.0.add(i * to.1), to.1);
+                i += match n - i {
+                    8.. if is_wide => score_tile::<S, K, 8, 2>(query, dim, keys, to),
+                    6.. if !is_wide => score_tile::<S, K, 6, 1>(query, dim, keys, to),
+                    4.. if !is_wide => score_tile::<S, K, 4, 1>(query, dim, keys, to),
+                    4.. => score_tile::<S, K, 4, 2>(query, dim, keys, to),
+                    2.. => score_tile::<S, K, 2, 2>(query, dim, keys, to),
+                    _ => score_tile::<S, K, 1, 4>(query, dim, keys, to),
+                };
+            }
+        }
     }
 
     #[inline(always)]
@@ -36,37 +52,53 @@ unsafe impl<S: Simd, K: Stored<S>> Products<S, K> for Vectors {
         run: &Run<'_>,
         data: &[K],
         memory: &mut Memory,
-        chunk: (usize, &[*const K; PAGES]),
+        (chunk, pages): (usize, &[*const K; PAGES]),
     ) {
-        // SAFETY: the caller's contract.
-        unsafe { add_values::<S, K>(run, data, memory, chunk) }
-    }
-}
-
-/// Scores of all queries against some pages, at `to.0 + query * to.1`.
-#[inline(always)]
-unsafe fn score<S: Simd, K: Stored<S>>(
-    run: &Run<'_>,
-    query: &[u32],
-    keys: &[*const K],
-    to: (*mut f32, usize),
-) {
-    let (n, dim) = (run.task.queries, run.args.kv.shape().head_dim);
-    let is_wide = S::PANEL_VECTORS == 2;
-    let mut i = 0;
-    while i < n {
-        // SAFETY: queries i.. exist and so do the pages.
-        unsafe {
-            let query = query.as_ptr().add(i * K::words(dim));
-            let to = (to.0.add(i * to.1), to.1);
-            i += match n - i {
-                8.. if is_wide => score_tile::<S, K, 8, 2>(query, dim, keys, to),
-                6.. if !is_wide => score_tile::<S, K, 6, 1>(query, dim, keys, to),
-                4.. if !is_wide => score_tile::<S, K, 4, 1>(query, dim, keys, to),
-                4.. => score_tile::<S, K, 4, 2>(query, dim, keys, to),
-                2.. => score_tile::<S, K, 2, 2>(query, dim, keys, to),
-                _ => score_tile::<S, K, 1, 4>(query, dim, keys, to),
+        let n = run.task.queries;
+        let mut i = 0;
+        while i < n {
+            let together = match n - i {
+                left if left >= 6 && K::SIX => 6,
+                left if left >= 4 => 4,
+                left if left >= 2 => 2,
+                _ => 1,
             };
+            // Positions that all of these queries see and that lie in the trunk.
+            let (mut low, mut high) = (0, CHUNK);
+            for visible in &memory.visible[i..i + together] {
+                let (from, to) = within(visible, chunk);
+                low = low.max(from);
+                high = high.min(to).min(visible.trunk.saturating_sub(chunk));
+            }
+            // Whole pairs: a pair that some query sees half of is each query's own.
+            let low = low.next_multiple_of(2);
+            let high = (high / 2 * 2).max(low);
+            // SAFETY: the pages of positions that a query sees are there.
+            unsafe {
+                for q in i..i + together {
+                    let (from, to) = within(&memory.visible[q], chunk);
+                    add_one::<S, K>(run, data, memory, (q, chunk, from..to.min(low)));
+                }
+                let tile = ValueTile {
+                    sums: memory.sums.as_mut_ptr(),
+                    weights: memory.scores.as_ptr(),
+                    pages,
+                    dim: run.args.kv.shape().head_dim,
+                    padded: run.args.kv.shape().padded_dim(),
+                    slots: low..high,
+                };
+                match together {
+                    6 => tile.all::<S, 6>(i),
+                    4 => tile.all::<S, 4>(i),
+                    2 => tile.all::<S, 2>(i),
+                    _ => tile.all::<S, 1>(i),
+                }
+                for q in i..i + together {
+                    let (from, to) = within(&memory.visible[q], chunk);
+                    add_one::<S, K>(run, data, memory, (q, chunk, from.max(high)..to));
+                }
+            }
+            i += together;
         }
     }
 }
@@ -101,62 +133,6 @@ unsafe fn score_tile<S: Simd, K: Stored<S>, const T: usize, const P: usize>(
         }
     }
     T
-}
-
-/// Adds the weighted values of a chunk to all queries' sums.
-#[inline(always)]
-unsafe fn add_values<S: Simd, K: Stored<S>>(
-    run: &Run<'_>,
-    data: &[K],
-    memory: &mut Memory,
-    (chunk, pages): (usize, &[*const K; PAGES]),
-) {
-    let n = run.task.queries;
-    let mut i = 0;
-    while i < n {
-        let together = match n - i {
-            left if left >= 6 && K::SIX => 6,
-            left if left >= 4 => 4,
-            left if left >= 2 => 2,
-            _ => 1,
-        };
-        // Positions that all of these queries see and that lie in the trunk.
-        let (mut low, mut high) = (0, CHUNK);
-        for visible in &memory.visible[i..i + together] {
-            let (from, to) = within(visible, chunk);
-            low = low.max(from);
-            high = high.min(to).min(visible.trunk.saturating_sub(chunk));
-        }
-        // Whole pairs: a pair that some query sees half of is each query's own.
-        let low = low.next_multiple_of(2);
-        let high = (high / 2 * 2).max(low);
-        // SAFETY: the pages of positions that a query sees are there.
-        unsafe {
-            for q in i..i + together {
-                let (from, to) = within(&memory.visible[q], chunk);
-                add_one::<S, K>(run, data, memory, (q, chunk, from..to.min(low)));
-            }
-            let tile = ValueTile {
-                sums: memory.sums.as_mut_ptr(),
-                weights: memory.scores.as_ptr(),
-                pages,
-                dim: run.args.kv.shape().head_dim,
-                padded: run.args.kv.shape().padded_dim(),
-                slots: low..high,
-            };
-            match together {
-                6 => tile.all::<S, 6>(i),
-                4 => tile.all::<S, 4>(i),
-                2 => tile.all::<S, 2>(i),
-                _ => tile.all::<S, 1>(i),
-            }
-            for q in i..i + together {
-                let (from, to) = within(&memory.visible[q], chunk);
-                add_one::<S, K>(run, data, memory, (q, chunk, from.max(high)..to));
-            }
-        }
-        i += together;
-    }
 }
 
 /// Adds the values of some positions to one query's sums, wherever their slots are. A pair of

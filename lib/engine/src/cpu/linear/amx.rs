@@ -1,7 +1,6 @@
 //! Panels against activations by AMX tiles: bf16 by bf16, int8 by int8.
 //!
-//! Weights cost a tile product the same for 16 rows as for one, so verification is nearly free up to 16
-//! rows. Panels have
+//! Weights are loaded once for up to 16 rows, so verification is nearly free up to 16 rows. Panels have
 //! the layout of the vector paths: a weight tile is 16 pairs (bf16) or quads (int8) of inputs of half
 //! a panel, its lines 128 bytes apart. An output is a chain of tile products over the inputs in order,
 //! whatever the rows around it.
@@ -27,17 +26,8 @@ const LINE: usize = 128;
 
 /// Tiles of a walk: sums in 0 to 3, rows in 4, weights in 5 to 7.
 fn shapes(job: &Job<'_>) -> Shapes {
-    let rows = (job.x.rows().min(SIDE), 64);
-    [
-        rows,
-        rows,
-        rows,
-        rows,
-        rows,
-        (SIDE, 64),
-        (SIDE, 64),
-        (SIDE, 64),
-    ]
+    let (r, w) = ((job.x.rows().min(SIDE), 64), (SIDE, 64));
+    [r, r, r, r, r, w, w, w]
 }
 
 /// Where a vector of outputs goes, row by row.
