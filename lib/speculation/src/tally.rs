@@ -14,6 +14,11 @@ impl Tally {
         self.tried = self.tried * memory + 1.0;
     }
 
+    /// How often it was tried lately.
+    pub(crate) fn tried(self) -> f64 {
+        self.tried
+    }
+
     /// Probability that it holds, if that was thought to be `prior` and as many observations as
     /// `weight` say so.
     pub(crate) fn estimate(self, prior: f64, weight: f64) -> f64 {

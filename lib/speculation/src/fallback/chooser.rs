@@ -20,6 +20,11 @@ const PRIOR: f64 = 0.75;
 const PROBE_AFTER: u32 = 64;
 /// Further misses to wait for each token that the trial is expected to cost.
 const PROBE_PAUSE: f64 = 50.0;
+/// Trials after which a fallback is known (three, the first of which count a bit less): of so many
+/// one may have been held up by anything.
+const KNOWN_AFTER: f64 = 2.5;
+/// Most tokens that the next of these may be expected to cost.
+const TRIAL_COST: f64 = 8.0;
 
 /// The fallbacks, in the order in which the first of equals is taken.
 const ALL: [Fallback; 3] = [Fallback::Nothing, Fallback::Local, Fallback::Remote];
@@ -219,14 +224,17 @@ impl Chooser {
     }
 
     /// A fallback to be tried although another is thought to be better: things change, and only
-    /// who tries sees it. The more a trial is expected to cost the rarer it is.
+    /// who tries sees it. The more a trial is expected to cost the rarer it is. One that is not
+    /// known yet is tried with the first misses, for what an endpoint takes is a guess until then.
     fn probe(&self, worth: &RowWorth, offers: &[Offer], chosen: Fallback) -> Option<Fallback> {
         let value = |offer: &Offer| worth.value(offer);
         let best = offers.iter().find(|offer| offer.fallback == chosen)?;
+        let is_known = |offer: &Offer| self.fallbacks[place(offer.fallback)].tried() > KNOWN_AFTER;
         let due = offers.iter().find(|offer| {
             let loss = (value(best) - value(offer)).max(0.0);
             let pause = f64::from(PROBE_AFTER).max(PROBE_PAUSE * loss);
-            f64::from(self.idle[place(offer.fallback)]) >= pause
+            let is_first = is_known(best) && !is_known(offer) && loss < TRIAL_COST;
+            is_first || f64::from(self.idle[place(offer.fallback)]) >= pause
         });
         due.map(|offer| offer.fallback)
     }
@@ -256,7 +264,12 @@ impl Chooser {
     /// Rounds after hits.
     fn hit(&self, situation: &Situation<'_>) -> Kind {
         let tokens = situation.acceptance.expected(situation.lookahead);
-        situation.kind(tokens, situation.length, 0.0, self.ahead)
+        situation.kind(tokens, situation.length, 0.0, self.after_hits())
+    }
+
+    /// Probability of a hit after a hit.
+    fn after_hits(&self) -> f64 {
+        self.ahead.estimate(PRIOR, PRIOR_WEIGHT)
     }
 
     /// Rounds after misses, in the order of [`ALL`].
@@ -270,6 +283,9 @@ impl Chooser {
             ..
         } = *situation;
         let [nothing, locally, remote] = self.fallbacks;
+        let [nothing, locally] = [nothing, locally].map(|hits| hits.estimate(PRIOR, PRIOR_WEIGHT));
+        // Windows that are asked for are drafted as those of hits are.
+        let remote = remote.estimate(self.after_hits(), PRIOR_WEIGHT);
         [
             situation.kind(1.0, 0.0, 0.0, nothing),
             situation.kind(1.0 + local_accepted, f64::from(local), 0.0, locally),
@@ -284,7 +300,7 @@ impl Chooser {
 }
 
 impl Situation<'_> {
-    fn kind(&self, tokens: f64, proposals: f64, wait: f64, hits: Tally) -> Kind {
+    fn kind(&self, tokens: f64, proposals: f64, wait: f64, next_hit: f64) -> Kind {
         let step = self.steps.seconds(self.rows);
         let longer = self.steps.mean_seconds(f64::from(self.rows) + proposals);
         let others = f64::from(self.sessions.saturating_sub(1));
@@ -292,7 +308,7 @@ impl Situation<'_> {
             tokens,
             seconds: wait + longer,
             others: others * (longer - step),
-            next_hit: hits.estimate(PRIOR, PRIOR_WEIGHT),
+            next_hit,
         }
     }
 

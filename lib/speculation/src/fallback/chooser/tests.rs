@@ -321,3 +321,36 @@ fn a_window_that_ends_early_costs_what_it_has() {
     );
     near(kind(1.5), 2.5e-3, 4e-3);
 }
+
+#[test]
+fn windows_just_in_time_are_tried_with_the_first_misses_and_kept_if_they_are_quicker_than_thought()
+{
+    // Verifications of 0.8 ms and 20 us a row; windows in 0.35 ms, or slower ones, that are thought to
+    // take 0.9.
+    let at = |rows: u64| (rows as u32, Duration::from_micros(800 + 20 * rows));
+    let steps = StepCost::new(vec![at(1), at(1000)]);
+    let asked = |took: &dyn Fn(u32) -> u64| {
+        let mut answers = AnswerTime::new(Duration::from_micros(900), Duration::ZERO);
+        let mut acceptance = Acceptance::default();
+        (0..1000).for_each(|i| acceptance.observe(K, i % (K + 1)));
+        let mut chooser = Chooser::default();
+        let mut asked = 0;
+        for _ in 0..50 {
+            (0..12).for_each(|i| chooser.observe(HIT, i < 11));
+            let situation = alone(&steps, &answers, &acceptance);
+            let fallback = chooser.choose(OnMiss::Auto, &situation).unwrap();
+            chooser.observe(Source::Fallback(fallback), true);
+            if fallback == Fallback::Remote {
+                answers.observe(K, Duration::from_micros(took(asked)));
+                asked += 1;
+            }
+        }
+        asked
+    };
+    assert!(asked(&|_| 350) > 40);
+    for held_up in 0..3 {
+        assert!(asked(&|i| if i == held_up { 2200 } else { 350 }) > 40);
+    }
+    assert_eq!(asked(&|_| 2200), 3);
+    assert_eq!(asked(&|_| 20_000), 1);
+}
