@@ -5,7 +5,7 @@
 //! upper bound (`bounds`) reaches the best exact score so far, so the result is that of evaluating
 //! all.
 
-use super::{bounds::Bounds, ceilings::BLOCK, support};
+use super::{bounds::Bounded, ceilings::BLOCK, support};
 use crate::{
     TokenId,
     noise::{GUMBEL_MAX, Noise},
@@ -71,7 +71,7 @@ fn fold<const HALF: usize>(lanes: &mut [f32; 16]) {
     clippy::inline_always,
     reason = "it has to be compiled for the caller's instructions"
 )]
-fn larger(a: f32, b: f32) -> f32 {
+pub(super) fn larger(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
@@ -121,30 +121,21 @@ pub(super) fn noisy(
     temperature: f32,
     noise: &Noise,
     cut: u64,
-    bounds: &Bounds,
+    bounds: &Bounded<'_>,
 ) -> TokenId {
     let inverse = 1.0 / f64::from(temperature);
     let mut best = Best::none();
-    let mut evaluate = |token: usize| {
-        if let Some(&logit) = logits.get(token)
-            && support::key(logit, token) >= cut
+    let mut evaluate = |token: TokenId| {
+        if let Some(&logit) = logits.get(token.index())
+            && support::key(logit, token.index()) >= cut
         {
-            best.offer(logit, inverse, noise, token as u32);
+            best.offer(logit, inverse, noise, token.0);
         }
         best.threshold()
     };
     // The likeliest winner first: its score rules out nearly all others.
-    let mut threshold = evaluate(bounds.largest());
-    for (index, (top, block)) in bounds.blocks().enumerate() {
-        if top < threshold {
-            continue;
-        }
-        for (offset, &bound) in block.iter().enumerate() {
-            if bound >= threshold {
-                threshold = evaluate(index * BLOCK + offset);
-            }
-        }
-    }
+    let threshold = evaluate(bounds.largest());
+    bounds.reaching(threshold, |token, _| evaluate(token));
     TokenId(best.token)
 }
 

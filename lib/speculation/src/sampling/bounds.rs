@@ -6,10 +6,15 @@
 use alloc::vec::Vec;
 
 use super::{
-    argmax::maximum,
+    argmax::larger,
     ceilings::{BLOCK, Ceiling},
 };
-use crate::noise::Noise;
+use crate::{TokenId, noise::Noise};
+
+/// Tokens that are bounded side by side.
+const LANES: usize = 16;
+/// How many one after the other in the same lane have their largest bound kept.
+const DEPTH: usize = 16;
 
 /// A row of logits whose tokens get noise.
 #[derive(Clone, Copy, Debug)]
@@ -20,13 +25,21 @@ pub struct NoisyRow<'a> {
     pub(super) noise: &'a Noise,
 }
 
-/// Upper bounds of a row's noisy scores, in blocks of a fixed number of tokens, the last one padded with
-/// minus infinity.
+/// The largest upper bounds of a row's noisy scores, of [`DEPTH`] tokens each: those that have the same
+/// lane in a group, so that nothing has to be compared across lanes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Bounds {
-    values: Vec<f32>,
-    /// The largest bound of each block.
-    tops: Vec<f32>,
+    pub(super) tops: Vec<f32>,
+}
+
+/// A row with its bounds. Those of single tokens are made again where they are wanted, which few are:
+/// keeping all of them would take longer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounded<'a> {
+    row: NoisyRow<'a>,
+    noise: &'a [f32],
+    /// The largest bounds.
+    pub(super) tops: &'a [f32],
 }
 
 /// Fills in the bounds of a row, and first those of its noise if others are there. This is the one
@@ -45,48 +58,101 @@ impl NoisyRow<'_> {
         reason = "it has to be compiled for the caller's instructions"
     )]
     pub fn bound(&self, ceiling: &mut Ceiling, bounds: &mut Bounds) {
-        let (blocks, rest) = self.logits.as_chunks::<BLOCK>();
-        let mut padded = [f32::NEG_INFINITY; BLOCK];
-        padded[..rest.len()].copy_from_slice(rest);
-        let count = blocks.len() + 1;
-        ceiling.make(self.noise, count);
-        bounds.values.resize(count * BLOCK, 0.0);
-        bounds.tops.resize(count, 0.0);
-        let values = bounds.values.as_chunks_mut::<BLOCK>().0;
-        let to = values.iter_mut().zip(&mut bounds.tops);
-        let noise = ceiling.values.as_chunks::<BLOCK>().0;
-        let from = blocks.iter().chain([&padded]).zip(noise);
-        for ((logits, noise), (values, top)) in from.zip(to) {
-            for ((value, &noise), &logit) in values.iter_mut().zip(noise).zip(logits) {
-                *value = noise + logit * self.inverse;
+        ceiling.make(self.noise, self.logits.len().div_ceil(BLOCK));
+        let groups = self.logits.chunks(LANES * DEPTH);
+        bounds.tops.resize(groups.len() * LANES, 0.0);
+        let noise = ceiling.values.chunks(LANES * DEPTH);
+        let tops = bounds.tops.as_chunks_mut::<LANES>().0;
+        for ((logits, noise), tops) in groups.zip(noise).zip(tops) {
+            let mut top = [f32::NEG_INFINITY; LANES];
+            let (whole, rest) = logits.as_chunks::<LANES>();
+            for (logits, noise) in whole.iter().zip(noise.as_chunks::<LANES>().0) {
+                for ((top, &logit), &noise) in top.iter_mut().zip(logits).zip(noise) {
+                    *top = larger(self.bound_of(logit, noise), *top);
+                }
             }
-            *top = maximum(values);
+            let last = noise.get(whole.len() * LANES..).unwrap_or_default();
+            for ((top, &logit), &noise) in top.iter_mut().zip(rest).zip(last) {
+                *top = larger(self.bound_of(logit, noise), *top);
+            }
+            *tops = top;
         }
+    }
+
+    #[inline]
+    fn bound_of(&self, logit: f32, noise: f32) -> f32 {
+        noise + logit * self.inverse
     }
 }
 
 impl Bounds {
-    /// The blocks with their largest bounds.
-    pub(super) fn blocks(&self) -> impl Iterator<Item = (f32, &[f32; BLOCK])> {
-        let blocks = self.values.as_chunks::<BLOCK>().0;
-        self.tops.iter().copied().zip(blocks)
+    /// Makes the bounds of `row` as `bound` does.
+    pub(super) fn of<'a>(
+        &'a mut self,
+        row: NoisyRow<'a>,
+        ceiling: &'a mut Ceiling,
+        bound: BoundRow,
+    ) -> Bounded<'a> {
+        bound(&row, ceiling, self);
+        Bounded {
+            row,
+            noise: &ceiling.values,
+            tops: &self.tops,
+        }
     }
+}
 
-    /// The largest bounds of the blocks.
-    pub(super) fn tops(&self) -> &[f32] {
-        &self.tops
-    }
-
-    /// The token with the largest bound; the lowest of several.
-    pub(super) fn largest(&self) -> usize {
-        let mut best = (f32::NEG_INFINITY, 0);
-        for (index, &top) in self.tops.iter().enumerate() {
-            if top > best.0 {
-                best = (top, index);
+impl Bounded<'_> {
+    /// Tells of the tokens whose bound is at least `least`, in any order, with their bounds; from each
+    /// on it is what `found` returns.
+    pub(super) fn reaching(&self, mut least: f32, mut found: impl FnMut(TokenId, f32) -> f32) {
+        for (group, tops) in self.tops.as_chunks::<LANES>().0.iter().enumerate() {
+            // Most groups have none, which vectors see at once if all are counted.
+            if tops.iter().filter(|&&top| top >= least).count() == 0 {
+                continue;
+            }
+            for (lane, &top) in tops.iter().enumerate() {
+                if top < least {
+                    continue;
+                }
+                let first = group * LANES * DEPTH + lane;
+                for token in (0..DEPTH).map(|depth| first + depth * LANES) {
+                    let bound = self.of(token);
+                    if bound >= least {
+                        least = found(TokenId(token as u32), bound);
+                    }
+                }
             }
         }
-        let block = self.values.get(best.1 * BLOCK..).unwrap_or_default();
-        let offset = block.iter().position(|&bound| bound >= best.0);
-        best.1 * BLOCK + offset.unwrap_or(0)
+    }
+
+    /// The largest bound of each lane.
+    pub(super) fn lanes(&self) -> [f32; LANES] {
+        let mut lanes = [f32::NEG_INFINITY; LANES];
+        for tops in self.tops.as_chunks::<LANES>().0 {
+            for (lane, &top) in lanes.iter_mut().zip(tops) {
+                *lane = larger(top, *lane);
+            }
+        }
+        lanes
+    }
+
+    /// A token with the largest bound.
+    pub(super) fn largest(&self) -> TokenId {
+        let mut best = TokenId(0);
+        let top = self.lanes().into_iter().fold(f32::NEG_INFINITY, larger);
+        self.reaching(top, |token, _| {
+            best = token;
+            f32::INFINITY
+        });
+        best
+    }
+
+    /// The bound of a token; minus infinity of one that is not there.
+    fn of(&self, token: usize) -> f32 {
+        match (self.row.logits.get(token), self.noise.get(token)) {
+            (Some(&logit), Some(&noise)) => self.row.bound_of(logit, noise),
+            _ => f32::NEG_INFINITY,
+        }
     }
 }

@@ -4,8 +4,7 @@ use alloc::vec::Vec;
 
 use super::{
     Sampler, Scratch, argmax,
-    bounds::{Bounds, NoisyRow},
-    ceilings::BLOCK,
+    bounds::{Bounded, NoisyRow},
     support,
     support::FEW,
 };
@@ -13,6 +12,9 @@ use crate::{
     TokenId,
     noise::{Domain, Noise},
 };
+
+/// So few tokens are nearly always the best of different lanes.
+const FEW_OF_LANES: usize = 4;
 
 /// What tokens are ranked by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +99,7 @@ impl Sampler {
             cut,
             ranking,
             best,
+            least: f32::NEG_INFINITY,
         };
         match scores.noise {
             Some(_) if few => keys.iter().for_each(|&key| list.offer(support::token(key))),
@@ -106,8 +109,8 @@ impl Sampler {
                     inverse: scores.inverse as f32,
                     noise: &noise,
                 };
-                bound(&row, ceilings.of(&noise, logits.len()), bounds);
-                list.offer_bounded(bounds, keys);
+                let bounds = bounds.of(row, ceilings.of(&noise, logits.len()), *bound);
+                list.offer_bounded(&bounds, keys);
             }
             None => {}
         }
@@ -149,6 +152,8 @@ struct List<'a> {
     cut: u64,
     ranking: Ranking,
     best: &'a mut Vec<Ranked>,
+    /// A bound below this cannot belong to a token of the list.
+    least: f32,
 }
 
 impl List<'_> {
@@ -170,46 +175,51 @@ impl List<'_> {
         if place < self.ranking.n {
             self.best.truncate(self.ranking.n - 1);
             self.best.insert(place, Ranked { token, score });
+            if let Some(last) = self.best.get(self.ranking.n - 1) {
+                self.least = argmax::threshold(last.score);
+            }
         }
     }
 
     /// Offers all tokens whose bound says that they may be good enough. Those with the largest
     /// bounds come first: their scores rule out nearly all others.
-    fn offer_bounded(&mut self, bounds: &Bounds, keys: &mut Vec<u64>) {
-        let n = self.ranking.n;
-        if n == 0 {
+    fn offer_bounded(&mut self, bounds: &Bounded<'_>, keys: &mut Vec<u64>) {
+        if self.ranking.n == 0 {
             return;
         }
-        keys.clear();
-        let tops = bounds.tops().iter().enumerate();
-        keys.extend(tops.map(|(i, &top)| support::key(top, i)));
-        let start = if n < keys.len() {
-            // As many blocks have a bound of at least this, so there are as many tokens.
-            support::logit(*keys.select_nth_unstable_by(n - 1, |a, b| b.cmp(a)).1)
+        let start = if self.ranking.n <= FEW_OF_LANES {
+            self.start(&bounds.lanes(), keys)
         } else {
-            f32::NEG_INFINITY
+            self.start(bounds.tops, keys)
         };
-        for first in [true, false] {
-            for (index, (top, block)) in bounds.blocks().enumerate() {
-                let least = if first { start } else { self.threshold() };
-                if top < least {
-                    continue;
-                }
-                for (offset, &bound) in block.iter().enumerate() {
-                    if (bound >= start) == first && bound >= self.threshold() {
-                        self.offer(TokenId((index * BLOCK + offset) as u32));
-                    }
-                }
+        bounds.reaching(start, |token, bound| {
+            if bound >= self.least {
+                self.offer(token);
             }
-        }
+            start
+        });
+        bounds.reaching(self.least, |token, bound| {
+            if bound < start {
+                self.offer(token);
+            }
+            self.least
+        });
     }
 
-    /// A bound below this cannot belong to a token of the list.
-    fn threshold(&self) -> f32 {
-        match self.best.last() {
-            Some(last) if self.best.len() >= self.ranking.n => argmax::threshold(last.score),
-            _ => f32::NEG_INFINITY,
+    /// A number that as many bounds reach as tokens are wanted, if there are so many groups.
+    fn start(&self, tops: &[f32], keys: &mut Vec<u64>) -> f32 {
+        let n = self.ranking.n;
+        if n >= tops.len() {
+            return f32::NEG_INFINITY;
         }
+        keys.clear();
+        keys.extend(
+            tops.iter()
+                .enumerate()
+                .map(|(i, &top)| support::key(top, i)),
+        );
+        // As many tokens have a bound of at least this: one of each that has it as its largest.
+        support::logit(*keys.select_nth_unstable_by(n - 1, |a, b| b.cmp(a)).1)
     }
 
     /// Fills the list with the likeliest tokens it does not have: all, if noise does not count, else

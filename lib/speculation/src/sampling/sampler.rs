@@ -139,8 +139,8 @@ impl Sampler {
             inverse: (1.0 / f64::from(temperature)) as f32,
             noise: &noise,
         };
-        bound(&row, ceilings.of(&noise, logits.len()), bounds);
-        argmax::noisy(logits, temperature, &noise, cut, bounds)
+        let bounds = bounds.of(row, ceilings.of(&noise, logits.len()), *bound);
+        argmax::noisy(logits, temperature, &noise, cut, &bounds)
     }
 
     /// The distribution that [`Self::choose`] samples, one probability per entry of the vocabulary

@@ -213,7 +213,7 @@ fn ranking_again_takes_no_new_memory() {
         places.push((
             best.as_ptr() as usize,
             logits.as_ptr() as usize,
-            bounds.tops().as_ptr() as usize,
+            bounds.tops.as_ptr() as usize,
             keys.as_ptr() as usize,
         ));
     }
