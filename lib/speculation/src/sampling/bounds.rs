@@ -1,7 +1,8 @@
 //! Upper bounds of noisy scores.
 //!
 //! The noisy score of a token is `logit / temperature + G` in `f64`, and evaluating `G` costs two
-//! logarithms. A bound on the noise (`ceilings`) gives one on the score.
+//! logarithms. A bound on the noise (`ceilings`) gives one on the score. Without noise the bound is the
+//! score.
 
 use alloc::vec::Vec;
 
@@ -16,13 +17,13 @@ const LANES: usize = 16;
 /// How many one after the other in the same lane have their largest bound kept.
 const DEPTH: usize = 16;
 
-/// A row of logits whose tokens get noise.
+/// A row of logits whose tokens get noise, or none.
 #[derive(Clone, Copy, Debug)]
 pub struct NoisyRow<'a> {
     pub(super) logits: &'a [f32],
     /// One over the temperature.
     pub(super) inverse: f32,
-    pub(super) noise: &'a Noise,
+    pub(super) noise: Option<&'a Noise>,
 }
 
 /// The largest upper bounds of a row's noisy scores, of [`DEPTH`] tokens each: those that have the same

@@ -25,7 +25,7 @@ const VALUES: usize = 1 << 20;
 /// Upper bounds of the noise of one position, in blocks of a fixed number of tokens.
 #[derive(Clone, Debug, Default)]
 pub struct Ceiling {
-    /// Whose noise it is.
+    /// Whose noise it is; without any it is zero.
     noise: Option<Noise>,
     pub(super) values: Vec<f32>,
     /// When it was last used.
@@ -33,19 +33,21 @@ pub struct Ceiling {
 }
 
 impl Ceiling {
-    /// Makes it that of `noise`, with so many blocks, unless it is.
+    /// Makes it that of `noise`, or of none, with so many blocks, unless it is.
     #[inline(always)]
     #[expect(
         clippy::inline_always,
         reason = "it has to be compiled for the caller's instructions"
     )]
-    pub(super) fn make(&mut self, noise: &Noise, blocks: usize) {
+    pub(super) fn make(&mut self, noise: Option<&Noise>, blocks: usize) {
         let len = blocks * BLOCK;
-        if self.noise == Some(*noise) && self.values.len() == len {
+        if self.noise.as_ref() == noise && self.values.len() == len {
             return;
         }
-        self.noise = Some(*noise);
+        self.noise = noise.copied();
+        self.values.clear();
         self.values.resize(len, 0.0);
+        let Some(noise) = noise else { return };
         let values = self.values.as_chunks_mut::<BLOCK>().0;
         for (index, values) in values.iter_mut().enumerate() {
             fill(noise, index, values);
@@ -81,12 +83,12 @@ pub(super) struct Ceilings {
 impl Ceilings {
     /// That of `noise` over `tokens` tokens if it is kept, or else the one that was not used for
     /// longest, to be made anew.
-    pub(super) fn of(&mut self, noise: &Noise, tokens: usize) -> &mut Ceiling {
+    pub(super) fn of(&mut self, noise: Option<&Noise>, tokens: usize) -> &mut Ceiling {
         self.clock += 1;
         let most = (VALUES / tokens.max(1)).clamp(1, POSITIONS);
         self.kept.truncate(most);
         let mut kept = self.kept.iter();
-        let place = match kept.position(|ceiling| ceiling.noise == Some(*noise)) {
+        let place = match kept.position(|ceiling| ceiling.noise.as_ref() == noise) {
             Some(known) => known,
             None if self.kept.len() < most => {
                 self.kept.push(Ceiling::default());
@@ -145,18 +147,20 @@ mod tests {
             kept.any(|ceiling| ceiling.noise == Some(noise(position)))
         };
         for position in 0..POSITIONS as u32 {
-            ceilings.of(&noise(position), 100).make(&noise(position), 2);
+            let noise = noise(position);
+            ceilings.of(Some(&noise), 100).make(Some(&noise), 2);
         }
-        ceilings.of(&noise(0), 100);
+        ceilings.of(Some(&noise(0)), 100);
         for position in [100, 101] {
-            ceilings.of(&noise(position), 100).make(&noise(position), 2);
+            let noise = noise(position);
+            ceilings.of(Some(&noise), 100).make(Some(&noise), 2);
         }
         assert_eq!(
             [0, 1, 2, 3].map(|p| known(&ceilings, p)),
             [true, false, false, true]
         );
         // One large vocabulary does not take more than its share of memory.
-        ceilings.of(&noise(7), VALUES / 3);
+        ceilings.of(Some(&noise(7)), VALUES / 3);
         assert_eq!(ceilings.kept.len(), 3);
     }
 }

@@ -101,18 +101,18 @@ impl Sampler {
             best,
             least: f32::NEG_INFINITY,
         };
-        match scores.noise {
-            Some(_) if few => keys.iter().for_each(|&key| list.offer(support::token(key))),
-            Some(noise) => {
-                let row = NoisyRow {
-                    logits,
-                    inverse: scores.inverse as f32,
-                    noise: &noise,
-                };
-                let bounds = bounds.of(row, ceilings.of(&noise, logits.len()), *bound);
-                list.offer_bounded(&bounds, keys);
+        if few {
+            for &key in keys.iter() {
+                list.offer(support::token(key));
             }
-            None => {}
+        } else if scores.noise.is_some() || ranking.n <= FEW {
+            let row = NoisyRow {
+                logits,
+                inverse: scores.inverse as f32,
+                noise: scores.noise.as_ref(),
+            };
+            let ceiling = ceilings.of(row.noise, logits.len());
+            list.offer_bounded(&bounds.of(row, ceiling, *bound), keys);
         }
         list.fill(keys);
         let without = ranking.without?;
@@ -187,10 +187,11 @@ impl List<'_> {
         if self.ranking.n == 0 {
             return;
         }
-        let start = if self.ranking.n <= FEW_OF_LANES {
-            self.start(&bounds.lanes(), keys)
+        let wanted = self.ranking.n + usize::from(self.ranking.without.is_some());
+        let start = if wanted <= FEW_OF_LANES {
+            reached_by(wanted, &bounds.lanes(), keys)
         } else {
-            self.start(bounds.tops, keys)
+            reached_by(wanted, bounds.tops, keys)
         };
         bounds.reaching(start, |token, bound| {
             if bound >= self.least {
@@ -206,24 +207,8 @@ impl List<'_> {
         });
     }
 
-    /// A number that as many bounds reach as tokens are wanted, if there are so many groups.
-    fn start(&self, tops: &[f32], keys: &mut Vec<u64>) -> f32 {
-        let n = self.ranking.n;
-        if n >= tops.len() {
-            return f32::NEG_INFINITY;
-        }
-        keys.clear();
-        keys.extend(
-            tops.iter()
-                .enumerate()
-                .map(|(i, &top)| support::key(top, i)),
-        );
-        // As many tokens have a bound of at least this: one of each that has it as its largest.
-        support::logit(*keys.select_nth_unstable_by(n - 1, |a, b| b.cmp(a)).1)
-    }
-
-    /// Fills the list with the likeliest tokens it does not have: all, if noise does not count, else
-    /// those that truncation leaves out.
+    /// Fills the list with the likeliest tokens it does not have: those that truncation leaves out, and
+    /// all if they are many and noise does not count.
     fn fill(&mut self, keys: &mut Vec<u64>) {
         let n = self.ranking.n;
         if self.best.len() >= n {
@@ -248,6 +233,21 @@ impl List<'_> {
             self.best.push(Ranked { token, score });
         }
     }
+}
+
+/// A number that `n` tokens reach, one of each that `tops` is the largest bound of; any if those are not
+/// more.
+fn reached_by(n: usize, tops: &[f32], keys: &mut Vec<u64>) -> f32 {
+    if n >= tops.len() {
+        return f32::NEG_INFINITY;
+    }
+    keys.clear();
+    keys.extend(
+        tops.iter()
+            .enumerate()
+            .map(|(i, &top)| support::key(top, i)),
+    );
+    support::logit(*keys.select_nth_unstable_by(n - 1, |a, b| b.cmp(a)).1)
 }
 
 #[cfg(test)]

@@ -137,9 +137,9 @@ impl Sampler {
         let row = NoisyRow {
             logits,
             inverse: (1.0 / f64::from(temperature)) as f32,
-            noise: &noise,
+            noise: Some(&noise),
         };
-        let bounds = bounds.of(row, ceilings.of(&noise, logits.len()), *bound);
+        let bounds = bounds.of(row, ceilings.of(row.noise, logits.len()), *bound);
         argmax::noisy(logits, temperature, &noise, cut, &bounds)
     }
 
