@@ -26,8 +26,8 @@ pub struct NoisyRow<'a> {
     pub(super) noise: Option<&'a Noise>,
 }
 
-/// The largest upper bounds of a row's noisy scores, of [`DEPTH`] tokens each: those that have the same
-/// lane in a group, so that nothing has to be compared across lanes.
+/// The largest upper bounds of a row's noisy scores, of a fixed number of tokens each: those that have the
+/// same lane in a group, so that nothing has to be compared across lanes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Bounds {
     pub(super) tops: Vec<f32>,
