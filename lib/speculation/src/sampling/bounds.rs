@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 use super::{
     argmax::larger,
-    ceilings::{BLOCK, Ceiling},
+    ceilings::{BLOCK, Ceiling, Ceilings},
 };
 use crate::{TokenId, noise::Noise};
 
@@ -91,9 +91,10 @@ impl Bounds {
     pub(super) fn of<'a>(
         &'a mut self,
         row: NoisyRow<'a>,
-        ceiling: &'a mut Ceiling,
+        ceilings: &'a mut Ceilings,
         bound: BoundRow,
     ) -> Bounded<'a> {
+        let ceiling = ceilings.of(row.noise, row.logits.len());
         bound(&row, ceiling, self);
         Bounded {
             row,

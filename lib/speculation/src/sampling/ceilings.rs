@@ -45,9 +45,10 @@ impl Ceiling {
             return;
         }
         self.noise = noise.copied();
-        self.values.clear();
         self.values.resize(len, 0.0);
-        let Some(noise) = noise else { return };
+        let Some(noise) = noise else {
+            return self.values.fill(0.0);
+        };
         let values = self.values.as_chunks_mut::<BLOCK>().0;
         for (index, values) in values.iter_mut().enumerate() {
             fill(noise, index, values);

@@ -99,7 +99,6 @@ impl Sampler {
             cut,
             ranking,
             best,
-            least: f32::NEG_INFINITY,
         };
         if few {
             for &key in keys.iter() {
@@ -111,8 +110,7 @@ impl Sampler {
                 inverse: scores.inverse as f32,
                 noise: scores.noise.as_ref(),
             };
-            let ceiling = ceilings.of(row.noise, logits.len());
-            list.offer_bounded(&bounds.of(row, ceiling, *bound), keys);
+            list.offer_bounded(&bounds.of(row, ceilings, *bound), keys);
         }
         list.fill(keys);
         let without = ranking.without?;
@@ -152,8 +150,6 @@ struct List<'a> {
     cut: u64,
     ranking: Ranking,
     best: &'a mut Vec<Ranked>,
-    /// A bound below this cannot belong to a token of the list.
-    least: f32,
 }
 
 impl List<'_> {
@@ -175,9 +171,6 @@ impl List<'_> {
         if place < self.ranking.n {
             self.best.truncate(self.ranking.n - 1);
             self.best.insert(place, Ranked { token, score });
-            if let Some(last) = self.best.get(self.ranking.n - 1) {
-                self.least = argmax::threshold(last.score);
-            }
         }
     }
 
@@ -188,23 +181,33 @@ impl List<'_> {
             return;
         }
         let wanted = self.ranking.n + usize::from(self.ranking.without.is_some());
-        let start = if wanted <= FEW_OF_LANES {
-            reached_by(wanted, &bounds.lanes(), keys)
+        let lanes = bounds.lanes();
+        let tops = if wanted <= FEW_OF_LANES {
+            &lanes
         } else {
-            reached_by(wanted, bounds.tops, keys)
+            bounds.tops
         };
+        let start = reached_by(wanted, tops, keys);
         bounds.reaching(start, |token, bound| {
-            if bound >= self.least {
+            if bound >= self.threshold() {
                 self.offer(token);
             }
             start
         });
-        bounds.reaching(self.least, |token, bound| {
+        bounds.reaching(self.threshold(), |token, bound| {
             if bound < start {
                 self.offer(token);
             }
-            self.least
+            self.threshold()
         });
+    }
+
+    /// A bound below this cannot belong to a token of the list.
+    fn threshold(&self) -> f32 {
+        match self.best.last() {
+            Some(last) if self.best.len() >= self.ranking.n => argmax::threshold(last.score),
+            _ => f32::NEG_INFINITY,
+        }
     }
 
     /// Fills the list with the likeliest tokens it does not have: those that truncation leaves out, and

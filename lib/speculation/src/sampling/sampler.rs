@@ -139,7 +139,7 @@ impl Sampler {
             inverse: (1.0 / f64::from(temperature)) as f32,
             noise: Some(&noise),
         };
-        let bounds = bounds.of(row, ceilings.of(row.noise, logits.len()), *bound);
+        let bounds = bounds.of(row, ceilings, *bound);
         argmax::noisy(logits, temperature, &noise, cut, &bounds)
     }
 
