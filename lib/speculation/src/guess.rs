@@ -143,6 +143,20 @@ impl Candidates {
         token
     }
 
+    /// Takes `token` as drawn next among those that are `ranked`, and keeps the best others as
+    /// candidates beside it.
+    pub fn drawn(&mut self, token: TokenId, ranked: &[Ranked]) {
+        let own = ranked.iter().find(|own| own.token == token);
+        let others = ranked.iter().filter(|other| other.token != token);
+        self.ranked.clear();
+        self.ranked.extend(others.take(self.n).copied());
+        let margin = match (own, self.ranked.first()) {
+            (Some(own), Some(first)) => distance(own.score, first.score),
+            _ => f64::NAN,
+        };
+        self.take(token, margin, 0);
+    }
+
     /// Takes `token` as drawn next, of which nothing else is known.
     pub fn assume(&mut self, token: TokenId) {
         self.ranked.clear();

@@ -9,12 +9,12 @@
 //! place in it: of all windows that start at a place one is verified at most, whatever was lost,
 //! repeated or replayed, so no noise is ever consulted twice. The position alone would not do: what
 //! becomes of a window tells something about all of its tokens, so the noise of those that were
-//! turned down is spent.
+//! turned down is spent. The same holds for tokens that are drawn beside one, without replacement.
 
 use alloc::{borrow::Cow, vec::Vec};
 
 use crate::{
-    TokenId,
+    Proposals, Seed, TokenId,
     message::SparseDistribution,
     noise::{Domain, Noise},
     saguaro::Saguaro,
@@ -25,8 +25,12 @@ use crate::{
 /// thousandth of the mass and keeps most of them to a byte on the wire.
 const TOP_WEIGHT: f64 = 4095.0;
 
+/// More tokens than any window has: the noise of a place is numbered by its index, and that of tokens
+/// drawn beside its first one follows at this distance each.
+const LONGEST_WINDOW: u32 = 1 << 16;
+
 /// Where a proposal stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// Position of the first token of its window.
     pub start: u32,
@@ -38,7 +42,11 @@ pub struct Place {
 #[derive(Clone, Debug, Default)]
 pub struct Proposer {
     ranked: Vec<Ranked>,
-    lowered: SparseDistribution,
+    /// What the next token at this place would be drawn from: lowered, and without those drawn.
+    left: SparseDistribution,
+    place: Place,
+    /// Tokens drawn at it.
+    drawn: u32,
 }
 
 impl Proposer {
@@ -63,16 +71,33 @@ impl Proposer {
         };
         sampler.rank(ranking, logits, scratch, &mut self.ranked);
         let q = law(&self.ranked);
-        let lowered = if saguaro.is_off() {
-            &q
-        } else {
-            self.lowered.entries.clone_from(&q.entries);
-            saguaro.apply(&mut self.lowered);
-            &self.lowered
-        };
-        let noise = Noise::new(sampler.seed(), Domain::Propose, place.start);
-        let token = draw(lowered, noise.uniform(place.index)).unwrap_or_default();
+        self.left.entries.clone_from(&q.entries);
+        saguaro.apply(&mut self.left);
+        (self.place, self.drawn) = (place, 0);
+        let token = self.draw_beside(sampler.seed()).unwrap_or_default();
         (token, q)
+    }
+
+    /// Draws another token at the place of the last [`Self::draw`], among those that were not drawn
+    /// there yet; `None` if there are none.
+    pub fn draw_beside(&mut self, seed: Seed) -> Option<TokenId> {
+        let noise = Noise::new(seed, Domain::Propose, self.place.start);
+        let number = self.place.index + self.drawn * LONGEST_WINDOW;
+        let token = draw(&self.left, noise.uniform(number))?;
+        self.drawn += 1;
+        let entries = &mut self.left.entries;
+        entries.retain(|&(left, _)| left != token);
+        Some(token)
+    }
+
+    /// What the next token would be drawn from there: empty if there is none.
+    pub fn left(&self) -> &SparseDistribution {
+        &self.left
+    }
+
+    /// The tokens that were drawn among, likeliest first.
+    pub fn ranked(&self) -> &[Ranked] {
+        &self.ranked
     }
 }
 
@@ -93,10 +118,11 @@ pub fn law(ranked: &[Ranked]) -> SparseDistribution {
     SparseDistribution { entries }
 }
 
-/// What the tokens of a chain were drawn from, as it came with them; none for certain tokens.
+/// What the tokens of a chain were drawn from, as it came with them, or those of a tree's spine and
+/// beside it; none for certain tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Laws {
-    /// Of each token, before it was lowered.
+    /// By depth, before it was lowered.
     pub q: Vec<SparseDistribution>,
     /// How it was lowered.
     pub saguaro: Saguaro,
@@ -109,11 +135,30 @@ impl Laws {
     }
 }
 
-/// Whether each of `tokens` can have been drawn from what `q` says of it, lowered by `saguaro`.
-pub fn explains(q: &[SparseDistribution], saguaro: Saguaro, tokens: &[TokenId]) -> bool {
+/// Whether each of these tokens can have been drawn from the one of `q` with this number, lowered by
+/// `saguaro`.
+pub fn explains(
+    q: &[SparseDistribution],
+    saguaro: Saguaro,
+    drawn: impl IntoIterator<Item = (TokenId, usize)>,
+) -> bool {
     let lowered = lower(q, saguaro);
-    let mut drawn = tokens.iter().zip(&*lowered);
-    q.len() == tokens.len() && drawn.all(|(&token, q)| q.weight(token) > 0)
+    let mut drawn = drawn.into_iter();
+    drawn.all(|(token, number)| lowered.get(number).is_some_and(|q| q.weight(token) > 0))
+}
+
+/// Whether `q`, lowered by `saguaro`, has one law for each depth of `proposals`, which explains the
+/// tokens there. A tree has to be its spine and tokens beside it (see [`Proposals::with_sides`]).
+pub fn explains_all(q: &[SparseDistribution], saguaro: Saguaro, proposals: &Proposals) -> bool {
+    let mut spine = alloc::vec![0];
+    spine.extend(proposals.spine());
+    let nodes = (1..).zip(proposals.tokens());
+    let drawn = nodes.map(|(node, &token)| {
+        // What hangs on another node has no law, whatever its number.
+        let depth = spine.binary_search(&proposals.parent(node));
+        (token, depth.unwrap_or(usize::MAX))
+    });
+    q.len() == spine.len() - 1 && explains(q, saguaro, drawn)
 }
 
 fn lower(q: &[SparseDistribution], saguaro: Saguaro) -> Cow<'_, [SparseDistribution]> {
@@ -148,7 +193,7 @@ mod tests {
     use std::{vec, vec::Vec};
 
     use super::*;
-    use crate::{Seed, noise::philox, sampling::SamplingParams};
+    use crate::{noise::philox, sampling::SamplingParams};
 
     fn sampler(params: SamplingParams) -> Sampler {
         Sampler::new(params, Seed(3), &[TokenId(1); 5], 5).unwrap()
@@ -212,13 +257,14 @@ mod tests {
         let q = vec![SparseDistribution { entries }; 2];
         let explains = |saguaro, tokens: &[u32]| {
             let tokens: Vec<_> = tokens.iter().copied().map(TokenId).collect();
-            explains(&q, saguaro, &tokens)
+            explains_all(&q, saguaro, &tokens.into())
         };
         let (off, never) = (Saguaro::default(), Saguaro::new(1, 20));
         assert!(explains(off, &[3, 5]));
         assert!(!explains(off, &[3]) && !explains(off, &[3, 4]));
         assert!(explains(never, &[5, 5]) && !explains(never, &[3, 5]));
-        assert!(super::explains(&[], off, &[]) && !super::explains(&[], off, &[TokenId(0)]));
+        let nothing = |tokens: &[TokenId]| explains_all(&[], off, &tokens.into());
+        assert!(nothing(&[]) && !nothing(&[TokenId(0)]));
     }
 
     #[test]

@@ -90,6 +90,28 @@ impl Proposals {
         Ok(proposals)
     }
 
+    /// The chain `spine`, and beside the token after its first `depth` ones those that
+    /// `sides(depth)` gives, which nothing follows. Level by level, siblings in that order: whoever
+    /// has room for fewer keeps both in part. What does not fit, or is there already, is left out.
+    pub fn with_sides<S: IntoIterator<Item = TokenId>>(
+        spine: impl IntoIterator<Item = TokenId>,
+        sides: impl Fn(usize) -> S,
+    ) -> Self {
+        let mut proposals = Self::new();
+        let mut last = 0;
+        for (depth, token) in spine.into_iter().enumerate() {
+            let parent = last;
+            let Ok(node) = proposals.push(parent, token) else {
+                break;
+            };
+            last = node;
+            for side in sides(depth) {
+                let _ = proposals.push(parent, side);
+            }
+        }
+        proposals
+    }
+
     /// Adds `token` as the last child of node `parent`; gives its node.
     ///
     /// # Errors
@@ -213,6 +235,12 @@ impl Proposals {
             last
         };
         (node.saturating_add(1)..=end).filter(move |&child| self.parent(child) == node)
+    }
+
+    /// The nodes after the root of the chain of first children; all of them in a chain.
+    pub fn spine(&self) -> impl Iterator<Item = u32> + '_ {
+        let first = |&node: &u32| self.children(node).next();
+        core::iter::successors(first(&0), first)
     }
 
     /// The child of `node` with this token.

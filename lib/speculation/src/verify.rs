@@ -24,7 +24,7 @@ pub use self::{
     tree::{TreeVerdict, coupled_tree},
 };
 use crate::{
-    TokenId,
+    Proposals, TokenId,
     message::SparseDistribution,
     sampling::{Sampler, SamplingParams, Scratch},
 };
@@ -116,6 +116,16 @@ pub struct Drawn<'a> {
     pub q: &'a [SparseDistribution],
 }
 
+/// A tree of proposals and what they were drawn from: its spine, and beside it tokens that nothing
+/// follows (see [`explains_all`](crate::proposal::explains_all)).
+#[derive(Clone, Copy, Debug)]
+pub struct DrawnTree<'a> {
+    /// The proposals.
+    pub tree: &'a Proposals,
+    /// What the children of the spine's nodes were drawn from, without replacement, by depth.
+    pub q: &'a [SparseDistribution],
+}
+
 /// Decides on a chain by ratio, as the `verification`-th verification of its request: [`block`],
 /// which is never worse than [`rejection`], with [`RoundCoins`]. Without proposals it is what plain
 /// decoding decides.
@@ -138,6 +148,58 @@ pub fn drawn_chain<'a>(
     let Drawn { window, q } = drawn;
     let rule = |target: Target<'_>| block(window, q, target, &mut coins);
     chain(sampler, scratch, window, row, &mut watch, rule)
+}
+
+/// Decides on a tree by ratio, as the `verification`-th verification of its request: by
+/// [`ratio_tree`] with [`RoundCoins`].
+pub fn drawn_tree<'a>(
+    sampler: &mut Sampler,
+    scratch: &mut Scratch,
+    drawn: DrawnTree<'_>,
+    verification: u32,
+    row: impl Fn(u32) -> &'a [f32],
+    watch: impl FnMut(usize, &[f64]),
+) -> TreeVerdict {
+    let mut coins = RoundCoins::new(sampler.seed(), sampler.position(), verification);
+    ratio_tree(sampler, scratch, drawn, row, watch, &mut coins)
+}
+
+/// Verification of a tree by [`traversal`], with the target's distributions made from its logits:
+/// `row(node)` are those after `node`. The accepted tokens and the decided one are pushed to
+/// `sampler`. `watch` is shown the target's distribution after each node of the spine that has a
+/// child, by depth.
+pub fn ratio_tree<'a>(
+    sampler: &mut Sampler,
+    scratch: &mut Scratch,
+    drawn: DrawnTree<'_>,
+    row: impl Fn(u32) -> &'a [f32],
+    mut watch: impl FnMut(usize, &[f64]),
+    coins: &mut impl Coins,
+) -> TreeVerdict {
+    let DrawnTree { tree, q } = drawn;
+    let spine: Vec<u32> = core::iter::once(0).chain(tree.spine()).collect();
+    let depth_of = |node| spine.binary_search(&node).ok();
+    let draft = |node| q.get(depth_of(node)?);
+    let base = sampler.history().len();
+    let target = |node, p: &mut Vec<f64>| {
+        go_to(sampler, base, tree, node);
+        sampler.distribution(row(node), scratch, p);
+        if let Some(depth) = depth_of(node).filter(|depth| depth + 1 < spine.len()) {
+            watch(depth, p);
+        }
+    };
+    let verdict = traversal(tree, draft, target, coins);
+    go_to(sampler, base, tree, verdict.node);
+    sampler.push(verdict.decided);
+    verdict
+}
+
+/// Makes the way to `node` what follows the first `base` tokens of `sampler`.
+fn go_to(sampler: &mut Sampler, base: usize, tree: &Proposals, node: u32) {
+    sampler.truncate(base);
+    for token in tree.spelled(node) {
+        sampler.push(token);
+    }
 }
 
 /// Verification of a chain by [`rejection`] or [`block`], with the target's distributions made from

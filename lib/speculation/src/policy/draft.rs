@@ -35,7 +35,7 @@ use alloc::{string::ToString, vec::Vec};
 
 use self::{
     build::{Build, COUPLED},
-    growth::nothing_drawn,
+    growth::{Growth, nothing_drawn},
     tail::Tail,
     work::Flight,
 };
@@ -50,12 +50,12 @@ pub use self::{
     work::{Purpose, Ticket, Wants, Work},
 };
 use crate::{
-    Epoch, Proposals, Round, SessionId, TokenId,
+    Epoch, Proposals, Round, Seed, SessionId, TokenId,
     fanout::{Chances, FanOut, Planner},
     guess::{Candidates, OutcomeKey},
     ids::common_prefix,
     message::{
-        Branching, Cutoffs, Entries, Resync, SparseDistribution, ToDraft, ToTarget, TreeBudget,
+        Branching, Cutoff, Cutoffs, Entries, Resync, SparseDistribution, ToDraft, ToTarget, TreeBudget,
     },
     proposal::Proposer,
     saguaro::Saguaro,
@@ -156,6 +156,8 @@ struct Choices {
     /// Those drawn before it, and what was decided, until somebody learns from it.
     judged: Candidates,
     verdict: Option<OutcomeKey>,
+    /// What is drawn beside the tokens of a window, for verification by ratio.
+    growth: Growth,
 }
 
 impl Choices {
@@ -199,7 +201,26 @@ impl Choices {
             drawn: nothing_drawn(),
             judged: nothing_drawn(),
             verdict: None,
+            growth: Growth::new(),
         }
+    }
+
+    /// Before a window of `lookahead` tokens, of which those `known` are there already.
+    fn begin(&mut self, known: &[TokenId], tree: Option<TreeBudget>, lookahead: usize) {
+        known.iter().for_each(|&token| self.drawn.assume(token));
+        self.growth.sides.clear();
+        if tree.is_some() {
+            self.growth.chances.clone_from(&self.chances);
+            self.growth.begin(tree, Cutoff::default(), lookahead, 1);
+            self.growth.assume(0, known.len());
+        }
+    }
+
+    /// Takes in `token`, which `proposer` has just drawn as the one of the window after `after` others,
+    /// and draws what is to be verified beside it.
+    fn drawn(&mut self, token: TokenId, after: u32, proposer: &mut Proposer, seed: Seed) {
+        self.drawn.drawn(token, proposer.ranked());
+        self.growth.draw_beside((0, after), token, proposer, seed);
     }
 }
 

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    Proposals, Seed,
+    Seed,
     noise::{Domain, Noise, philox},
     sampling::SamplingParams,
 };
@@ -139,7 +139,7 @@ fn by_traversal(
     p: u32,
 ) -> Verdict {
     let target = |node: u32, out: &mut Vec<f64>| *out = law(&w[..node as usize], p);
-    let verdict = traversal(&w.into(), q, target, coins);
+    let verdict = traversal(&w.into(), |node| q.get(node as usize), target, coins);
     Verdict {
         accepted: verdict.node as usize,
         decided: verdict.decided,
@@ -255,7 +255,8 @@ fn traversal_of_trees_emits_the_targets_law() {
                     .map(|node| sparse(&law(&tree.spelled(node), salt + 50)))
                     .collect();
                 let target = |node: u32, p: &mut Vec<f64>| *p = law(&tree.spelled(node), salt);
-                let verdict = traversal(&tree, &laws, target, &mut coins);
+                let draft = |node: u32| laws.get(node as usize);
+                let verdict = traversal(&tree, draft, target, &mut coins);
                 let mut tokens = tree.spelled(verdict.node);
                 tokens.push(verdict.decided);
                 *law_of.entry(tokens).or_insert(0.0) += coins.probability();

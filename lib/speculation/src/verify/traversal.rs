@@ -9,18 +9,18 @@ use crate::{Proposals, TokenId, message::SparseDistribution};
 
 /// Verifies a tree whose children were drawn from `q` one after the other without replacement.
 ///
-/// `target(node, p)` fills `p` with the target's distribution after `node`; `q[node]` is what the
+/// `target(node, p)` fills `p` with the target's distribution after `node`; `draft(node)` is what the
 /// children of `node` were drawn from. Where it is missing or lacks a child, that child counts as
 /// certain.
-pub fn traversal(
+pub fn traversal<'q>(
     tree: &Proposals,
-    q: &[SparseDistribution],
+    draft: impl Fn(u32) -> Option<&'q SparseDistribution>,
     mut target: impl FnMut(u32, &mut Vec<f64>),
     coins: &mut impl Coins,
 ) -> TreeVerdict {
     let mut walk = Walk {
         tree,
-        q,
+        draft: &draft,
         target: &mut target,
         coins,
     };
@@ -35,14 +35,19 @@ pub fn traversal(
     })
 }
 
-struct Walk<'a, T, C> {
+struct Walk<'a, D, T, C> {
     tree: &'a Proposals,
-    q: &'a [SparseDistribution],
+    draft: &'a D,
     target: &'a mut T,
     coins: &'a mut C,
 }
 
-impl<T: FnMut(u32, &mut Vec<f64>), C: Coins> Walk<'_, T, C> {
+impl<'q, D, T, C> Walk<'_, D, T, C>
+where
+    D: Fn(u32) -> Option<&'q SparseDistribution>,
+    T: FnMut(u32, &mut Vec<f64>),
+    C: Coins,
+{
     /// Decides on the subtree of `node`, which may be accepted with probability `a`; none if it is
     /// rejected. A tree that is no chain is at most
     /// [`Proposals::MAX_TREE`] deep, a chain as long as the window.
@@ -50,7 +55,7 @@ impl<T: FnMut(u32, &mut Vec<f64>), C: Coins> Walk<'_, T, C> {
         let mut p = Vec::new();
         (self.target)(node, &mut p);
         let mut q = alloc::vec![0.0; p.len()];
-        if let Some(law) = self.q.get(node as usize) {
+        if let Some(law) = (self.draft)(node) {
             let total = law.total();
             for &(token, weight) in &law.entries {
                 if let Some(q) = q.get_mut(token.index()) {

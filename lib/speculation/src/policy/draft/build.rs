@@ -396,7 +396,12 @@ impl Build {
                         index: step,
                     };
                     let among = (support, order.saguaro);
-                    let (token, q) = self.proposer.draw(sampler, scratch, row, place, among);
+                    let proposer = &mut self.proposer;
+                    let (token, q) = proposer.draw(sampler, scratch, row, place, among);
+                    if order.tree.is_some() {
+                        let branch = (guess, step);
+                        self.growth.draw_beside(branch, token, proposer, sampler.seed());
+                    }
                     laws.resize(rows.len(), SparseDistribution::default());
                     laws[guess] = q;
                     token

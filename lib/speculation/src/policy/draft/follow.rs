@@ -152,13 +152,12 @@ impl DraftSession {
             self.close(outcome.epoch);
             return Some(self.refuse(outcome.epoch, self.too_long(len), false));
         }
-        // Trees are compared with what the target draws, not by ratio.
         let wish = Wish {
             round: outcome.round.next(),
             lookahead: outcome.lookahead,
             branches: outcome.branches,
             saguaro: outcome.saguaro,
-            tree: outcome.tree.filter(|_| !self.draws()),
+            tree: outcome.tree,
             cutoffs: if self.draws() {
                 Cutoffs::default()
             } else {
@@ -283,8 +282,8 @@ impl DraftSession {
         let Prepared { q, place } = prepared;
         self.binding.as_mut()?.job = Some(Job { wish, q, place });
         if let Some(choices) = self.choices.as_mut().filter(|_| wish.weighs()) {
-            let known = self.tokens[self.decided..].iter();
-            known.for_each(|&token| choices.drawn.assume(token));
+            let known = &self.tokens[self.decided..];
+            choices.begin(known, wish.tree, wish.lookahead as usize);
         }
         self.complete()
     }
@@ -292,6 +291,7 @@ impl DraftSession {
     /// Ends the job if there are enough proposals: all that were asked for, or as many as are worth
     /// it.
     pub(super) fn complete(&mut self) -> Option<ToTarget> {
+        let draws = self.draws();
         let binding = self.binding.as_mut()?;
         let proposals = &self.tokens[self.decided..];
         let next = self.choices.as_ref().map_or(1.0, Choices::next);
@@ -305,6 +305,10 @@ impl DraftSession {
         let epoch = binding.epoch;
         let lookahead = proposals.len().min(wish.lookahead as usize);
         let proposals = match (wish.tree, &self.choices) {
+            (Some(_), Some(Choices { growth, .. })) if draws => {
+                let spine = proposals[..lookahead].iter().copied();
+                Proposals::with_sides(spine, |depth| growth.sides_at(depth))
+            }
             (Some(budget), Some(Choices { drawn, chances, .. })) => {
                 let mut window = choose::window(drawn, chances, budget);
                 window.cut_below(lookahead);
@@ -313,7 +317,7 @@ impl DraftSession {
             _ => proposals[..lookahead].into(),
         };
         self.stats.windows += 1;
-        q.truncate(proposals.len());
+        q.truncate(proposals.height());
         if binding.branching.is_some() {
             self.set_window(&proposals);
             self.begin_build(wish);
@@ -392,9 +396,8 @@ impl DraftSession {
         let window = if window.is_chain() {
             &window.tokens()[..window.len().min(room)]
         } else {
-            let first = |&node: &u32| window.children(node).next();
-            let nodes = core::iter::successors(first(&0), first);
-            chain = nodes
+            chain = window
+                .spine()
                 .filter_map(|node| window.token(node))
                 .take(room)
                 .collect::<Vec<_>>();

@@ -1,16 +1,21 @@
 //! How branches grow: where they end because the next token is not likely enough, and the second
 //! choices beside what they draw, leaves that make trees of continuations and cost the endpoint no row.
+//!
+//! Second choices for verification by ratio are drawn, too. Whether there is one more depends on what
+//! was drawn before it, never on what it is itself, or the output would not have the target's law;
+//! for the same reason a continuation then never ends early.
 
 use alloc::vec::Vec;
 
 use super::build::COUPLED;
 use crate::{
-    TokenId,
+    Seed, TokenId,
     fanout::Chances,
     guess::Candidates,
     message::{Cutoff, Side, TreeBudget},
+    proposal::Proposer,
     sampling::{Sampler, Scratch},
-    tree::choose,
+    tree::choose::{self, Beside},
 };
 
 /// What is thought of the tokens that branches draw.
@@ -92,6 +97,51 @@ impl Growth {
             *reached *= accepts;
         }
         Some(token)
+    }
+
+    /// Draws second choices beside `token`, which `proposer` has just drawn for the branch of this
+    /// entry after as many others.
+    pub(super) fn draw_beside(
+        &mut self,
+        (entry, after): (usize, u32),
+        token: TokenId,
+        proposer: &mut Proposer,
+        seed: Seed,
+    ) {
+        self.drawn.clear();
+        self.drawn.drawn(token, proposer.ranked());
+        let (Some(row), Some((reached, count))) =
+            (self.drawn.row(0), self.reached.get_mut(entry))
+        else {
+            return;
+        };
+        let mut beside = Beside::new(&row, &self.chances, *reached);
+        while *count < self.most && beside.next(proposer.left()) > self.price {
+            beside.draw(proposer.left());
+            let Some(token) = proposer.draw_beside(seed) else {
+                break;
+            };
+            *count += 1;
+            self.sides.push(Side {
+                entry: entry as u32,
+                after,
+                token,
+            });
+        }
+        *reached *= self.chances.of(&row).0;
+    }
+
+    /// Takes in tokens of the branch of this entry that are there already, and nothing beside them.
+    pub(super) fn assume(&mut self, entry: usize, tokens: usize) {
+        if let Some((reached, _)) = self.reached.get_mut(entry) {
+            *reached *= libm::pow(self.chances.acceptance(), tokens as f64);
+        }
+    }
+
+    /// The second choices after the first so many tokens of a branch.
+    pub(super) fn sides_at(&self, after: usize) -> impl Iterator<Item = TokenId> {
+        let here = self.sides.iter().filter(move |side| side.after as usize == after);
+        here.map(|side| side.token)
     }
 }
 

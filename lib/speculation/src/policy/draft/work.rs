@@ -217,7 +217,11 @@ impl DraftSession {
                         };
                         let among = (support, job.wish.saguaro);
                         let sampler = &binding.sampler;
-                        let (token, q) = self.proposer.draw(sampler, scratch, row, place, among);
+                        let proposer = &mut self.proposer;
+                        let (token, q) = proposer.draw(sampler, scratch, row, place, among);
+                        if let Some(choices) = choices {
+                            choices.drawn(token, place.index, proposer, sampler.seed());
+                        }
                         job.q.push(q);
                         token
                     }

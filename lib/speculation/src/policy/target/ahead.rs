@@ -7,7 +7,7 @@ use crate::{
     guess::OutcomeKey,
     message::{Delivery, Entries},
     policy::SsdOptions,
-    proposal::Laws,
+    proposal::{self, Laws},
 };
 
 /// Where the window after a verdict comes from.
@@ -103,9 +103,11 @@ impl TargetSession {
         let own = part.tokens.iter().copied();
         let own = own.filter(|&token| token != Entries::ENDED);
         let tokens = own.clone().chain(sides);
-        if !self.understands(keys.chain(tokens), effects)
-            || !self.explained((&part.q, part.saguaro), &part.tokens, effects)
-        {
+        let explains = || {
+            let drawn = part.tokens.iter().copied().zip(0..);
+            part.q.len() == part.tokens.len() && proposal::explains(&part.q, part.saguaro, drawn)
+        };
+        if !self.understands(keys.chain(tokens), effects) || !self.explained(explains, effects) {
             return;
         }
         let current = part.round == self.round && part.base_len as usize == self.tokens.len();
@@ -234,7 +236,7 @@ impl TargetSession {
         let source = if let Some(hit) = hit {
             self.propose(hit.proposals, most);
             self.laws = hit.laws;
-            self.laws.q.truncate(self.window.len());
+            self.laws.q.truncate(self.window.height());
             Source::Ahead { place: hit.place }
         } else {
             let (fallback, tokens) = self.fall_back(options, verified, most);

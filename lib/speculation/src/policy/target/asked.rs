@@ -4,11 +4,10 @@ use core::time::Duration;
 
 use super::{Effects, Phase, TargetSession};
 use crate::{
-    Proposals, Round, TokenId,
-    message::{SparseDistribution, Window},
+    Proposals, Round,
+    message::Window,
     policy::Policy,
-    proposal::{Laws, explains},
-    saguaro::Saguaro,
+    proposal::{Laws, explains_all},
     verify::Verification,
 };
 
@@ -64,10 +63,9 @@ impl TargetSession {
 
     /// Takes in a window.
     pub(super) fn arrived(&mut self, now: Duration, window: &Window, effects: &mut Effects) {
-        let tokens = window.proposals.tokens();
-        if !self.understands(tokens.iter().copied(), effects)
-            || !self.explained((&window.q, window.saguaro), tokens, effects)
-        {
+        let tokens = window.proposals.tokens().iter().copied();
+        let explains = || explains_all(&window.q, window.saguaro, &window.proposals);
+        if !self.understands(tokens, effects) || !self.explained(explains, effects) {
             return;
         }
         let Some(asked) = self.asked.take_if(|asked| asked.round == window.round) else {
@@ -87,7 +85,7 @@ impl TargetSession {
         self.silence = 0;
         let proposals = asked.accept(&window.proposals);
         // How many are kept does not depend on which they are, or they would not have their law.
-        let kept = window.q.get(..proposals.len()).unwrap_or(&window.q);
+        let kept = window.q.get(..proposals.height()).unwrap_or(&window.q);
         let laws = Laws {
             q: kept.to_vec(),
             saguaro: window.saguaro,
@@ -107,16 +105,15 @@ impl TargetSession {
         }
     }
 
-    /// Whether `q`, lowered by `saguaro`, says of all tokens what they were drawn from, if that has to
-    /// be known. If not, nothing of the kind can be verified, and the endpoint is let go.
+    /// Whether the laws of a message explain its tokens, if that has to be known. If not, nothing of the
+    /// kind can be verified, and the endpoint is let go.
     pub(super) fn explained(
         &mut self,
-        (q, saguaro): (&[SparseDistribution], Saguaro),
-        tokens: &[TokenId],
+        explains: impl FnOnce() -> bool,
         effects: &mut Effects,
     ) -> bool {
         let coupled = self.config.verification == Verification::Coupled;
-        let explained = coupled || explains(q, saguaro, tokens);
+        let explained = coupled || explains();
         if !explained {
             self.stats.unexplained += 1;
             self.let_go(effects);

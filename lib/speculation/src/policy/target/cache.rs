@@ -1,13 +1,14 @@
 //! What an endpoint has drafted for the outcomes of the round under verification.
 
 use alloc::vec::Vec;
+use core::slice;
 
 use crate::{
     Proposals, TokenId,
     columns::Columns,
     guess::OutcomeKey,
     message::{Entries, Side, SparseDistribution},
-    proposal::Laws,
+    proposal::{self, Laws},
     saguaro::Saguaro,
 };
 
@@ -93,8 +94,20 @@ impl Cache {
         let whole = columns > 0 && part.tokens.len() == columns * width;
         let sent = if first { width } else { self.sent };
         let after = self.before + columns;
-        let placed = |side: &Side| (side.entry as usize) < sent && (side.after as usize) < after;
         let explains = part.q.len() == part.tokens.len();
+        // What it was drawn from came with the token beside it.
+        let law_of = |entry: usize, depth: usize| {
+            let column = depth.checked_sub(self.before).filter(|_| entry < width)?;
+            part.q.get(column * width + entry)
+        };
+        let placed = |side: &Side| {
+            let (entry, depth) = (side.entry as usize, side.after as usize);
+            let explained = || {
+                let law = law_of(entry, depth).map_or(&[][..], slice::from_ref);
+                proposal::explains(law, part.saguaro, [(side.token, 0)])
+            };
+            entry < sent && depth < after && (!explains || explained())
+        };
         let alike =
             part.saguaro == self.saguaro && explains == (self.q.len() == self.columns.len());
         let fits = first || (alike && part.keys.is_empty());
@@ -128,25 +141,16 @@ impl Cache {
     /// loses its last tokens.
     pub(super) fn find(&self, key: OutcomeKey) -> Option<Hit> {
         let place = self.keys.iter().position(|&known| known == key)?;
-        let mut proposals = Proposals::new();
-        let mut last = 0;
-        let tokens = self.columns.of(place);
-        let tokens = tokens.take_while(|&&token| token != Entries::ENDED);
-        for (depth, &token) in tokens.enumerate() {
-            let sides = self
-                .sides
-                .iter()
-                .filter(|side| (side.entry as usize, side.after as usize) == (place, depth));
-            let parent = last;
-            // What does not fit, or is there already, is of no use.
-            let Ok(node) = proposals.push(parent, token) else {
-                break;
-            };
-            last = node;
-            for side in sides {
-                let _ = proposals.push(parent, side.token);
-            }
-        }
+        let tokens = self.columns.of(place).copied();
+        let tokens = tokens.take_while(|&token| token != Entries::ENDED);
+        let beside = |depth| {
+            let sides = self.sides.iter();
+            let here = sides.filter(move |side| {
+                (side.entry as usize, side.after as usize) == (place, depth)
+            });
+            here.map(|side| side.token)
+        };
+        let mut proposals = Proposals::with_sides(tokens, beside);
         if !proposals.is_chain() {
             proposals.truncate(self.most_nodes);
         }

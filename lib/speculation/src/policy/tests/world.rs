@@ -7,7 +7,9 @@ use crate::{
     message::{Cutoffs, SparseDistribution, TreeBudget},
     proposal::Laws,
     saguaro::Saguaro,
-    verify::{Drawn, Verdict, Verification, coupled_tree, drawn_chain},
+    verify::{
+        Drawn, DrawnTree, Verdict, Verification, coupled_tree, drawn_chain, drawn_tree,
+    },
 };
 
 /// What the link does to messages, in thousandths.
@@ -252,6 +254,14 @@ impl World {
         let (mut tokens, decided) = match self.target.verification() {
             Verification::Coupled => {
                 let verdict = coupled_tree(sampler, scratch, &window, row);
+                (window.spelled(verdict.node), verdict.decided)
+            }
+            Verification::Rejection { .. } if !window.is_chain() => {
+                let q = (self.told)(self.target.laws());
+                let (tree, q) = (&window, &q[..]);
+                let round = self.target.stats().rounds;
+                let drawn = DrawnTree { tree, q };
+                let verdict = drawn_tree(sampler, scratch, drawn, round, row, |_, _| {});
                 (window.spelled(verdict.node), verdict.decided)
             }
             Verification::Rejection { .. } => {

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::{
+    message::TreeBudget,
     noise::{Domain, Noise},
+    proposal::Laws,
     verify::{RoundCoins, Verdict},
 };
 
@@ -81,6 +83,61 @@ fn samples_follow_the_targets_law_over_links_that_lose_everything() {
     ] {
         let found = chi_square(6000, |seed| emitted(policy, seed, faults, None));
         assert!(excess(found) < 4.0, "{policy:?} {faults:?}: {found:?}");
+    }
+}
+
+/// A small world in which windows and continuations may be trees, as rows cost next to nothing.
+fn wooded_world(policy: Policy, seed: u64, faults: Faults) -> World {
+    let mut world = small_world(policy, seed, faults);
+    world.tree = Some(TreeBudget::new(9, 0.0005));
+    world
+}
+
+#[test]
+fn samples_of_trees_follow_the_targets_law_over_links_that_lose_everything() {
+    let offered = Faults {
+        local: 500,
+        ..LOSSY
+    };
+    for (policy, faults) in [
+        (fixed(3), Faults::default()),
+        (ahead(OnMiss::Remote), Faults::default()),
+        (fixed(3), LOSSY),
+        (ahead(OnMiss::Remote), LOSSY),
+        (ahead(OnMiss::Local), offered),
+        (pull(), LOSSY),
+    ] {
+        for lowering in [|_| Saguaro::default(), unsteady] {
+            let trees = core::cell::Cell::new(0);
+            let found = chi_square(6000, |seed| {
+                let mut world = wooded_world(policy, seed, faults);
+                world.lowering = lowering;
+                let tokens = world.run().0;
+                trees.set(trees.get() + world.trees.len());
+                tokens
+            });
+            assert!(excess(found) < 4.0, "{policy:?} {faults:?}: {found:?}");
+            assert!(trees.get() > 1000, "{policy:?} {faults:?}: {trees:?} trees");
+        }
+    }
+}
+
+#[test]
+fn samples_of_trees_show_it_if_what_they_were_drawn_from_is_not_told() {
+    let even: fn(&Laws) -> Vec<SparseDistribution> = |laws| {
+        let mut q = laws.q.clone();
+        let entries = q.iter_mut().flat_map(|q| &mut q.entries);
+        entries.for_each(|entry| entry.1 = 1);
+        q
+    };
+    for (name, told) in [("C", (|laws| laws.q.clone()) as fn(&Laws) -> _), ("q", even)] {
+        let found = chi_square(3000, |seed| {
+            let mut world = wooded_world(fixed(3), seed, Faults::default());
+            world.lowering = unsteady;
+            world.told = told;
+            world.run().0
+        });
+        assert!(excess(found) > 8.0, "{name} passes: {found:?}");
     }
 }
 
