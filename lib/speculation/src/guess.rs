@@ -202,6 +202,12 @@ impl Candidates {
         self.rows.clear();
     }
 
+    /// Whether what the window proposes was drawn, for verification by ratio, so that a token's rank
+    /// does not say whether it is proposed.
+    pub fn are_drawn(&self) -> bool {
+        self.by == RankBy::Likelihood
+    }
+
     /// The window that the rows belong to.
     pub fn window(&self) -> &Proposals {
         &self.window

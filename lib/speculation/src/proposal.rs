@@ -90,11 +90,6 @@ impl Proposer {
         Some(token)
     }
 
-    /// What the next token would be drawn from there: empty if there is none.
-    pub fn left(&self) -> &SparseDistribution {
-        &self.left
-    }
-
     /// The tokens that were drawn among, likeliest first.
     pub fn ranked(&self) -> &[Ranked] {
         &self.ranked
@@ -232,6 +227,42 @@ mod tests {
                 let found = f64::from(q.weight(TokenId(t as u32))) / q.total();
                 assert!((found - expected).abs() < 1e-3, "{found} {expected}");
             }
+        }
+    }
+
+    #[test]
+    fn tokens_drawn_beside_one_are_others_in_proportion_whatever_that_is() {
+        let mut scratch = Scratch::new();
+        let logits: Vec<f32> = [4, 3, 2, 1, 9].map(|weight| (weight as f32).ln()).to_vec();
+        let mut counts = std::collections::BTreeMap::new();
+        let rounds = 60_000;
+        for start in 0..rounds {
+            let tokens = vec![TokenId(1); start as usize % 7 + 1];
+            let params = SamplingParams {
+                temperature: 1.0,
+                ..SamplingParams::default()
+            };
+            let sampler = Sampler::new(params, Seed(u64::from(start / 7)), &tokens, 1).unwrap();
+            let mut proposer = Proposer::default();
+            let place = Place { start, index: 2 };
+            let never = Saguaro::new(1, 20);
+            let first = proposer.draw(&sampler, &mut scratch, &logits, place, (4, never));
+            let mut drawn = vec![first.0.0];
+            while let Some(token) = proposer.draw_beside(sampler.seed()) {
+                drawn.push(token.0);
+            }
+            *counts.entry(drawn).or_insert(0) += 1;
+        }
+        // Of five the four likeliest, without the first of them: weights 4, 3, 2.
+        assert_eq!(counts.len(), 6);
+        for (drawn, count) in counts {
+            let weight = |i: usize| 4.0 - f64::from(drawn[i]);
+            let expected = weight(0) / 9.0 * weight(1) / (9.0 - weight(0));
+            let found = f64::from(count) / f64::from(rounds);
+            assert!(
+                (found - expected).abs() < 0.008,
+                "{drawn:?} {found} {expected}"
+            );
         }
     }
 

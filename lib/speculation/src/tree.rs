@@ -243,6 +243,12 @@ impl Proposals {
         core::iter::successors(first(&0), first)
     }
 
+    /// The tokens proposed after `node` beside its first child's, in their order.
+    pub fn beside(&self, node: u32) -> impl Iterator<Item = TokenId> + '_ {
+        let others = self.children(node).skip(1);
+        others.filter_map(|child| self.token(child))
+    }
+
     /// The child of `node` with this token.
     pub fn child(&self, node: u32, token: TokenId) -> Option<u32> {
         self.children(node)

@@ -14,9 +14,10 @@ use foretoken_speculation::{
     Proposals, TokenId,
     control::Lesson,
     policy::target::{Input, Lookup, Verified},
-    saguaro::Saguaro,
+    proposal::Laws,
+    saguaro::{Saguaro, Seen},
     sampling::Scratch,
-    verify::{self, Drawn, Verification},
+    verify::{self, Drawn, DrawnTree, TreeVerdict, Verification},
 };
 
 use self::lesson::Taught;
@@ -156,7 +157,8 @@ impl Worker {
             let Some(request) = self.requests.get_mut(&share.request) else {
                 continue;
             };
-            let drawn = self.endpoints.observe_laws(request, decided.accepted);
+            let accepted = &decision.emitted[..decided.accepted];
+            let drawn = self.endpoints.observe_laws(request, accepted);
             let suggested = suggestions.tell(request);
             let step = Step {
                 rows: rows - decision.drafted as u32,
@@ -329,41 +331,17 @@ impl<'a> Pass<'a> {
                 ended: Some(FinishReason::Length),
             };
         }
-        let first = self.logits.rows(self.feed) - self.window.len() - 1;
-        let row = |i| self.logits.row(self.feed, first + i);
         let drafted = self.window.len() as u32;
         let Some(tree) = self.tree else {
-            let sampler = &mut request.sampler;
-            let verdict = match request.session.verification() {
-                Verification::Coupled => verify::coupled_chain(sampler, scratch, self.window, row),
-                Verification::Rejection { .. } => {
-                    let laws = request.session.laws();
-                    let q = laws.lowered();
-                    let seen = &mut request.seen;
-                    seen.clear();
-                    let watch = |i: usize, p: &[f64]| {
-                        if let Some(q) = laws.q.get(i) {
-                            seen.push(q, p);
-                        }
-                    };
-                    let drawn = Drawn {
-                        window: self.window,
-                        // Not all of the window may have found room.
-                        q: q.get(..self.window.len()).unwrap_or_default(),
-                    };
-                    let count = request.session.stats().rounds;
-                    verify::drawn_chain(sampler, scratch, drawn, count, row, watch)
-                }
-            };
+            let verdict = self.decide_chain(request, scratch);
             let passed = Passed {
                 drafted,
                 accepted: &self.window[..verdict.accepted],
                 decided: verdict.decided,
             };
-            return request.emit(passed, row, emitted, scratch);
+            return request.emit(passed, |i| self.row(i), emitted, scratch);
         };
-        let of_node = |node: u32| row(node as usize);
-        let verdict = verify::coupled_tree(&mut request.sampler, scratch, tree, of_node);
+        let verdict = self.decide_tree(tree, request, scratch);
         let path = tree.path(verdict.node);
         let accepted = tree.spelled(verdict.node);
         let passed = Passed {
@@ -371,8 +349,65 @@ impl<'a> Pass<'a> {
             accepted: &accepted,
             decided: verdict.decided,
         };
-        let after = |i: usize| of_node(i.checked_sub(1).map_or(0, |last| path[last]));
-        request.emit(passed, after, emitted, scratch)
+        let after = |i: usize| i.checked_sub(1).map_or(0, |last| path[last] as usize);
+        request.emit(passed, |i| self.row(after(i)), emitted, scratch)
+    }
+
+    /// The logits after the last token before the window, and after each of its tokens.
+    fn row(&self, node: usize) -> &'a [f32] {
+        let first = self.logits.rows(self.feed) - self.window.len() - 1;
+        self.logits.row(self.feed, first + node)
+    }
+
+    fn decide_chain(&self, request: &mut Request, scratch: &mut Scratch) -> verify::Verdict {
+        let Request {
+            session,
+            sampler,
+            seen,
+            ..
+        } = request;
+        let row = |i| self.row(i);
+        match session.verification() {
+            Verification::Coupled => verify::coupled_chain(sampler, scratch, self.window, row),
+            Verification::Rejection { .. } => {
+                let laws = session.laws();
+                let q = laws.lowered();
+                let drawn = Drawn {
+                    window: self.window,
+                    // Not all of the window may have found room.
+                    q: q.get(..self.window.len()).unwrap_or_default(),
+                };
+                let watch = watch(seen, laws);
+                verify::drawn_chain(sampler, scratch, drawn, session.stats().rounds, row, watch)
+            }
+        }
+    }
+
+    fn decide_tree(
+        &self,
+        tree: &Proposals,
+        request: &mut Request,
+        scratch: &mut Scratch,
+    ) -> TreeVerdict {
+        let Request {
+            session,
+            sampler,
+            seen,
+            ..
+        } = request;
+        let row = |node| self.row(node as usize);
+        match session.verification() {
+            Verification::Coupled => verify::coupled_tree(sampler, scratch, tree, row),
+            Verification::Rejection { .. } => {
+                let laws = session.laws();
+                let drawn = DrawnTree {
+                    tree,
+                    q: &laws.lowered(),
+                };
+                let watch = watch(seen, laws);
+                verify::drawn_tree(sampler, scratch, drawn, session.stats().rounds, row, watch)
+            }
+        }
     }
 
     /// Most tokens of the window that follow each other.
@@ -391,5 +426,15 @@ impl<'a> Pass<'a> {
         let node = tree.find(accepted).unwrap_or(0);
         let path = [vec![0], tree.path(node)].concat();
         (tree.tried(node), Some(path))
+    }
+}
+
+/// Has `seen` take in what the target makes of what a window was drawn from.
+fn watch<'a>(seen: &'a mut Seen, laws: &'a Laws) -> impl FnMut(usize, &[f64]) + 'a {
+    seen.clear();
+    |depth, p| {
+        if let Some(q) = laws.q.get(depth) {
+            seen.push(q, p);
+        }
     }
 }

@@ -33,6 +33,10 @@ const MARGINS: [f64; 13] = [
     -1.0, 0.0, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.5, 7.0, 12.0,
 ];
 
+/// Probability that a token drawn beside one that is turned down is accepted, until verdicts say
+/// otherwise.
+const BESIDE: f64 = 0.2;
+
 /// What is assumed until verdicts say otherwise.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prior {
@@ -75,6 +79,8 @@ pub struct Estimates {
     corrections: Curve,
     /// Candidates after the whole window.
     bonuses: Curve,
+    /// Tokens proposed beside one that was turned down, given that those before them were too.
+    beside: [Tally; Chances::SIDES],
     /// Share of continuations that end before the next token, for it is not likely enough.
     ends: f64,
 }
@@ -87,6 +93,7 @@ impl Estimates {
             proposals: Curve::default(),
             corrections: Curve::default(),
             bonuses: Curve::default(),
+            beside: Default::default(),
             ends: 0.0,
         }
     }
@@ -102,10 +109,33 @@ impl Estimates {
         let mut node = 0;
         for child in window.path(outcome.accepted) {
             // What was drawn has no row for its last token.
-            self.row(&candidates.row(node)?, window.token(child)?);
-            node = child as usize;
+            let (row, token) = (candidates.row(node as usize)?, window.token(child)?);
+            self.observe_beside(row.proposed, window.beside(node), token);
+            self.row(&row, token);
+            node = child;
         }
-        self.row(&candidates.row(node)?, outcome.token)
+        let row = candidates.row(node as usize)?;
+        self.observe_beside(row.proposed, window.beside(node), outcome.token);
+        self.row(&row, outcome.token)
+    }
+
+    /// Takes in which token came where `proposed` was proposed first, and these in turn if it was
+    /// turned down.
+    pub fn observe_beside(
+        &mut self,
+        proposed: Option<TokenId>,
+        beside: impl IntoIterator<Item = TokenId>,
+        came: TokenId,
+    ) {
+        if proposed == Some(came) {
+            return;
+        }
+        for (tally, side) in self.beside.iter_mut().zip(beside) {
+            tally.observe(side == came, MEMORY);
+            if side == came {
+                break;
+            }
+        }
     }
 
     /// Takes in how many continuations were about to go on, and how many of them ended instead.
@@ -157,8 +187,16 @@ impl Estimates {
         Chances {
             proposed: table(&self.proposals, 0, self.prior.acceptance),
             sides: core::array::from_fn(side),
+            drawn_beside: self.drawn_beside(),
             acceptance: self.acceptance(),
         }
+    }
+
+    /// Probability that a token drawn beside one that is turned down is accepted, by how many were
+    /// drawn before it and turned down too.
+    pub fn drawn_beside(&self) -> [f64; Chances::SIDES] {
+        self.beside
+            .map(|tally| tally.estimate(BESIDE, PRIOR_WEIGHT))
     }
 
     /// Probability that a proposed token is accepted given those before it, whatever its margin.
@@ -211,6 +249,7 @@ pub struct Chances {
     proposed: [f64; MARGINS.len() + 2],
     /// The same for the best candidates, given that nothing before them is decided.
     sides: [[f64; MARGINS.len() + 2]; Self::SIDES],
+    drawn_beside: [f64; Self::SIDES],
     acceptance: f64,
 }
 
@@ -227,6 +266,11 @@ impl Chances {
     /// Probability that a proposed token is accepted, whatever its margin.
     pub fn acceptance(&self) -> f64 {
         self.acceptance
+    }
+
+    /// See [`Estimates::drawn_beside`].
+    pub fn drawn_beside(&self) -> [f64; Self::SIDES] {
+        self.drawn_beside
     }
 
     /// The probability of the row's proposed token, and of each of its best candidates.

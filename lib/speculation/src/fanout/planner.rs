@@ -4,7 +4,10 @@ use alloc::vec::Vec;
 use core::cmp::Ordering;
 
 use super::{Estimates, FanOut, Geometric, Prior, uniform};
-use crate::guess::{Candidates, OutcomeKey};
+use crate::{
+    TokenId,
+    guess::{Candidates, OutcomeKey},
+};
 
 /// Guesses that power laws are fitted over.
 const FITTED: usize = 16;
@@ -74,14 +77,23 @@ impl Planner {
                 self.reached[first as usize] = reached * accepts;
             }
             let mut left = reached * (1.0 - accepts);
+            if candidates.are_drawn() {
+                let sides = window.children(accepted as u32).skip(1);
+                for (side, accepts) in sides.zip(self.estimates.drawn_beside()) {
+                    self.reached[side as usize] = left * accepts;
+                    left *= 1.0 - accepts;
+                }
+            }
             let listed = row.candidates.len();
             let mut most = self.counts.get(accepted).map_or(listed, |&n| n as usize);
             for (rank, candidate) in row.candidates.iter().enumerate() {
                 let holds = self.estimates.holds(&row, rank);
                 // What the window proposes is accepted, not decided.
                 if let Some(side) = window.child(accepted as u32, candidate.token) {
-                    self.reached[side as usize] = left * holds;
-                    left *= 1.0 - holds;
+                    if !candidates.are_drawn() {
+                        self.reached[side as usize] = left * holds;
+                        left *= 1.0 - holds;
+                    }
                     continue;
                 }
                 if most == 0 {
@@ -116,6 +128,12 @@ impl Planner {
     /// Takes in the verdict on the window that `candidates` belong to; see [`Estimates::observe`].
     pub fn observe(&mut self, candidates: &Candidates, outcome: OutcomeKey) -> Option<usize> {
         self.estimates.observe(candidates, outcome)
+    }
+
+    /// See [`Estimates::observe_beside`].
+    pub fn observe_beside(&mut self, proposed: Option<TokenId>, beside: &[TokenId], came: TokenId) {
+        let beside = beside.iter().copied();
+        self.estimates.observe_beside(proposed, beside, came);
     }
 
     /// What was learned.

@@ -55,7 +55,8 @@ use crate::{
     guess::{Candidates, OutcomeKey},
     ids::common_prefix,
     message::{
-        Branching, Cutoff, Cutoffs, Entries, Resync, SparseDistribution, ToDraft, ToTarget, TreeBudget,
+        Branching, Cutoff, Cutoffs, Entries, Resync, SparseDistribution, ToDraft, ToTarget,
+        TreeBudget,
     },
     proposal::Proposer,
     saguaro::Saguaro,
@@ -156,8 +157,10 @@ struct Choices {
     /// Those drawn before it, and what was decided, until somebody learns from it.
     judged: Candidates,
     verdict: Option<OutcomeKey>,
-    /// What is drawn beside the tokens of a window, for verification by ratio.
+    /// What is drawn beside the tokens of a window, for verification by ratio; and the same where the
+    /// last verdict left it, with the token drawn first.
     growth: Growth,
+    refused: (Option<TokenId>, Vec<TokenId>),
 }
 
 impl Choices {
@@ -171,8 +174,13 @@ impl Choices {
         if let Some(&token) = emitted.get(accepted) {
             let accepted = accepted as u32;
             self.verdict = Some(OutcomeKey { accepted, token });
+            let first = self.drawn.window().tokens().get(accepted as usize);
+            self.refused.0 = first.copied();
+            self.refused.1.clear();
+            self.refused.1.extend(self.growth.sides_at(accepted));
             core::mem::swap(&mut self.drawn, &mut self.judged);
         }
+        self.growth.sides.clear();
         self.drawn.reset(COUPLED, Chances::beside(trees));
         self.stale = true;
     }
@@ -188,6 +196,8 @@ impl Choices {
     fn learn(&mut self, planner: &mut Planner, teaches: bool) {
         if let Some(verdict) = self.verdict.take().filter(|_| teaches) {
             planner.observe(&self.judged, verdict);
+            let (first, beside) = &self.refused;
+            planner.observe_beside(*first, beside, verdict.token);
         }
         if core::mem::take(&mut self.stale) {
             self.chances = planner.estimates().chances();
@@ -202,13 +212,15 @@ impl Choices {
             judged: nothing_drawn(),
             verdict: None,
             growth: Growth::new(),
+            refused: (None, Vec::new()),
         }
     }
 
     /// Before a window of `lookahead` tokens, of which those `known` are there already.
     fn begin(&mut self, known: &[TokenId], tree: Option<TreeBudget>, lookahead: usize) {
-        known.iter().for_each(|&token| self.drawn.assume(token));
-        self.growth.sides.clear();
+        for &token in known {
+            self.drawn.assume(token);
+        }
         if tree.is_some() {
             self.growth.chances.clone_from(&self.chances);
             self.growth.begin(tree, Cutoff::default(), lookahead, 1);

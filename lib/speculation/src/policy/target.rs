@@ -393,9 +393,7 @@ impl TargetSession {
         let kept = looked.kept.then_some(looked.first);
         let (settled, lookahead) = self.settle(looked, &verified, effects);
         let coupled = self.config.verification == Verification::Coupled;
-        let tree = verified
-            .tree
-            .filter(|tree| lookahead > 0 && tree.nodes > 0);
+        let tree = verified.tree.filter(|tree| lookahead > 0 && tree.nodes > 0);
         let nodes = tree.map_or(0, |tree| tree.nodes);
         if lookahead > 0 && !settled {
             self.asked = Some(Asked {

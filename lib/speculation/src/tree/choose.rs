@@ -16,11 +16,7 @@ use alloc::vec::Vec;
 
 use super::Proposals;
 use crate::{
-    TokenId,
-    fanout::Chances,
-    guess::{Candidates, Row},
-    message::{SparseDistribution, TreeBudget},
-    theory::expected_tokens,
+    TokenId, fanout::Chances, guess::Candidates, message::TreeBudget, theory::expected_tokens,
 };
 
 /// How many proposals to verify, of those with these probabilities, likeliest first: the number
@@ -101,68 +97,6 @@ pub fn sides(
     choices
         .take_while(move |(_, probability)| reached * probability > price)
         .map(|(token, _)| token)
-}
-
-/// What is thought of tokens that are drawn beside a row's own one, one after the other without
-/// replacement, for verification by ratio.
-///
-/// If the row's token is turned down, the next one has the law R of what then follows. With q of what
-/// is left to draw from, one drawn from q is accepted with probability `sum of min(R, q)`, and if
-/// that is turned down too, R becomes what q leaves of it: `max(R - q, 0)`, normalised (Weng et al.
-/// 2025, arXiv 2505.12398, with what the acceptance of the tokens after the row's own takes from it
-/// left out). Of R only the likeliest tokens are known, so what is thought is too little, if anything.
-#[derive(Debug)]
-pub struct Beside {
-    /// Probability that the row is reached and all that was drawn at it turned down.
-    reached: f64,
-    /// R.
-    likely: [(TokenId, f64); Chances::SIDES],
-}
-
-impl Beside {
-    /// Beside the token of `row`, if that is reached with probability `reached`.
-    pub fn new(row: &Row<'_>, chances: &Chances, reached: f64) -> Self {
-        let (accepts, sides) = chances.of(row);
-        let refused = 1.0 - accepts;
-        let mut likely = [(TokenId(0), 0.0); Chances::SIDES];
-        for (known, (token, probability)) in likely.iter_mut().zip(sides) {
-            *known = (token, part(probability, refused));
-        }
-        Self {
-            reached: reached * refused,
-            likely,
-        }
-    }
-
-    /// Probability that a token drawn from `left` is accepted.
-    pub fn next(&self, left: &SparseDistribution) -> f64 {
-        self.reached * self.accepts(left)
-    }
-
-    /// One is drawn from `left`.
-    pub fn draw(&mut self, left: &SparseDistribution) {
-        let refused = 1.0 - self.accepts(left);
-        self.reached *= refused;
-        for (token, probability) in &mut self.likely {
-            let rest = (*probability - share(left, *token)).max(0.0);
-            *probability = part(rest, refused);
-        }
-    }
-
-    fn accepts(&self, left: &SparseDistribution) -> f64 {
-        let both = self.likely.iter();
-        both.map(|&(token, p)| p.min(share(left, token))).sum()
-    }
-}
-
-/// Probability of `token`.
-fn share(q: &SparseDistribution, token: TokenId) -> f64 {
-    part(f64::from(q.weight(token)), q.total())
-}
-
-/// `some / all`; of nothing nothing.
-fn part(some: f64, all: f64) -> f64 {
-    if all > 0.0 { some / all } else { 0.0 }
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Exactness by enumeration: all proposals, all coins.
 
+mod sides;
+
 use alloc::collections::BTreeMap;
 use std::{vec, vec::Vec};
 

@@ -1,7 +1,7 @@
 //! How much less endpoints draft of what they guess, where proposals are drawn (SSD, Definition 14):
 //! chosen for each cohort by what it has learned.
 
-use foretoken_speculation::{fallback::Miss, saguaro::Saguaro};
+use foretoken_speculation::{TokenId, fallback::Miss, saguaro::Saguaro};
 
 use super::Endpoints;
 use crate::{
@@ -11,11 +11,11 @@ use crate::{
 
 impl Endpoints {
     /// Takes in what the window of `request` was drawn from, if it was drawn, and what this target
-    /// makes of that; `accepted` of its tokens were accepted. Says how it was lowered then.
+    /// makes of that; these of its tokens were accepted. Says how it was lowered then.
     pub(in crate::worker) fn observe_laws(
         &mut self,
         request: &Request,
-        accepted: usize,
+        accepted: &[TokenId],
     ) -> Option<Saguaro> {
         let laws = request.session.laws();
         // There may have been no room for any of it.
@@ -24,7 +24,13 @@ impl Endpoints {
         }
         let cohort = request.link.map(|link| request.cohort(link));
         if let Some(learned) = cohort.and_then(|cohort| self.learned_mut(cohort)) {
-            learned.tuner.observe(laws, &request.seen, accepted);
+            // What was drawn beside the spine says nothing of what comes next on it.
+            let window = request.session.window();
+            let spine = window.spine().map(|node| window.token(node));
+            let kept = spine
+                .zip(accepted)
+                .take_while(|(own, token)| *own == Some(**token));
+            learned.tuner.observe(laws, &request.seen, kept.count());
         }
         Some(laws.saguaro)
     }

@@ -400,7 +400,8 @@ impl Build {
                     let (token, q) = proposer.draw(sampler, scratch, row, place, among);
                     if order.tree.is_some() {
                         let branch = (guess, step);
-                        self.growth.draw_beside(branch, token, proposer, sampler.seed());
+                        self.growth
+                            .draw_beside(branch, token, proposer, sampler.seed());
                     }
                     laws.resize(rows.len(), SparseDistribution::default());
                     laws[guess] = q;

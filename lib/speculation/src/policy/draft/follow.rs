@@ -307,7 +307,7 @@ impl DraftSession {
         let proposals = match (wish.tree, &self.choices) {
             (Some(_), Some(Choices { growth, .. })) if draws => {
                 let spine = proposals[..lookahead].iter().copied();
-                Proposals::with_sides(spine, |depth| growth.sides_at(depth))
+                Proposals::with_sides(spine, |depth| growth.sides_at(depth as u32))
             }
             (Some(budget), Some(Choices { drawn, chances, .. })) => {
                 let mut window = choose::window(drawn, chances, budget);

@@ -15,7 +15,7 @@ use crate::{
     message::{Cutoff, Side, TreeBudget},
     proposal::Proposer,
     sampling::{Sampler, Scratch},
-    tree::choose::{self, Beside},
+    tree::choose,
 };
 
 /// What is thought of the tokens that branches draw.
@@ -110,25 +110,28 @@ impl Growth {
     ) {
         self.drawn.clear();
         self.drawn.drawn(token, proposer.ranked());
-        let (Some(row), Some((reached, count))) =
-            (self.drawn.row(0), self.reached.get_mut(entry))
+        let (Some(row), Some((reached, count))) = (self.drawn.row(0), self.reached.get_mut(entry))
         else {
             return;
         };
-        let mut beside = Beside::new(&row, &self.chances, *reached);
-        while *count < self.most && beside.next(proposer.left()) > self.price {
-            beside.draw(proposer.left());
+        let (accepts, _) = self.chances.of(&row);
+        let mut refused = *reached * (1.0 - accepts);
+        *reached *= accepts;
+        for accepts in self.chances.drawn_beside() {
+            if *count >= self.most || refused * accepts <= self.price {
+                break;
+            }
             let Some(token) = proposer.draw_beside(seed) else {
                 break;
             };
             *count += 1;
+            refused *= 1.0 - accepts;
             self.sides.push(Side {
                 entry: entry as u32,
                 after,
                 token,
             });
         }
-        *reached *= self.chances.of(&row).0;
     }
 
     /// Takes in tokens of the branch of this entry that are there already, and nothing beside them.
@@ -139,8 +142,8 @@ impl Growth {
     }
 
     /// The second choices after the first so many tokens of a branch.
-    pub(super) fn sides_at(&self, after: usize) -> impl Iterator<Item = TokenId> {
-        let here = self.sides.iter().filter(move |side| side.after as usize == after);
+    pub(super) fn sides_at(&self, after: u32) -> impl Iterator<Item = TokenId> {
+        let here = self.sides.iter().filter(move |side| side.after == after);
         here.map(|side| side.token)
     }
 }

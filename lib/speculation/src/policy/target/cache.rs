@@ -145,9 +145,8 @@ impl Cache {
         let tokens = tokens.take_while(|&token| token != Entries::ENDED);
         let beside = |depth| {
             let sides = self.sides.iter();
-            let here = sides.filter(move |side| {
-                (side.entry as usize, side.after as usize) == (place, depth)
-            });
+            let here = sides
+                .filter(move |side| (side.entry as usize, side.after as usize) == (place, depth));
             here.map(|side| side.token)
         };
         let mut proposals = Proposals::with_sides(tokens, beside);

@@ -3,16 +3,20 @@
 
 mod fallbacks;
 mod samples;
+mod trees;
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::{
-    message::SparseDistribution,
+    message::{SparseDistribution, TreeBudget},
     proposal,
     saguaro::Saguaro,
     sampling::{RankBy, Ranking},
-    verify::{Coins, Drawn, RatioRule, Verification, ratio_chain, tests::Enumerator},
+    verify::{
+        Coins, Drawn, DrawnTree, RatioRule, Verification, ratio_chain, ratio_tree,
+        tests::Enumerator,
+    },
 };
 
 const REJECTION: Verification = Verification::Rejection { support: 3 };
@@ -39,9 +43,14 @@ fn target_law(context: &[TokenId]) -> Vec<f64> {
 
 /// What a draft draws from after `context`, before it is lowered.
 fn draft_law(context: &[TokenId]) -> SparseDistribution {
+    draft_law_among(2, context)
+}
+
+/// The same among so many tokens.
+fn draft_law_among(n: usize, context: &[TokenId]) -> SparseDistribution {
     let ranking = Ranking {
         by: RankBy::Likelihood,
-        n: 2,
+        n,
         without: None,
     };
     let mut ranked = Vec::new();
@@ -63,6 +72,8 @@ struct Play {
     /// Tokens that a round verifies at most.
     most: usize,
     saguaro: Saguaro,
+    /// What there is for trees.
+    tree: Option<TreeBudget>,
 }
 
 const RULE: RatioRule = RatioRule::Block;
@@ -76,6 +87,7 @@ impl Play {
             session,
             most: 9,
             saguaro,
+            tree: None,
         }
     }
 
@@ -116,16 +128,25 @@ impl Play {
         let Next::Verify(window) = self.session.next(now) else {
             unreachable!("it waits")
         };
-        let window = window.tokens()[..window.len().min(self.most)].to_vec();
+        let mut window = window.clone();
+        window.truncate(self.most);
         let q = self.session.laws().lowered();
-        let drawn = Drawn {
-            window: &window,
-            q: &q[..q.len().min(window.len())],
-        };
-        let rows: Vec<_> = (0..=window.len())
-            .map(|i| logits(&[&base[..], &window[..i]].concat(), 0.0))
+        let rows: Vec<_> = (0..=window.len() as u32)
+            .map(|node| logits(&[&base[..], &window.spelled(node)].concat(), 0.0))
             .collect();
         let (mut sampler, scratch) = (sampler(&base), &mut Scratch::new());
+        if !window.is_chain() {
+            let (tree, q) = (&window, &q[..]);
+            let row = |node: u32| &rows[node as usize][..];
+            let drawn = DrawnTree { tree, q };
+            let verdict = ratio_tree(&mut sampler, scratch, drawn, row, |_, _| {}, coins);
+            return [window.spelled(verdict.node), vec![verdict.decided]].concat();
+        }
+        let window = window.tokens();
+        let drawn = Drawn {
+            window,
+            q: &q[..q.len().min(window.len())],
+        };
         let verdict = ratio_chain(RULE, &mut sampler, scratch, drawn, |i| &rows[i], coins);
         let mut tokens = window[..verdict.accepted].to_vec();
         tokens.push(verdict.decided);
@@ -146,6 +167,7 @@ impl Play {
             suggested: 2,
             local,
             fallback,
+            tree: self.tree,
             saguaro: self.saguaro,
             ..Verified::default()
         };

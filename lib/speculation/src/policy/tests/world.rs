@@ -7,9 +7,7 @@ use crate::{
     message::{Cutoffs, SparseDistribution, TreeBudget},
     proposal::Laws,
     saguaro::Saguaro,
-    verify::{
-        Drawn, DrawnTree, Verdict, Verification, coupled_tree, drawn_chain, drawn_tree,
-    },
+    verify::{Drawn, DrawnTree, Verdict, Verification, coupled_tree, drawn_chain, drawn_tree},
 };
 
 /// What the link does to messages, in thousandths.

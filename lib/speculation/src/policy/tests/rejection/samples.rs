@@ -130,7 +130,10 @@ fn samples_of_trees_show_it_if_what_they_were_drawn_from_is_not_told() {
         entries.for_each(|entry| entry.1 = 1);
         q
     };
-    for (name, told) in [("C", (|laws| laws.q.clone()) as fn(&Laws) -> _), ("q", even)] {
+    for (name, told) in [
+        ("C", (|laws| laws.q.clone()) as fn(&Laws) -> _),
+        ("q", even),
+    ] {
         let found = chi_square(3000, |seed| {
             let mut world = wooded_world(fixed(3), seed, Faults::default());
             world.lowering = unsteady;
