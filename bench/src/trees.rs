@@ -29,6 +29,12 @@ pub struct TreesArgs {
     /// Lookahead of the simulated pair.
     #[arg(long, default_value_t = 5)]
     pub distant_lookahead: u32,
+    /// Rules of verification; `Rejection` where proposals are drawn, so not at temperature 0.
+    #[arg(long, value_delimiter = ',', default_value = "Coupled,Rejection", value_parser = ["Coupled", "Rejection"])]
+    pub verifications: Vec<String>,
+    /// Tokens that proposals are drawn among for `Rejection`, at most 256.
+    #[arg(long, default_value_t = 256)]
+    pub support: u32,
     /// Fractions of contexts in which a simulated draft agrees with its target.
     #[arg(long, value_delimiter = ',', default_value = "0.75,0.9")]
     pub agreements: Vec<f64>,
@@ -60,8 +66,8 @@ pub async fn run(
         let draft = DraftArgs { agreement, near }.simulated(1);
         let setup = Setup::simulated(binary.clone(), &distant::target(), &draft);
         let name = format!("simulated, agreement {agreement}");
-        let pair = Pair::start(&name, args.distant_lookahead, &setup).await?;
-        data.extend(pair.compare(args, &prompts, &mut report).await?);
+        let lookahead = args.distant_lookahead;
+        data.extend(compare(args, &name, lookahead, &setup, &prompts, &mut report).await?);
     }
     for dtype in &args.dtypes {
         let near = Setup::apart(binary.clone(), models, dtype);
@@ -69,12 +75,46 @@ pub async fn run(
         for class in [Class::Gsm8k, Class::Bible] {
             let prompts = class.load(&models.join("target"), args.prompts)?;
             let name = format!("{}, {dtype}", class.name());
-            let pair = Pair::start(&name, args.lookahead, &near).await?;
-            data.extend(pair.compare(args, &prompts, &mut report).await?);
+            let lookahead = args.lookahead;
+            data.extend(compare(args, &name, lookahead, &near, &prompts, &mut report).await?);
         }
     }
     report.data = json!(data);
     report.publish(results)
+}
+
+/// Compares services of this setup by each rule of verification.
+async fn compare(
+    args: &TreesArgs,
+    prompts: &str,
+    lookahead: u32,
+    setup: &Setup,
+    texts: &[Vec<u32>],
+    report: &mut Report,
+) -> anyhow::Result<Vec<Value>> {
+    let mut data = Vec::new();
+    for verification in &args.verifications {
+        let draws = verification == "Rejection";
+        let mut setup = setup.clone();
+        if draws {
+            setup.service["verification"] = json!({"Rejection": {"support": args.support}});
+        }
+        let pair = Pair {
+            name: format!("{prompts}, {verification}"),
+            draws,
+            lookahead,
+            stacks: [with(&setup, "Off").await?, with(&setup, "Auto").await?],
+        };
+        data.extend(pair.compare(args, texts, report).await?);
+    }
+    Ok(data)
+}
+
+/// Services whose `trees` is this.
+async fn with(setup: &Setup, trees: &str) -> anyhow::Result<Stack> {
+    let mut setup = setup.clone();
+    setup.service["trees"] = json!(trees);
+    setup.start().await
 }
 
 fn report(args: &TreesArgs) -> Report {
@@ -84,8 +124,9 @@ fn report(args: &TreesArgs) -> Report {
             "Targets whose `trees` is `Off` and `Auto`, both with the same kind of draft: a simulated pair (20 ms a \
              verification whatever its rows, a draft of 2.4 ms a step) and the shipped one (target and draft on a \
              core each, the client on the draft's), separate processes, one request of {TOKENS} tokens at a time. Medians of {} interleaved \
-             rounds; every arm's tokens are checked to equal plain decoding's. A tree's size is its tokens.",
-            args.rounds
+             rounds; every arm's tokens are checked to equal plain decoding's, but with verification by rejection (of proposals \
+             drawn among {} tokens), whose tokens are samples of their own. A tree's size is its tokens.",
+            args.rounds, args.support
         ),
         &[
             "prompts",
@@ -105,6 +146,8 @@ fn report(args: &TreesArgs) -> Report {
 /// The same services without trees and with them.
 struct Pair {
     name: String,
+    /// Whether tokens are samples of their own, which no reference has.
+    draws: bool,
     lookahead: u32,
     stacks: [Stack; 2],
 }
@@ -117,19 +160,6 @@ struct Cell {
 }
 
 impl Pair {
-    async fn start(name: &str, lookahead: u32, setup: &Setup) -> anyhow::Result<Self> {
-        let with = |trees: &str| {
-            let mut setup = setup.clone();
-            setup.service["trees"] = json!(trees);
-            setup
-        };
-        Ok(Self {
-            name: name.to_owned(),
-            lookahead,
-            stacks: [with("Off").start().await?, with("Auto").start().await?],
-        })
-    }
-
     async fn compare(
         &self,
         args: &TreesArgs,
@@ -137,7 +167,8 @@ impl Pair {
         report: &mut Report,
     ) -> anyhow::Result<Vec<Value>> {
         let mut data = Vec::new();
-        for &temperature in &args.temperatures {
+        let temperatures = args.temperatures.iter().copied();
+        for temperature in temperatures.filter(|&t| !self.draws || t > 0.0) {
             let work = Work {
                 prompts,
                 tokens: TOKENS,
@@ -151,6 +182,9 @@ impl Pair {
                 for place in arm_order(arms.len() * self.stacks.len(), round) {
                     let (arm, side) = (place / self.stacks.len(), place % self.stacks.len());
                     let stack = &self.stacks[side];
+                    if self.draws {
+                        reference = Reference::default();
+                    }
                     let tally = run::measure(stack, &arms[arm], &work, &mut reference).await?;
                     cells[arm].rates[side].push(tally.rate());
                     cells[arm].tallies[side].add(&tally);

@@ -242,7 +242,7 @@ pub enum Trees {
     #[default]
     Never,
     /// Where their expected tokens are worth the time of their rows, and as long as rounds with them
-    /// are not worse than rounds without. With verification `Rejection` only greedy requests have any.
+    /// are not worse than rounds without.
     Auto,
 }
 

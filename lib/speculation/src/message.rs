@@ -287,8 +287,9 @@ pub struct Window {
     pub base_len: u32,
     /// The proposed continuation.
     pub proposals: Proposals,
-    /// What each token was drawn from, before it was lowered ([`Verification::Rejection`] only;
-    /// empty otherwise).
+    /// What the tokens at each depth were drawn from, before it was lowered
+    /// ([`Verification::Rejection`] only; empty otherwise). Of a tree the first token at a depth is that
+    /// of its spine, and the others were drawn beside it from what that left.
     pub q: Vec<SparseDistribution>,
     /// How it was lowered.
     pub saguaro: Saguaro,
@@ -323,7 +324,8 @@ pub struct Entries {
     pub keys: Vec<OutcomeKey>,
     /// One token for each outcome that has one more, in their order; then the next of each, and so on.
     pub tokens: Vec<TokenId>,
-    /// Second choices, which make trees of continuations. Only if asked for.
+    /// Second choices, which make trees of continuations. Only if asked for. Where tokens are drawn they
+    /// come with the one that they are beside, and were drawn from what that left.
     pub sides: Vec<Side>,
     /// What each of `tokens` was drawn from, before it was lowered ([`Verification::Rejection`]
     /// only; empty otherwise).

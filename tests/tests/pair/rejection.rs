@@ -8,6 +8,7 @@ mod again;
 mod fallbacks;
 mod refrains;
 mod shipped;
+mod trees;
 
 use std::{ops::Range, time::Duration};
 

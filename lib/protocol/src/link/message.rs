@@ -251,7 +251,7 @@ impl Wire for ToTarget {
             draft_message::Body::Window(window) => {
                 let tokens = unpack_tokens("window.tokens", &window.tokens)?;
                 let proposals = read_proposals("window.tokens", tokens, &window.parents)?;
-                let (q, saguaro) = distribution::unpack(window.q, proposals.len())?;
+                let (q, saguaro) = distribution::unpack(window.q, proposals.height())?;
                 Self::Window(Window {
                     session,
                     epoch,

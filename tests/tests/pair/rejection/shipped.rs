@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use foretoken_speculation::TokenId;
+use foretoken_target::TreesName;
 
 use super::*;
 
@@ -103,20 +104,41 @@ async fn samples_of_the_shipped_pair_have_the_law_of_those_without_a_draft() {
         let found = distance(&plain, &others);
         assert_eq!(found < FAR, is_near, "{found} at {temperature}");
     }
-    for policy in ["Speculative", "SSD"] {
-        let (mut drafted, mut accepted) = (Counts::new(), 0);
-        for seeds in draws(MANY) {
-            // None of those before, which would be the same draws in part.
-            let seeds = seeds.start + 2 * MANY..seeds.end + 2 * MANY;
-            accepted += fill(&mut drafted, &client, seeds, (policy, 1.0)).await;
-            if accepted > 150 {
-                break;
-            }
-        }
-        let found = distance(&plain, &drafted);
-        assert!(found < FAR, "{found} with {policy}");
-        assert!(accepted > 150, "{accepted} with {policy}");
+    let policies = ["Speculative", "SSD"];
+    for policy in policies {
+        assert_near(&plain, &client, policy).await;
     }
     target.end().await;
+    // The same of windows that are trees.
+    let config = rejecting(TargetConfig {
+        trees: TreesName::Auto,
+        // Without measured costs rows are thought to be free, so that trees are made.
+        warm_up: false,
+        ..with_endpoint(&address)
+    });
+    let (client, target, port) = observed_target(config, shipped("target"));
+    for policy in policies {
+        assert_near(&plain, &client, policy).await;
+    }
+    let figures = Scrape::of(port).await;
+    let trees = figures.shown("foretoken_tree_windows_total");
+    assert!(trees > 100.0, "{trees} trees");
+    target.end().await;
     endpoint.end().await;
+}
+
+/// Outputs with a draft have the law of those without one.
+async fn assert_near(plain: &Counts, client: &GenerateClient, policy: &str) {
+    let (mut drafted, mut accepted) = (Counts::new(), 0);
+    for seeds in draws(MANY) {
+        // None of those before, which would be the same draws in part.
+        let seeds = seeds.start + 2 * MANY..seeds.end + 2 * MANY;
+        accepted += fill(&mut drafted, client, seeds, (policy, 1.0)).await;
+        if accepted > 150 {
+            break;
+        }
+    }
+    let found = distance(plain, &drafted);
+    assert!(found < FAR, "{found} with {policy}");
+    assert!(accepted > 150, "{accepted} with {policy}");
 }

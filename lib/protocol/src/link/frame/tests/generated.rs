@@ -229,9 +229,9 @@ pub(super) fn to_target() -> impl Strategy<Value = ToTarget> {
         |((session, epoch), round, base_len, mut proposals, q, place)| {
             let (mut q, mut saguaro) = q.unwrap_or_default();
             if !q.is_empty() {
-                proposals.truncate(q.len());
+                proposals.cut_below(q.len());
             }
-            q.truncate(proposals.len());
+            q.truncate(proposals.height());
             if q.is_empty() {
                 saguaro = Saguaro::default();
             }
