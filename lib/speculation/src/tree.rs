@@ -91,22 +91,17 @@ impl Proposals {
     }
 
     /// The chain `spine`, and beside the token after its first `depth` ones those that
-    /// `sides(depth)` gives, which nothing follows. Level by level, siblings in that order: whoever
-    /// has room for fewer keeps both in part. What does not fit, or is there already, is left out.
+    /// `sides(depth)` gives, which nothing follows. The chain comes first, then what is beside its
+    /// first tokens: whoever has room for fewer goes as deep as before. What does not fit, or is there
+    /// already, is left out.
     pub fn with_sides<S: IntoIterator<Item = TokenId>>(
         spine: impl IntoIterator<Item = TokenId>,
         sides: impl Fn(usize) -> S,
     ) -> Self {
-        let mut proposals = Self::new();
-        let mut last = 0;
-        for (depth, token) in spine.into_iter().enumerate() {
-            let parent = last;
-            let Ok(node) = proposals.push(parent, token) else {
-                break;
-            };
-            last = node;
+        let mut proposals: Self = spine.into_iter().collect::<Vec<_>>().into();
+        for depth in 0..proposals.len() {
             for side in sides(depth) {
-                let _ = proposals.push(parent, side);
+                let _ = proposals.push(depth as u32, side);
             }
         }
         proposals

@@ -52,6 +52,27 @@ fn a_tree_knows_its_paths_and_children() {
 }
 
 #[test]
+fn a_chain_with_sides_loses_those_first_and_keeps_its_depth() {
+    let sides = [vec![10, 20, 21], vec![], vec![30]];
+    let beside = |depth: usize| tokens(&sides[depth]);
+    let whole = Proposals::with_sides(tokens(&[10, 11, 12]), beside);
+    // What is there already is left out.
+    let expected = tree(&[10, 11, 12, 20, 21, 30], &[0, 1, 2, 0, 0, 2]);
+    assert_eq!(whole, expected.unwrap());
+    assert_eq!(whole.spine().collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!(whole.beside(0).collect::<Vec<_>>(), tokens(&[20, 21]));
+    assert_eq!(whole.beside(1).count(), 0);
+    for (len, height) in [(5, 3), (3, 3), (2, 2), (0, 0)] {
+        let mut cut = Proposals::with_sides(tokens(&[10, 11, 12]), beside);
+        cut.truncate(len);
+        assert_eq!((cut.len(), cut.height()), (len, height));
+    }
+    assert_eq!(picture().spine().collect::<Vec<_>>(), [1, 2, 4]);
+    assert_eq!(picture().beside(1).collect::<Vec<_>>(), tokens(&[14]));
+    assert_eq!(Proposals::new().spine().count(), 0);
+}
+
+#[test]
 fn parts_of_a_tree_are_trees_and_those_that_do_not_fork_are_chains() {
     assert_eq!(picture().below(1), tree(&[11, 13, 14], &[0, 1, 0]).unwrap());
     assert_eq!(picture().below(2), tokens(&[13]).into());

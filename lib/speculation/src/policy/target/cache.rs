@@ -137,8 +137,7 @@ impl Cache {
         true
     }
 
-    /// What was drafted for `key`, if anything: level by level, so that a tree that is cut short
-    /// loses its last tokens.
+    /// What was drafted for `key`, if anything.
     pub(super) fn find(&self, key: OutcomeKey) -> Option<Hit> {
         let place = self.keys.iter().position(|&known| known == key)?;
         let tokens = self.columns.of(place).copied();

@@ -209,19 +209,19 @@ fn continuations_with_second_choices_are_trees_and_sides_out_of_place_are_droppe
         Proposals::with_parents(tokens, parents).unwrap()
     };
     let cases = [
-        (vec![], tree(&[2, 8, 4], &[0, 0, 1])),
-        (vec![side(1, 1, 6)], tree(&[2, 8, 4, 6], &[0, 0, 1, 1])),
-        (vec![side(1, 0, 6)], tree(&[2, 8, 6, 4], &[0, 0, 0, 1])),
+        (vec![], tree(&[2, 4, 8], &[0, 1, 0])),
+        (vec![side(1, 1, 6)], tree(&[2, 4, 8, 6], &[0, 1, 0, 1])),
+        (vec![side(1, 0, 6)], tree(&[2, 4, 8, 6], &[0, 1, 0, 0])),
         // The continuation's own token: it is there already.
-        (vec![side(1, 1, 4)], tree(&[2, 8, 4], &[0, 0, 1])),
+        (vec![side(1, 1, 4)], tree(&[2, 4, 8], &[0, 1, 0])),
         // Beside what nobody sent, or of an outcome that nobody named: the part is dropped.
         (vec![side(1, 2, 6)], tree(&[2, 8], &[0, 0])),
         (vec![side(2, 0, 6)], tree(&[2, 8], &[0, 0])),
         (vec![side(1, u32::MAX, 6)], tree(&[2, 8], &[0, 0])),
-        // More than was asked for: level by level, as much as was.
+        // More than was asked for: the chain, and beside it as much as was.
         (
             (0..10).map(|token| side(1, 1, token)).collect(),
-            tree(&[2, 8, 4, 0, 1, 2], &[0, 0, 1, 1, 1, 1]),
+            tree(&[2, 4, 8, 0, 1, 2], &[0, 1, 0, 1, 1, 1]),
         ),
     ];
     for (sides, expected) in cases {
