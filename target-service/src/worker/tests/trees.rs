@@ -2,18 +2,25 @@
 
 use std::time::Duration;
 
-use foretoken_protocol::generate::{FinishReason, GenerateEvent, GenerateRequest};
+use foretoken_protocol::generate::{
+    FinishReason, GenerateEvent, GenerateRequest, TokenLogprobs,
+};
 use foretoken_speculation::sampling::SamplingParams;
 
 use super::rig::{Fault, Output, Rig, language, plain, request};
-use crate::config::{LookaheadConfig, TargetConfig, TreesName};
+use crate::config::{LookaheadConfig, TargetConfig, TreesName, VerificationConfig};
 
 /// A target for which rows cost nothing, with a draft that is often unsure.
 fn rig(agreement: f64) -> Rig {
+    verifying(VerificationConfig::Coupled, agreement)
+}
+
+fn verifying(verification: VerificationConfig, agreement: f64) -> Rig {
     let config = TargetConfig {
         trees: TreesName::Auto,
         lookahead: LookaheadConfig::Fixed(5),
         patience: Duration::from_millis(3),
+        verification,
         ..TargetConfig::default()
     };
     let mut rig = Rig::new(config, language(), agreement);
@@ -117,26 +124,60 @@ fn outputs_end_at_their_limit_wherever_in_a_branch_that_is() {
     }
 }
 
+fn logprobs(output: &Output) -> Vec<Option<TokenLogprobs>> {
+    let rounds = output.pieces.iter().filter_map(|piece| match piece {
+        GenerateEvent::Tokens(round) => Some(round.tokens.iter()),
+        _ => None,
+    });
+    rounds
+        .flatten()
+        .map(|token| token.logprobs.clone())
+        .collect()
+}
+
 #[test]
 fn log_probabilities_are_those_of_the_rows_on_the_accepted_path() {
     let mut asked = request(4, 1.0, 50);
     asked.logprobs = Some(2);
-    let logprobs = |output: &Output| -> Vec<_> {
-        let rounds = output.pieces.iter().filter_map(|piece| match piece {
-            GenerateEvent::Tokens(round) => Some(round.tokens.iter()),
-            _ => None,
-        });
-        rounds
-            .flatten()
-            .map(|token| token.logprobs.clone())
-            .collect()
-    };
     let mut alone = Rig::new(TargetConfig::default(), language(), 1.0);
     let expected = logprobs(&all(&mut alone, std::slice::from_ref(&asked))[0]);
     let mut rig = rig(0.7);
     let output = &all(&mut rig, &[asked])[0];
     assert!(rig.worker.metrics.tree_windows.get() > 3);
     assert_eq!(logprobs(output), expected);
+}
+
+#[test]
+fn drawn_trees_are_decided_by_the_rows_on_the_accepted_path_and_leave_no_page() {
+    let mut rig = verifying(VerificationConfig::Rejection { support: 8 }, 0.5);
+    let mut beside = 0;
+    for seed in 0..12 {
+        let mut asked = penalised(seed, 1.0, 50);
+        asked.logprobs = Some(2);
+        let output = &all(&mut rig, std::slice::from_ref(&asked))[0];
+        assert_eq!(output.tokens.len(), 50);
+        // What is said of the tokens if nothing is proposed for them.
+        let mut whole = asked.clone();
+        whole.tokens.extend(&output.tokens);
+        whole.prompt_len = whole.tokens.len();
+        whole.prompt_logprobs = true;
+        whole.max_tokens = 1;
+        let again = &all(&mut rig, &[whole])[0];
+        let expected = again.pieces.iter().find_map(|piece| match piece {
+            GenerateEvent::Started {
+                prompt_logprobs, ..
+            } => Some(prompt_logprobs),
+            _ => None,
+        });
+        let expected = &expected.expect("it began")[asked.tokens.len() - 1..];
+        let found: Vec<_> = logprobs(output).into_iter().flatten().collect();
+        assert_eq!(found, expected);
+        beside += output.stats().drafted - output.stats().accepted;
+    }
+    let metrics = &rig.worker.metrics;
+    let trees = metrics.tree_windows.get();
+    assert!(trees > 100 && beside > 2 * trees as u32, "{trees} {beside}");
+    rig.assert_idle();
 }
 
 #[test]
