@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use foretoken_speculation::verify::Verification;
 use serde_json::{Value, json};
 
 use crate::{
@@ -33,7 +34,7 @@ pub struct TreesArgs {
     #[arg(long, value_delimiter = ',', default_value = "Coupled,Rejection", value_parser = ["Coupled", "Rejection"])]
     pub verifications: Vec<String>,
     /// Tokens that proposals are drawn among for `Rejection`, at most 256.
-    #[arg(long, default_value_t = 256)]
+    #[arg(long, default_value_t = Verification::SUPPORT)]
     pub support: u32,
     /// Fractions of contexts in which a simulated draft agrees with its target.
     #[arg(long, value_delimiter = ',', default_value = "0.75,0.9")]

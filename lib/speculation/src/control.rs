@@ -33,6 +33,7 @@
 //! left only after such a trial.
 
 mod acceptance;
+mod ahead;
 mod answer;
 mod caution;
 mod choice;
@@ -62,6 +63,7 @@ pub use self::{
     pace::Pace,
     trees::MOST_NODES,
 };
+use ahead::Ahead;
 use caution::Caution;
 use coverage::Coverage;
 use probe::Probe;
@@ -74,6 +76,9 @@ use turns::Turns;
 const LATELY: usize = 32;
 /// Fewest of them, and of plain rounds to judge these by: those of one step are all alike.
 const FEWEST: u32 = 8;
+
+/// What trees must be better by.
+const TREES_MARGIN: f64 = 1.01;
 
 /// Decisions in a row that have to want a lookahead for one to be begun with. Between one request of
 /// a client and its next, the others are fewer for a step or two; to begin for them costs their
@@ -163,7 +168,10 @@ pub struct Controller {
     caution: Caution,
     /// Decisions in a row that would have begun with a lookahead.
     wishes: u32,
-    turns: Turns,
+    /// Whether windows may be trees: with them first.
+    trees: Turns,
+    /// Whether endpoints draft ahead.
+    ahead: Ahead,
     /// Load at the last decision.
     load: Load,
 }
@@ -190,7 +198,8 @@ impl Controller {
             lately: Rounds::new(),
             caution: Caution::new(),
             wishes: 0,
-            turns: Turns::default(),
+            trees: Turns::new(TREES_MARGIN),
+            ahead: Ahead::new(),
             load: Load::default(),
         }
     }
@@ -286,6 +295,11 @@ impl Controller {
             (lookahead, limit)
         };
         self.decide(Choice { lookahead, limit }, load)
+    }
+
+    /// Whether endpoints had better draft for nothing but verdicts that they are told, for now.
+    pub fn refrains(&self) -> bool {
+        self.config.drafting == Drafting::Ahead && !self.ahead.drafts()
     }
 
     /// Whether no lookahead paid when last asked: a session that starts now need not be bound.

@@ -218,6 +218,12 @@ impl Endpoints {
         })
     }
 
+    /// Whether this cohort's endpoint had better not draft ahead for now.
+    pub(super) fn refrains(&self, cohort: Cohort) -> bool {
+        let learned = self.learned(cohort);
+        learned.is_some_and(|learned| learned.controller.refrains())
+    }
+
     /// Whether no lookahead pays for this cohort, as far as is known.
     fn rests(&self, cohort: Cohort) -> bool {
         let learned = self.learned(cohort);

@@ -41,6 +41,8 @@ pub(super) struct Offer {
     pub(super) tokens: Vec<TokenId>,
     pub(super) origin: Origin,
     pub(super) fallback: Option<Fallback>,
+    /// Whether nothing is to be drafted for what this verdict leads to.
+    pub(super) refrains: bool,
     /// How the tokens that are asked for are lowered.
     pub(super) saguaro: Saguaro,
 }
@@ -124,8 +126,16 @@ impl Stopgap {
             };
             let cohort = request.cohort(link);
             offer.fallback = endpoints.fall_back(cohort, options.fallback, miss);
+            // Who leaves open what follows a miss leaves open whether to draft ahead, too.
+            offer.refrains = options.fallback == OnMiss::Auto && endpoints.refrains(cohort);
             if request.session.verification() != Verification::Coupled {
-                offer.saguaro = endpoints.lower(cohort, miss);
+                let lowered = endpoints.lower(cohort, miss);
+                // Who guesses nothing has nothing to lower it for.
+                offer.saguaro = if offer.refrains {
+                    Saguaro::default()
+                } else {
+                    lowered
+                };
                 request.saguaro = Some(offer.saguaro);
             }
         }

@@ -11,6 +11,7 @@ mod lingering;
 mod output;
 mod parking;
 mod patience;
+mod refraining;
 mod refusals;
 mod rig;
 mod stopgap;

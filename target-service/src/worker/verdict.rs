@@ -179,6 +179,7 @@ impl Worker {
             let verified = Verified {
                 local: &offer.tokens,
                 fallback: offer.fallback,
+                refrains: offer.refrains,
                 tree: endpoints.tree_budget(request, trees, suggested),
                 cutoffs: endpoints.cutoffs(request, load, suggested),
                 saguaro: offer.saguaro,

@@ -54,7 +54,9 @@ impl Controller {
         };
         if sought.tokens > 0 {
             let sessions = lesson.sessions.max(1);
-            self.turns.observe(lesson.accepted + 1, took, sessions);
+            let round = (lesson.accepted + 1, took);
+            self.trees.observe(round.0, took, sessions);
+            self.ahead.observe(round, sought.source, sessions);
         }
         // A window of the target's own host that came in the place of one waited for says nothing about
         // waiting.
@@ -64,7 +66,9 @@ impl Controller {
         } else {
             lesson.typical
         };
-        if is_news && is_usual {
+        // Where nothing is drafted ahead rounds wait for windows, which is not what is decided about here.
+        let is_own_way = sought.ahead || sought.tokens == 0 || !self.refrains();
+        if is_news && is_usual && is_own_way {
             self.observe_turn(sought.tokens, lesson.rows, took);
         }
         if sought.ahead {
@@ -115,6 +119,13 @@ mod tests {
         }
     }
 
+    /// Takes in that it emitted four tokens, whose window was asked for.
+    fn emits(controller: &mut Controller, took: Duration) {
+        let source = Source::Fallback(Fallback::Remote);
+        controller.trees.observe(4, took, 1);
+        controller.ahead.observe((4, took), source, 1);
+    }
+
     /// What a controller knows after that.
     fn known(learn: impl Fn(&mut Controller)) -> std::string::String {
         let mut controller = controller();
@@ -152,7 +163,7 @@ mod tests {
     #[test]
     fn how_long_a_round_took_counts_if_it_was_a_usual_one() {
         let took = Duration::from_millis(2);
-        let emits = |controller: &mut Controller| controller.turns.observe(4, took, 1);
+        let emits = |controller: &mut Controller| emits(controller, took);
         let covers = |controller: &mut Controller| controller.observe_coverage(6, 3, true);
         let anew = lesson(Course::Anew);
         let in_a_row = lesson(Course::InARow);
@@ -186,7 +197,7 @@ mod tests {
         assert_eq!(
             known(|controller| controller.observe_time(&own)),
             known(|controller| {
-                controller.turns.observe(4, took, 1);
+                emits(controller, took);
                 controller.observe_coverage(6, 0, false);
             })
         );

@@ -20,7 +20,7 @@ impl Controller {
     /// So where rows become dearer, as on a core that soon computes all it can, only as many are
     /// offered as the price is right for.
     pub fn tree_budget(&self, nodes: u32, lookahead: u32, load: Load) -> Option<TreeBudget> {
-        if !self.turns.trees() {
+        if !self.trees.is_first() {
             return None;
         }
         let few = nodes.min(lookahead + BESIDE);

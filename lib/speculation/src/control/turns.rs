@@ -1,8 +1,11 @@
-//! Whether trees pay: rounds with them beside rounds without, in turn.
+//! Two ways to speculate, in turn: which of them has more tokens a second.
 //!
 //! What a tree is worth is predicted from what rows cost and how likely tokens are. Neither is exact,
 //! and that a verdict after a second choice is harder to foresee is not predicted at all. So both ways
 //! are measured, in turn at first; then the better one has most of the turns.
+//!
+//! So it is with drafting ahead of verdicts: what an endpoint computes for outcomes is computed
+//! beside the target, maybe on its cores, and a window that is asked for after a miss comes later.
 
 use core::time::Duration;
 
@@ -15,8 +18,6 @@ const STALE: u32 = 4;
 const ENOUGH: f64 = 256.0;
 /// Rounds of a way after which those so far count half.
 const HORIZON: f64 = 512.0;
-/// What trees must be better by.
-const MARGIN: f64 = 1.01;
 /// One of so many turns is for the way that is not better.
 const ASIDE: u32 = 16;
 /// A round that was held up counts as so many usual ones at most, once as many are known.
@@ -25,14 +26,14 @@ const USUAL: f64 = 16.0;
 
 /// What rounds of one way came to.
 #[derive(Clone, Copy, Debug, Default)]
-struct Way {
+pub(super) struct Way {
     rounds: f64,
     tokens: f64,
     seconds: f64,
 }
 
 impl Way {
-    fn add(&mut self, tokens: u32, took: Duration) {
+    pub(super) fn add(&mut self, tokens: u32, took: Duration) {
         let mut seconds = took.as_secs_f64();
         if self.rounds >= USUAL {
             seconds = seconds.min(HELD_UP * self.seconds / self.rounds);
@@ -47,8 +48,13 @@ impl Way {
         }
     }
 
+    /// Rounds that are known of it.
+    pub(super) fn rounds(&self) -> f64 {
+        self.rounds
+    }
+
     /// Tokens a second of a session.
-    fn rate(&self) -> f64 {
+    pub(super) fn rate(&self) -> f64 {
         self.tokens / self.seconds.max(1e-9)
     }
 }
@@ -56,41 +62,53 @@ impl Way {
 /// Whose turn it is.
 #[derive(Clone, Debug)]
 pub(super) struct Turns {
-    trees: bool,
+    /// What the first way must be better by.
+    margin: f64,
+    is_first: bool,
     /// Rounds of this turn.
     rounds: u32,
     /// Turns before this one.
     before: u32,
-    with: Way,
-    without: Way,
-}
-
-impl Default for Turns {
-    fn default() -> Self {
-        Self {
-            trees: true,
-            rounds: 0,
-            before: 0,
-            with: Way::default(),
-            without: Way::default(),
-        }
-    }
+    first: Way,
+    second: Way,
 }
 
 impl Turns {
-    /// Whether windows may be trees now.
-    pub(super) fn trees(&self) -> bool {
-        self.trees
+    /// The first way begins, and is preferred if its rate is that of the other times `margin`.
+    pub(super) fn new(margin: f64) -> Self {
+        Self {
+            margin,
+            is_first: true,
+            rounds: 0,
+            before: 0,
+            first: Way::default(),
+            second: Way::default(),
+        }
+    }
+
+    /// Whether it is the first way's turn.
+    pub(super) fn is_first(&self) -> bool {
+        self.is_first
+    }
+
+    /// Goes on with the first way, whatever is known of the other.
+    pub(super) fn keep_to_first(&mut self) {
+        self.is_first = true;
+    }
+
+    /// Tokens a second of a session in the first way; none before enough is known.
+    pub(super) fn first_rate(&self) -> Option<f64> {
+        (self.first.rounds >= USUAL).then(|| self.first.rate())
     }
 
     /// Takes in a round of one of so many sessions.
     pub(super) fn observe(&mut self, tokens: u32, took: Duration, sessions: u32) {
         self.rounds += 1;
         if self.rounds > STALE.saturating_mul(sessions) {
-            let way = if self.trees {
-                &mut self.with
+            let way = if self.is_first {
+                &mut self.first
             } else {
-                &mut self.without
+                &mut self.second
             };
             way.add(tokens, took);
         }
@@ -102,11 +120,11 @@ impl Turns {
     fn next(&mut self) {
         self.rounds = 0;
         self.before = self.before.wrapping_add(1);
-        let few = self.with.rounds.min(self.without.rounds) < ENOUGH;
-        self.trees = if few {
-            self.with.rounds < self.without.rounds
+        let few = self.first.rounds.min(self.second.rounds) < ENOUGH;
+        self.is_first = if few {
+            self.first.rounds < self.second.rounds
         } else {
-            let better = self.with.rate() > MARGIN * self.without.rate();
+            let better = self.first.rate() > self.margin * self.second.rate();
             better != self.before.is_multiple_of(ASIDE)
         };
     }
@@ -119,9 +137,9 @@ mod tests {
 
     /// Rounds of which trees had so many of 4,000, when they emit and take so much more than chains.
     fn with_trees(more_tokens: u32, longer: f64, sessions: u32) -> usize {
-        let mut turns = Turns::default();
+        let mut turns = Turns::new(1.01);
         let rounds = (0..4000_u32).filter(|&round| {
-            let trees = turns.trees();
+            let trees = turns.is_first();
             let [roll, held_up, ..] = philox([round, 0, 0, 0], [1, 2]);
             let tokens = 100 * (1 + roll % 5) + if trees { more_tokens } else { 0 };
             let mut seconds = if trees { 1e-3 * longer } else { 1e-3 };
@@ -150,14 +168,14 @@ mod tests {
 
     #[test]
     fn the_other_way_is_tried_again_and_again() {
-        let mut turns = Turns::default();
+        let mut turns = Turns::new(1.01);
         let mut ways = [0; 2];
         for round in 0..25_000 {
             // Trees are worse at first and better later.
             let longer = if round < 5000 { 1.3 } else { 0.8 };
-            let took = if turns.trees() { longer } else { 1.0 };
+            let took = if turns.is_first() { longer } else { 1.0 };
             if round >= 20_000 {
-                ways[usize::from(turns.trees())] += 1;
+                ways[usize::from(turns.is_first())] += 1;
             }
             turns.observe(3, Duration::from_secs_f64(1e-3 * took), 1);
         }

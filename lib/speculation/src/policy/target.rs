@@ -408,7 +408,8 @@ impl TargetSession {
                 deadline: Some(deadline),
             };
         }
-        let branches = self.expect(lookahead, nodes);
+        let ahead = if verified.refrains { 0 } else { lookahead };
+        let branches = self.expect(ahead, nodes);
         effects.messages.push(ToDraft::Outcome(Outcome {
             session: self.config.session,
             epoch: self.epoch,

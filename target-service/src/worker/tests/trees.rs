@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use foretoken_protocol::generate::{
-    FinishReason, GenerateEvent, GenerateRequest, TokenLogprobs,
-};
+use foretoken_protocol::generate::{FinishReason, GenerateEvent, GenerateRequest, TokenLogprobs};
 use foretoken_speculation::sampling::SamplingParams;
 
 use super::rig::{Fault, Output, Rig, language, plain, request};

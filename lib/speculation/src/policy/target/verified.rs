@@ -26,6 +26,9 @@ pub struct Verified<'a> {
     /// What is to follow if nothing was drafted ahead for this verdict; none: what the policy says,
     /// and [`Fallback::Remote`] where it leaves that to the driver.
     pub fallback: Option<Fallback>,
+    /// Whether the endpoint had better draft for nothing but this verdict, whatever the policy says: not
+    /// for the outcomes of the next round.
+    pub refrains: bool,
     /// Whether the endpoint may propose trees, and what the driver has for them.
     pub tree: Option<TreeBudget>,
     /// How likely the tokens that the endpoint is asked for have to be.

@@ -257,3 +257,36 @@ fn an_adaptive_lookahead_of_nothing_costs_the_endpoint_nothing() {
     assert_eq!((draft.builds, draft.windows), (0, 0));
     assert_eq!(took, 1000 * US * 191);
 }
+
+#[test]
+fn verdicts_after_which_nothing_is_drafted_ahead_are_asked_about_and_change_no_token() {
+    for (faults, delivery) in [
+        (Faults::default(), Delivery::Push),
+        (Faults::default(), Delivery::Pull),
+        (Faults::ALL, Delivery::Push),
+        (Faults::ALL, Delivery::Pull),
+    ] {
+        for seed in 0..12 {
+            let options = SsdOptions {
+                delivery,
+                ..ssd(4, 12)
+            };
+            let params = demanding((seed % 2) as f32);
+            let policy = Policy::Ssd(options);
+            let with = |refrains: fn(u32) -> bool| {
+                let prepare = |world: &mut World| world.refrains = refrains;
+                played(policy, params.clone(), seed, faults, 0.5, prepare).0
+            };
+            // Turns of eight rounds; then always, which leaves the first verdict of a binding.
+            let turns = with(|round| round / 8 % 2 == 1);
+            let hits = turns.target.stats().ahead.hits;
+            assert!(hits > 3, "{faults:?} {delivery:?}");
+            let never = with(|_| true);
+            let stats = never.target.stats();
+            let first = stats.ahead.first_hits + stats.ahead.first_misses;
+            assert_eq!(stats.ahead.hits + stats.ahead.misses, first, "{stats:?}");
+            assert!(stats.ahead.remote > stats.rounds / 2, "{stats:?}");
+            assert!(2 * stats.accepted > stats.rounds, "{stats:?}");
+        }
+    }
+}

@@ -246,6 +246,7 @@ proptest! {
                     let result = Verified {
                         tokens: &tokens, accepted, suggested, last, local, fallback, tree, saguaro, lingered,
                         had: Some(suggested),
+                        refrains: suggested % 5 == 4,
                         cutoffs: cutoffs(suggested),
                     };
                     let drafted = target.drafted(&result);

@@ -103,6 +103,8 @@ pub(super) struct World {
     blur: f32,
     scratch: Scratch,
     pub(super) decide: Decide,
+    /// Rounds whose verdict asks for nothing to be drafted ahead.
+    pub(super) refrains: fn(u32) -> bool,
     /// How proposals are lowered, by round.
     pub(super) lowering: fn(u32) -> Saguaro,
     /// What verification takes proposals to have been drawn from.
@@ -174,6 +176,7 @@ impl World {
             blur,
             scratch: Scratch::new(),
             decide,
+            refrains: |_| false,
             lowering: |_| Saguaro::default(),
             told: |laws| laws.lowered().into_owned(),
         }
@@ -285,6 +288,7 @@ impl World {
             suggested: 4,
             local: if offers { &base[base.len() - 3..] } else { &[] },
             fallback: offers.then_some(Fallback::Local),
+            refrains: (self.refrains)(self.target.stats().rounds),
             saguaro: (self.lowering)(self.target.stats().rounds),
             ..Verified::default()
         }));
