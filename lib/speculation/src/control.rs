@@ -447,6 +447,14 @@ impl Controller {
         self.coverage.there(k, self.lengths.reached())
     }
 
+    /// Tokens a second of a session whose every round waits for a window of up to `k` tokens, in steps of
+    /// so many rows besides.
+    fn waiting_rate(&self, k: u32, other_rows: u32) -> f64 {
+        let rows = f64::from(other_rows) + self.length(k);
+        let seconds = self.steps.mean_seconds(rows) + self.window_seconds(k);
+        self.acceptance.expected(k) / seconds
+    }
+
     /// What is waited for a window of up to `k` tokens.
     fn answer_seconds(&self, k: u32) -> f64 {
         match self.config.drafting {

@@ -54,9 +54,11 @@ impl Controller {
         };
         if sought.tokens > 0 {
             let sessions = lesson.sessions.max(1);
-            let round = (lesson.accepted + 1, took);
-            self.trees.observe(round.0, took, sessions);
-            self.ahead.observe(round, sought.source, sessions);
+            let tokens = lesson.accepted + 1;
+            self.trees.observe(tokens, took, sessions);
+            let waiting =
+                self.waiting_rate(sought.tokens, lesson.rows.saturating_sub(lesson.drafted));
+            self.ahead.observe(tokens, took, sessions, waiting);
         }
         // A window of the target's own host that came in the place of one waited for says nothing about
         // waiting.
@@ -119,11 +121,11 @@ mod tests {
         }
     }
 
-    /// Takes in that it emitted four tokens, whose window was asked for.
+    /// Takes in that it emitted four tokens.
     fn emits(controller: &mut Controller, took: Duration) {
-        let source = Source::Fallback(Fallback::Remote);
+        let waiting = controller.waiting_rate(6, 1);
         controller.trees.observe(4, took, 1);
-        controller.ahead.observe((4, took), source, 1);
+        controller.ahead.observe(4, took, 1, waiting);
     }
 
     /// What a controller knows after that.

@@ -16,6 +16,8 @@ const STALE: u32 = 4;
 /// Rounds of each way that are enough to compare them: tokens of a round differ by half their mean,
 /// so the rates are then known to 3 %.
 const ENOUGH: f64 = 256.0;
+/// Rounds of a way after which something is known of it.
+const SOME: f64 = 64.0;
 /// Rounds of a way after which those so far count half.
 const HORIZON: f64 = 512.0;
 /// One of so many turns is for the way that is not better.
@@ -26,14 +28,14 @@ const USUAL: f64 = 16.0;
 
 /// What rounds of one way came to.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Way {
+struct Way {
     rounds: f64,
     tokens: f64,
     seconds: f64,
 }
 
 impl Way {
-    pub(super) fn add(&mut self, tokens: u32, took: Duration) {
+    fn add(&mut self, tokens: u32, took: Duration) {
         let mut seconds = took.as_secs_f64();
         if self.rounds >= USUAL {
             seconds = seconds.min(HELD_UP * self.seconds / self.rounds);
@@ -48,13 +50,8 @@ impl Way {
         }
     }
 
-    /// Rounds that are known of it.
-    pub(super) fn rounds(&self) -> f64 {
-        self.rounds
-    }
-
     /// Tokens a second of a session.
-    pub(super) fn rate(&self) -> f64 {
+    fn rate(&self) -> f64 {
         self.tokens / self.seconds.max(1e-9)
     }
 }
@@ -96,9 +93,9 @@ impl Turns {
         self.is_first = true;
     }
 
-    /// Tokens a second of a session in the first way; none before enough is known.
+    /// Tokens a second of a session in the first way; none before something is known.
     pub(super) fn first_rate(&self) -> Option<f64> {
-        (self.first.rounds >= USUAL).then(|| self.first.rate())
+        (self.first.rounds >= SOME).then(|| self.first.rate())
     }
 
     /// Takes in a round of one of so many sessions.
