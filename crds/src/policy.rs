@@ -209,7 +209,7 @@ pub enum FanOut {
 /// What a target does when the outcome was not prepared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Fallback {
-    /// Whichever pays.
+    /// Whichever pays; where it does not, nothing is drafted ahead.
     #[default]
     Auto,
     /// Waits for a window drafted just in time.

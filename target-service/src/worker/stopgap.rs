@@ -125,9 +125,14 @@ impl Stopgap {
                 local_accepted: accepted,
             };
             let cohort = request.cohort(link);
-            offer.fallback = endpoints.fall_back(cohort, options.fallback, miss);
-            // Who leaves open what follows a miss leaves open whether to draft ahead, too.
+            // Who leaves open what follows a miss leaves open whether to draft ahead, too. Where nothing
+            // is drafted ahead, the window is asked for: the other fallbacks live on hits to come.
             offer.refrains = options.fallback == OnMiss::Auto && endpoints.refrains(cohort);
+            offer.fallback = if offer.refrains {
+                Some(Fallback::Remote)
+            } else {
+                endpoints.fall_back(cohort, options.fallback, miss)
+            };
             if request.session.verification() != Verification::Coupled {
                 let lowered = endpoints.lower(cohort, miss);
                 // Who guesses nothing has nothing to lower it for.
