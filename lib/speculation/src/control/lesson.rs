@@ -56,9 +56,11 @@ impl Controller {
             let sessions = lesson.sessions.max(1);
             let tokens = lesson.accepted + 1;
             self.trees.observe(tokens, took, sessions);
-            let waiting =
-                self.waiting_rate(sought.tokens, lesson.rows.saturating_sub(lesson.drafted));
-            self.ahead.observe(tokens, took, sessions, waiting);
+            if self.config.drafting == Drafting::Ahead {
+                let others = lesson.rows.saturating_sub(lesson.drafted);
+                let waiting = self.waiting_rate(sought.tokens, others);
+                self.ahead.observe(tokens, took, sessions, waiting);
+            }
         }
         // A window of the target's own host that came in the place of one waited for says nothing about
         // waiting.

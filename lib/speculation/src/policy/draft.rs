@@ -216,14 +216,15 @@ impl Choices {
         }
     }
 
-    /// Before a window of `lookahead` tokens, of which those `known` are there already.
-    fn begin(&mut self, known: &[TokenId], tree: Option<TreeBudget>, lookahead: usize) {
+    /// Before a window of `lookahead` tokens, of which those `known` are there already; `drawn` if it is to
+    /// be a tree of tokens that are drawn.
+    fn begin(&mut self, known: &[TokenId], drawn: Option<TreeBudget>, lookahead: usize) {
         for &token in known {
             self.drawn.assume(token);
         }
-        if tree.is_some() {
+        if drawn.is_some() {
             self.growth.chances.clone_from(&self.chances);
-            self.growth.begin(tree, Cutoff::default(), lookahead, 1);
+            self.growth.begin(drawn, Cutoff::default(), lookahead, 1);
             self.growth.assume(0, known.len());
         }
     }

@@ -280,10 +280,11 @@ impl DraftSession {
         let room = self.max_len.saturating_sub(self.decided);
         wish.lookahead = wish.lookahead.min(u32::try_from(room).unwrap_or(u32::MAX));
         let Prepared { q, place } = prepared;
+        let drawn = wish.tree.filter(|_| self.draws());
         self.binding.as_mut()?.job = Some(Job { wish, q, place });
         if let Some(choices) = self.choices.as_mut().filter(|_| wish.weighs()) {
             let known = &self.tokens[self.decided..];
-            choices.begin(known, wish.tree, wish.lookahead as usize);
+            choices.begin(known, drawn, wish.lookahead as usize);
         }
         self.complete()
     }
