@@ -176,7 +176,9 @@ impl Pair {
                 temperature,
             };
             let mut reference = Reference::default();
-            run::measure(&self.stacks[0], &PLAIN, &work, &mut reference).await?;
+            if !self.draws {
+                run::measure(&self.stacks[0], &PLAIN, &work, &mut reference).await?;
+            }
             let arms = POLICIES.map(|policy| Arm::of(policy, self.lookahead));
             let mut cells = POLICIES.map(|_| Cell::default());
             for round in 0..args.rounds {

@@ -257,24 +257,23 @@ impl World {
                 let verdict = coupled_tree(sampler, scratch, &window, row);
                 (window.spelled(verdict.node), verdict.decided)
             }
-            Verification::Rejection { .. } if !window.is_chain() => {
-                let q = (self.told)(self.target.laws());
-                let (tree, q) = (&window, &q[..]);
-                let round = self.target.stats().rounds;
-                let drawn = DrawnTree { tree, q };
-                let verdict = drawn_tree(sampler, scratch, drawn, round, row, |_, _| {});
-                (window.spelled(verdict.node), verdict.decided)
-            }
             Verification::Rejection { .. } => {
                 let q = (self.told)(self.target.laws());
-                let window = window.tokens();
-                let drawn = Drawn {
-                    window,
-                    q: &q[..q.len().min(window.len())],
-                };
                 let round = self.target.stats().rounds;
-                let verdict = (self.decide)(sampler, scratch, drawn, round, &rows);
-                (window[..verdict.accepted].to_vec(), verdict.decided)
+                if window.is_chain() {
+                    let window = window.tokens();
+                    let drawn = Drawn {
+                        window,
+                        q: &q[..q.len().min(window.len())],
+                    };
+                    let verdict = (self.decide)(sampler, scratch, drawn, round, &rows);
+                    (window[..verdict.accepted].to_vec(), verdict.decided)
+                } else {
+                    let (tree, q) = (&window, &q[..]);
+                    let drawn = DrawnTree { tree, q };
+                    let verdict = drawn_tree(sampler, scratch, drawn, round, row, |_, _| {});
+                    (window.spelled(verdict.node), verdict.decided)
+                }
             }
         };
         let accepted = tokens.len() as u32;
