@@ -49,6 +49,7 @@ mod table;
 mod trees;
 mod trial;
 mod turns;
+mod ways;
 
 use core::time::Duration;
 
@@ -63,22 +64,18 @@ pub use self::{
     pace::Pace,
     trees::MOST_NODES,
 };
-use ahead::Ahead;
 use caution::Caution;
 use coverage::Coverage;
 use probe::Probe;
 use rest::Rest;
 use rounds::{Round, Rounds, most};
 use trial::Trial;
-use turns::Turns;
+use ways::Ways;
 
 /// Rounds of a session by which a lookahead that no longer seems to pay is judged once more.
 const LATELY: usize = 32;
 /// Fewest of them, and of plain rounds to judge these by: those of one step are all alike.
 const FEWEST: u32 = 8;
-
-/// What trees must be better by.
-const TREES_MARGIN: f64 = 1.01;
 
 /// Decisions in a row that have to want a lookahead for one to be begun with. Between one request of
 /// a client and its next, the others are fewer for a step or two; to begin for them costs their
@@ -101,6 +98,8 @@ pub struct ControlConfig {
     pub drafting: Drafting,
     /// Largest lookahead.
     pub max: u32,
+    /// Whether windows may be trees.
+    pub trees: bool,
     /// Expected gain, as a fraction, for which the lookahead changes to another than 0, and that
     /// it has to have over 0. To leave 0 takes twice that, and more after doing so in vain.
     pub margin: f64,
@@ -124,6 +123,7 @@ impl Default for ControlConfig {
         Self {
             drafting: Drafting::InTurn,
             max: 8,
+            trees: false,
             margin: 0.03,
             probe_after: 64,
             probe_at_most: 2048,
@@ -168,10 +168,7 @@ pub struct Controller {
     caution: Caution,
     /// Decisions in a row that would have begun with a lookahead.
     wishes: u32,
-    /// Whether windows may be trees: with them first.
-    trees: Turns,
-    /// Whether endpoints draft ahead.
-    ahead: Ahead,
+    ways: Ways,
     /// Load at the last decision.
     load: Load,
 }
@@ -184,6 +181,7 @@ impl Controller {
         let rest = Rest::new(config.max);
         let probe = Probe::new(&config);
         let trial = Trial::default();
+        let ways = Ways::new(config.drafting, config.trees);
         Self {
             config,
             acceptance: Acceptance::default(),
@@ -198,8 +196,7 @@ impl Controller {
             lately: Rounds::new(),
             caution: Caution::new(),
             wishes: 0,
-            trees: Turns::new(TREES_MARGIN),
-            ahead: Ahead::new(),
+            ways,
             load: Load::default(),
         }
     }
@@ -299,7 +296,7 @@ impl Controller {
 
     /// Whether endpoints had better draft for nothing but verdicts that they are told, for now.
     pub fn refrains(&self) -> bool {
-        self.config.drafting == Drafting::Ahead && !self.ahead.drafts()
+        self.ways.refrains()
     }
 
     /// Whether no lookahead paid when last asked: a session that starts now need not be bound.

@@ -21,8 +21,6 @@ use foretoken_speculation::{
 /// What is known, for all requests of a target: they sample alike, and have the same endpoint.
 pub(super) struct Learned {
     options: SsdOptions,
-    /// Whether windows may be trees.
-    trees: bool,
     steps: StepCost,
     controller: Controller,
     chooser: Chooser,
@@ -57,10 +55,12 @@ impl Learned {
             return None;
         };
         let answers = AnswerTime::beside(steps);
-        let config = ControlConfig::of(Drafting::Ahead, options.lookahead.most());
+        let config = ControlConfig {
+            trees,
+            ..ControlConfig::of(Drafting::Ahead, options.lookahead.most())
+        };
         Some(Self {
             options,
-            trees,
             steps: steps.clone(),
             controller: Controller::new(config, steps.clone(), answers),
             chooser: Chooser::default(),
@@ -114,7 +114,7 @@ impl Learned {
         let tree = controller.tree_budget(MOST_NODES, lookahead, load);
         Verified {
             fallback: fallback.filter(|_| pushes),
-            tree: tree.filter(|_| self.trees),
+            tree,
             cutoffs: controller.cutoffs(lookahead, load),
             ..verified
         }

@@ -24,6 +24,16 @@ impl Ahead {
         self.0.is_first()
     }
 
+    /// Whether it is the turn of the way that is not preferred.
+    pub(super) fn is_aside(&self) -> bool {
+        self.0.is_aside()
+    }
+
+    /// Something else is other than usual for now.
+    pub(super) fn disturb(&mut self) {
+        self.0.disturb();
+    }
+
     /// Takes in a round of one of so many sessions. `waiting` is what is thought of rounds that wait for
     /// their windows instead, in tokens a second.
     pub(super) fn observe(&mut self, tokens: u32, took: Duration, sessions: u32, waiting: f64) {

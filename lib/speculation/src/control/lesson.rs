@@ -55,12 +55,9 @@ impl Controller {
         if sought.tokens > 0 {
             let sessions = lesson.sessions.max(1);
             let tokens = lesson.accepted + 1;
-            self.trees.observe(tokens, took, sessions);
-            if self.config.drafting == Drafting::Ahead {
-                let others = lesson.rows.saturating_sub(lesson.drafted);
-                let waiting = self.waiting_rate(sought.tokens, others);
-                self.ahead.observe(tokens, took, sessions, waiting);
-            }
+            let others = lesson.rows.saturating_sub(lesson.drafted);
+            let waiting = self.waiting_rate(sought.tokens, others);
+            self.ways.observe(tokens, took, sessions, waiting);
         }
         // A window of the target's own host that came in the place of one waited for says nothing about
         // waiting.
@@ -126,8 +123,7 @@ mod tests {
     /// Takes in that it emitted four tokens.
     fn emits(controller: &mut Controller, took: Duration) {
         let waiting = controller.waiting_rate(6, 1);
-        controller.trees.observe(4, took, 1);
-        controller.ahead.observe(4, took, 1, waiting);
+        controller.ways.observe(4, took, 1, waiting);
     }
 
     /// What a controller knows after that.

@@ -20,7 +20,7 @@ impl Controller {
     /// So where rows become dearer, as on a core that soon computes all it can, only as many are
     /// offered as the price is right for.
     pub fn tree_budget(&self, nodes: u32, lookahead: u32, load: Load) -> Option<TreeBudget> {
-        if !self.trees.is_first() {
+        if !self.ways.trees() {
             return None;
         }
         let few = nodes.min(lookahead + BESIDE);
@@ -55,11 +55,11 @@ mod tests {
             .iter()
             .map(|&(rows, us)| (rows, Duration::from_micros(us)));
         let answers = AnswerTime::new(Duration::ZERO, Duration::ZERO);
-        let controller = Controller::new(
-            ControlConfig::default(),
-            StepCost::new(steps.collect()),
-            answers,
-        );
+        let config = ControlConfig {
+            trees: true,
+            ..ControlConfig::default()
+        };
+        let controller = Controller::new(config, StepCost::new(steps.collect()), answers);
         controller
             .tree_budget(nodes, 4, Load::default())
             .expect("trees come first")

@@ -62,8 +62,11 @@ pub(super) struct Turns {
     /// What the first way must be better by.
     margin: f64,
     is_first: bool,
-    /// Rounds of this turn.
+    /// Whether this turn is for the way that is not preferred.
+    is_aside: bool,
+    /// Rounds of this turn, and since it began or something else changed.
     rounds: u32,
+    settled: u32,
     /// Turns before this one.
     before: u32,
     first: Way,
@@ -76,7 +79,9 @@ impl Turns {
         Self {
             margin,
             is_first: true,
+            is_aside: false,
             rounds: 0,
+            settled: 0,
             before: 0,
             first: Way::default(),
             second: Way::default(),
@@ -88,9 +93,21 @@ impl Turns {
         self.is_first
     }
 
+    /// Whether it is the turn of the way that is not preferred; before one is, of the second.
+    pub(super) fn is_aside(&self) -> bool {
+        self.is_aside
+    }
+
     /// Goes on with the first way, whatever is known of the other.
     pub(super) fn keep_to_first(&mut self) {
         self.is_first = true;
+        self.is_aside = false;
+    }
+
+    /// Something else is other than usual for now: nothing is learned until that is over and rounds are
+    /// again what they were.
+    pub(super) fn disturb(&mut self) {
+        self.settled = 0;
     }
 
     /// Tokens a second of a session in the first way; none before something is known.
@@ -101,7 +118,8 @@ impl Turns {
     /// Takes in a round of one of so many sessions.
     pub(super) fn observe(&mut self, tokens: u32, took: Duration, sessions: u32) {
         self.rounds += 1;
-        if self.rounds > STALE.saturating_mul(sessions) {
+        self.settled += 1;
+        if self.settled > STALE.saturating_mul(sessions) {
             let way = if self.is_first {
                 &mut self.first
             } else {
@@ -116,14 +134,17 @@ impl Turns {
 
     fn next(&mut self) {
         self.rounds = 0;
+        self.settled = 0;
         self.before = self.before.wrapping_add(1);
         let few = self.first.rounds.min(self.second.rounds) < ENOUGH;
-        self.is_first = if few {
-            self.first.rounds < self.second.rounds
+        if few {
+            self.is_first = self.first.rounds < self.second.rounds;
+            self.is_aside = !self.is_first;
         } else {
             let better = self.first.rate() > self.margin * self.second.rate();
-            better != self.before.is_multiple_of(ASIDE)
-        };
+            self.is_aside = self.before.is_multiple_of(ASIDE);
+            self.is_first = better != self.is_aside;
+        }
     }
 }
 

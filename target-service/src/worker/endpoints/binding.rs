@@ -13,7 +13,7 @@ use foretoken_speculation::{
 
 use super::{Endpoint, Endpoints, Hearing, Slots, fresh_patience};
 use crate::{
-    config::VerificationConfig,
+    config::{TreesName, VerificationConfig},
     inbox::{self, LinkKey},
     request::{Refusal, Request},
     worker::{Worker, bound, cohort::Cohorts},
@@ -125,12 +125,16 @@ impl Worker {
         endpoints.links += 1;
         let link = LinkKey(endpoints.links);
         let outlet = endpoints.dial.dial(link, &callee);
+        let trees = self.config.trees == TreesName::Auto;
         let config = |drafting| {
             let most = match drafting {
                 Drafting::InTurn => endpoints.most_in_turn,
                 Drafting::Ahead => endpoints.most_ahead,
             };
-            ControlConfig::of(drafting, most)
+            ControlConfig {
+                trees,
+                ..ControlConfig::of(drafting, most)
+            }
         };
         let answers = AnswerTime::beside(&endpoints.steps);
         let cohorts = Cohorts::new(config, &endpoints.steps, &answers, endpoints.fan_out);
