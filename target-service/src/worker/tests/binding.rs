@@ -2,14 +2,18 @@
 
 use std::time::Duration;
 
+use foretoken_engine::schedule::RequestId;
 use foretoken_protocol::{
     generate::GenerateRequest,
-    link::{LinkEvent, Welcome},
+    link::{LinkEvent, Malformed, Welcome},
 };
 use foretoken_speculation::{Epoch, SessionId, message::ToTarget};
 
 use super::rig::{Fault, Output, Rig, language, plain, request};
-use crate::config::{LookaheadConfig, TargetConfig};
+use crate::{
+    config::{LookaheadConfig, TargetConfig},
+    inbox::LinkKey,
+};
 
 fn rig() -> Rig {
     let config = TargetConfig {
@@ -158,16 +162,21 @@ fn a_refusal_frees_no_slot_that_an_endpoint_has_counted_since() {
 
 /// A request that its endpoint refused for now, and that has asked the other one since, which does not answer.
 fn asks_the_other() -> (Rig, GenerateRequest, Output) {
+    let asked = request(1, 1.0, 60);
+    let (rig, output) = asking_the_other(&asked);
+    (rig, asked, output)
+}
+
+fn asking_the_other(asked: &GenerateRequest) -> (Rig, Output) {
     let mut rig = rig();
     rig.endpoints(&[("draft", 1), ("other", 2)]);
     rig.hear(2, LinkEvent::Up(Welcome::default()));
-    let asked = request(1, 1.0, 60);
     let mut output = rig.ask(asked.clone());
     rig.until(&mut output, 5);
     refuse(&mut rig, 1);
     rig.until(&mut output, 10);
     assert_eq!(rig.opens, 2, "the other one is asked");
-    (rig, asked, output)
+    (rig, output)
 }
 
 #[test]
@@ -202,6 +211,23 @@ fn who_runs_unbound_asks_for_no_more_slots_than_there_are() {
 }
 
 #[test]
+fn who_runs_unbound_is_not_bound_once_its_target_has_all_slots() {
+    let mut rig = rig();
+    rig.load(2, 0);
+    let mut outputs: Vec<_> = (1..=2).map(|n| rig.ask(request(n, 1.0, 200))).collect();
+    rig.until(&mut outputs[0], 5);
+    for id in [1, 2] {
+        rig.worker.let_go(RequestId(id));
+    }
+    outputs.push(rig.ask(request(3, 1.0, 200)));
+    rig.turn();
+    let bound = [1, 2].map(|id| rig.worker.bind_running(LinkKey(1), RequestId(id)));
+    assert_eq!(bound, [true, false], "the third request has the other slot");
+    rig.run(&mut outputs);
+    assert_eq!(rig.opens, 4);
+}
+
+#[test]
 fn a_slot_that_was_not_given_to_one_is_asked_for_by_the_next() {
     let mut rig = rig();
     rig.load(2, 2);
@@ -229,4 +255,37 @@ fn who_is_too_long_for_its_endpoint_asks_the_one_again_that_had_nothing_for_it_t
     assert_eq!(rig.opens, 3);
     rig.run(std::slice::from_mut(&mut output));
     assert_eq!(output.tokens, plain(&asked));
+}
+
+#[test]
+fn who_is_told_nonsense_asks_the_one_again_that_had_nothing_for_it_then() {
+    let (mut rig, asked, mut output) = asks_the_other();
+    let nonsense = Malformed {
+        session: Some(SessionId(1)),
+        reason: "a window without a round".into(),
+    };
+    rig.hear(2, LinkEvent::Malformed(vec![nonsense].into()));
+    rig.until(&mut output, 30);
+    assert_eq!(rig.opens, 3);
+    rig.run(std::slice::from_mut(&mut output));
+    assert_eq!(output.tokens, plain(&asked));
+}
+
+#[test]
+fn whose_client_did_not_read_asks_the_one_again_that_had_nothing_for_it_then() {
+    // More than may wait for a client.
+    let asked = GenerateRequest {
+        logprobs: Some(20),
+        ..request(1, 1.0, 3000)
+    };
+    let (mut rig, mut output) = asking_the_other(&asked);
+    while rig.worker.parked.is_empty() {
+        rig.turn();
+    }
+    // Nobody is bound to it.
+    rig.hear(2, LinkEvent::Down("killed".into()));
+    rig.run(std::slice::from_mut(&mut output));
+    assert!(rig.opens >= 3, "{}", rig.opens);
+    assert_eq!(output.tokens, plain(&asked));
+    assert!(output.stats().accepted > 100);
 }
