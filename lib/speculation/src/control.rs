@@ -100,6 +100,8 @@ pub struct ControlConfig {
     pub max: u32,
     /// Whether windows may be trees.
     pub trees: bool,
+    /// Whether endpoints that draft ahead may be asked not to, in turn: see [`Controller::refrains`].
+    pub may_refrain: bool,
     /// Expected gain, as a fraction, for which the lookahead changes to another than 0, and that
     /// it has to have over 0. To leave 0 takes twice that, and more after doing so in vain.
     pub margin: f64,
@@ -124,6 +126,7 @@ impl Default for ControlConfig {
             drafting: Drafting::InTurn,
             max: 8,
             trees: false,
+            may_refrain: false,
             margin: 0.03,
             probe_after: 64,
             probe_at_most: 2048,
@@ -181,7 +184,7 @@ impl Controller {
         let rest = Rest::new(config.max);
         let probe = Probe::new(&config);
         let trial = Trial::default();
-        let ways = Ways::new(config.drafting, config.trees);
+        let ways = Ways::new(config.trees, config.may_refrain);
         Self {
             config,
             acceptance: Acceptance::default(),

@@ -78,6 +78,15 @@ impl Default for SsdOptions {
     }
 }
 
+impl SsdOptions {
+    /// Whether it is left open to draft ahead: who leaves open what follows a miss does. Where nothing is
+    /// drafted ahead, windows are asked for; the other fallbacks live on hits to come. What is pulled is
+    /// kept by the endpoint, and asked for anyway.
+    pub fn may_refrain(&self) -> bool {
+        self.fallback == OnMiss::Auto && self.delivery == Delivery::Push
+    }
+}
+
 impl Policy {
     /// The name used in manifests, requests and usage.
     pub fn name(self) -> &'static str {

@@ -125,9 +125,7 @@ impl Stopgap {
                 local_accepted: accepted,
             };
             let cohort = request.cohort(link);
-            // Who leaves open what follows a miss leaves open whether to draft ahead, too. Where nothing
-            // is drafted ahead, the window is asked for: the other fallbacks live on hits to come.
-            offer.refrains = options.fallback == OnMiss::Auto && endpoints.refrains(cohort);
+            offer.refrains = endpoints.refrains(cohort);
             offer.fallback = if offer.refrains {
                 Some(Fallback::Remote)
             } else {

@@ -95,7 +95,12 @@ mod tests {
     fn controller() -> Controller {
         let steps = StepCost::new(std::vec![(1, Duration::from_millis(1))]);
         let answers = AnswerTime::beside(&steps);
-        Controller::new(ControlConfig::of(Drafting::Ahead, 6), steps, answers)
+        let config = ControlConfig {
+            trees: true,
+            may_refrain: true,
+            ..ControlConfig::of(Drafting::Ahead, 6)
+        };
+        Controller::new(config, steps, answers)
     }
 
     /// Three of six tokens that were sought were there, and all were accepted.

@@ -6,7 +6,7 @@
 
 use core::time::Duration;
 
-use super::{Drafting, ahead::Ahead, turns::Turns};
+use super::{ahead::Ahead, turns::Turns};
 
 /// What trees must be better by.
 const TREES_MARGIN: f64 = 1.01;
@@ -16,16 +16,16 @@ const TREES_MARGIN: f64 = 1.01;
 pub(super) struct Ways {
     /// Whether windows are trees, if they may be: with them first.
     trees: Option<Turns>,
-    /// Whether endpoints draft ahead, if that is what they do.
+    /// Whether endpoints draft ahead, if that is open.
     ahead: Option<Ahead>,
 }
 
 impl Ways {
-    /// For windows that are drafted then, and may be `trees` or not.
-    pub(super) fn new(drafting: Drafting, trees: bool) -> Self {
+    /// For windows that may be `trees` or not, of endpoints that may be asked not to draft ahead or not.
+    pub(super) fn new(trees: bool, may_refrain: bool) -> Self {
         Self {
             trees: trees.then(|| Turns::new(TREES_MARGIN)),
-            ahead: (drafting == Drafting::Ahead).then(Ahead::new),
+            ahead: may_refrain.then(Ahead::new),
         }
     }
 
@@ -68,7 +68,7 @@ mod tests {
     /// Of the last 16,000 of 20,000 rounds the shares that had trees, and endpoints that draft ahead, where a
     /// round has so many times the pace with the one and with the other.
     fn shares(trees: f64, ahead: f64, sessions: u32) -> [f64; 2] {
-        let mut ways = Ways::new(Drafting::Ahead, true);
+        let mut ways = Ways::new(true, true);
         let mut had = [0; 2];
         for round in 0..20_000_u32 {
             let is = [ways.trees(), !ways.refrains()];
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn what_may_not_be_is_not_compared() {
-        let mut ways = Ways::new(Drafting::InTurn, false);
+        let mut ways = Ways::new(false, false);
         for _ in 0..1_000 {
             assert!(!ways.trees() && !ways.refrains());
             ways.observe(3, Duration::from_millis(1), 1, 1e9);

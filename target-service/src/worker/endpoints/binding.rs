@@ -8,7 +8,10 @@ use foretoken_service::{complaints::Complaints, report::Rounds};
 use foretoken_speculation::{
     control::{AnswerTime, ControlConfig, Drafting},
     message::{Keyed as _, ToDraft, ToTarget},
-    policy::target::{Input, Source},
+    policy::{
+        SsdOptions,
+        target::{Input, Source},
+    },
 };
 
 use super::{Endpoint, Endpoints, Hearing, Slots, fresh_patience};
@@ -126,6 +129,7 @@ impl Worker {
         let link = LinkKey(endpoints.links);
         let outlet = endpoints.dial.dial(link, &callee);
         let trees = self.config.trees == TreesName::Auto;
+        let may_refrain = SsdOptions::from(self.config.ssd).may_refrain();
         let config = |drafting| {
             let most = match drafting {
                 Drafting::InTurn => endpoints.most_in_turn,
@@ -133,6 +137,7 @@ impl Worker {
             };
             ControlConfig {
                 trees,
+                may_refrain: drafting == Drafting::Ahead && may_refrain,
                 ..ControlConfig::of(drafting, most)
             }
         };
