@@ -37,8 +37,11 @@ pub struct SsdArgs {
     #[arg(long, default_value = "bf16", value_parser = crate::DTYPES)]
     pub dtype: String,
     /// Lookaheads to choose from, for each policy the best.
-    #[arg(long, value_delimiter = ',', default_value = "2,3,4,5,6,7", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_delimiter = ',', default_value = "2,3,4,5,6,7,10,15", value_parser = clap::value_parser!(u32).range(1..))]
     pub lookaheads: Vec<u32>,
+    /// Largest lookahead of SSD where it is adaptive; none: as by default.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub most: Option<u32>,
     /// Outcomes that SSD drafts for in a round, at most.
     #[arg(long, default_value_t = 24)]
     pub budget: u32,
@@ -70,6 +73,9 @@ pub async fn run(
 ) -> anyhow::Result<()> {
     let mut apart = Setup::apart(binary, models, &args.dtype);
     apart.service["ssd"] = json!({"budget": args.budget});
+    if let Some(most) = args.most {
+        apart.service["ssd"]["lookahead"] = json!(format!("adaptive:{most}"));
+    }
     let mut both = Setup {
         cores: "0-1".to_owned(),
         draft: None,
@@ -132,7 +138,7 @@ fn report(args: &SsdArgs) -> Report {
              after a warm-up request. Tokens/s after the first token, medians; ratios are medians of the rounds' own. \
              Every arm's tokens but the paper's are checked to equal plain decoding's. \"Bound\" is what Corollary 9 allows with the \
              times measured for Speculative with SSD's lookahead: every verdict a hit with a whole window behind it; \
-             \"windows\" is the part of a whole window that SSD verified. \"By lookahead\" are the hit rates of the sweep. \"The paper's arm\" is the hit rate (without first) of SSD with verification by \
+             \"adaptive\" is SSD with the lookahead that it chooses itself; \"windows\" is the part of a whole window that SSD verified. \"By lookahead\" are the hit rates of the sweep. \"The paper's arm\" is the hit rate (without first) of SSD with verification by \
              rejection, of proposals drawn among {} tokens, geometric fan-out and the paper's rule for misses, with the same lookahead and budget; the paper's own are .69 to .83. \"Hit round\" is over a bare verification of \
              the same rows (the step and what it decides, and what plain decoding needs besides), without what it waits for more of a \
              continuation, which is beside it in the same unit; \"Theorem 7\" is the predicted over the \
@@ -155,6 +161,7 @@ fn report(args: &SsdArgs) -> Report {
             "bound",
             "share of it",
             "SSD/plain, both cores",
+            "adaptive/SSD",
             "hit rate (without first)",
             "by lookahead",
             "the paper's arm",
@@ -178,23 +185,29 @@ struct Compared {
     paper: Paper,
 }
 
-/// Places of the arms; the last is Speculative with the lookahead of SSD.
+/// Places of the arms: the lookahead of the fifth is adaptive, the last is Speculative with that of SSD.
 const BOTH: usize = 0;
 const ONE: usize = 1;
 const SPECULATIVE: usize = 2;
 const SSD: usize = 3;
-const SAME: usize = 4;
+const ADAPTIVE: usize = 4;
+const SAME: usize = 5;
 
 async fn compare(args: &SsdArgs, stacks: &Stacks, work: &Work<'_>) -> anyhow::Result<Compared> {
     let mut reference = Reference::default();
     run::measure(&stacks.both, &PLAIN, work, &mut reference).await?;
     let (best, sweep) = sweep(args, &stacks.apart, work, &mut reference).await?;
     let [speculative, ssd] = best;
+    let adaptive = Arm {
+        lookahead: None,
+        ..ssd
+    };
     let mut arms = vec![
         ("plain, both cores".to_owned(), PLAIN),
         ("plain, one core".to_owned(), PLAIN),
         (speculative.name(), speculative.clone()),
         (ssd.name(), ssd.clone()),
+        ("SSD adaptive".to_owned(), adaptive),
     ];
     if speculative.lookahead != ssd.lookahead {
         let policy = speculative.policy;
@@ -311,7 +324,9 @@ impl Compared {
     }
 
     fn rows(&self, class: Class, temperature: f32, report: &mut Report) {
-        let (Some(outright), Some(fair)) = (self.ratio(SSD, SPECULATIVE), self.ratio(SSD, BOTH))
+        let ratios = [(SSD, SPECULATIVE), (SSD, BOTH), (ADAPTIVE, SSD)];
+        let [Some(outright), Some(fair), Some(adaptive)] =
+            ratios.map(|(of, to)| self.ratio(of, to))
         else {
             return;
         };
@@ -335,6 +350,7 @@ impl Compared {
             format!("{:.2}", theory.bound),
             format!("{:.0} %", 100.0 * outright.median / theory.bound),
             fair.span(),
+            adaptive.span(),
             format!("{:.3} ({:.3})", ssd.hit_rate(false), ssd.hit_rate(true)),
             self.hit_rates(),
             self.paper.cell(),
@@ -355,7 +371,7 @@ impl Compared {
             "arms": arms.collect::<Vec<_>>(), "sweep": self.sweep, "theory": self.theory(),
             "paper": self.paper.json(),
             "ssd_over_speculative": self.ratio(SSD, SPECULATIVE),
-            "ssd_over_plain_one_core": self.ratio(SSD, ONE), "ssd_over_plain_both_cores": self.ratio(SSD, BOTH),
+            "ssd_over_plain_one_core": self.ratio(SSD, ONE), "adaptive_over_ssd": self.ratio(ADAPTIVE, SSD), "ssd_over_plain_both_cores": self.ratio(SSD, BOTH),
             "speculative_over_plain_both_cores": self.ratio(SPECULATIVE, BOTH),
         })
     }

@@ -106,7 +106,7 @@ impl Default for SpeculativeSpec {
 }
 
 fn default_lookahead() -> u32 {
-    8
+    Lookahead::default().most()
 }
 
 fn yes() -> bool {
@@ -326,7 +326,7 @@ mod tests {
         };
         assert_eq!(
             spec.policy(),
-            Some(Policy::Speculative(Lookahead::Adaptive { max: 8 }))
+            Some(Policy::Speculative(Lookahead::Adaptive { max: 15 }))
         );
     }
 
