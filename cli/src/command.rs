@@ -114,13 +114,13 @@ mod tests {
     #[test]
     fn help_tells_the_defaults_that_services_have() {
         let (target, draft) = (TargetConfig::default(), DraftConfig::default());
-        assert_eq!(target.lookahead, target.ssd.lookahead);
+        let (plain, ssd) = (target.lookahead, target.ssd.lookahead);
         assert_eq!(target.policy, PolicyName::Speculative);
         assert_eq!((target.metrics_listen, draft.metrics_listen), (None, None));
         let own = |text: &str| text.to_owned();
         for (command, flag, default) in [
             ("target", "policy", own("Speculative")),
-            ("target", "lookahead", target.lookahead.to_string()),
+            ("target", "lookahead", format!("{plain}, {ssd} with SSD")),
             ("target", "instance", target.instance),
             ("target", "dtype", own("bf16")),
             ("target", "metrics_listen", own("nowhere")),

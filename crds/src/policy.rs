@@ -106,7 +106,7 @@ impl Default for SpeculativeSpec {
 }
 
 fn default_lookahead() -> u32 {
-    Lookahead::default().most()
+    8
 }
 
 fn yes() -> bool {
@@ -326,7 +326,7 @@ mod tests {
         };
         assert_eq!(
             spec.policy(),
-            Some(Policy::Speculative(Lookahead::Adaptive { max: 15 }))
+            Some(Policy::Speculative(Lookahead::Adaptive { max: 8 }))
         );
     }
 

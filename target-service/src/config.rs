@@ -112,7 +112,7 @@ impl Default for TargetConfig {
             tokenizer_digest: String::new(),
             eos: Vec::new(),
             policy: PolicyName::Speculative,
-            lookahead: Lookahead::default().into(),
+            lookahead: LookaheadConfig::Adaptive { max: 12 },
             ssd: SsdConfig::default(),
             on_loss: OnLossName::Plain,
             verification: VerificationConfig::Coupled,
@@ -282,7 +282,7 @@ mod tests {
         let config = TargetConfig::default();
         assert_eq!(
             config.policy_of(None, None),
-            Ok(Policy::Speculative(Lookahead::Adaptive { max: 15 }))
+            Ok(Policy::Speculative(Lookahead::Adaptive { max: 12 }))
         );
         assert_eq!(
             config.policy_of(None, Some(3)),
@@ -298,7 +298,7 @@ mod tests {
                 ..SsdOptions::default()
             }))
         };
-        let adaptive = ssd(Lookahead::Adaptive { max: 15 });
+        let adaptive = ssd(Lookahead::Adaptive { max: 8 });
         assert_eq!(config.policy_of(Some("SSD"), None), adaptive);
         let fixed = ssd(Lookahead::Fixed(3));
         assert_eq!(config.policy_of(Some("SSD"), Some(3)), fixed);

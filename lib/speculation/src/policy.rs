@@ -69,7 +69,7 @@ pub struct SsdOptions {
 impl Default for SsdOptions {
     fn default() -> Self {
         Self {
-            lookahead: Lookahead::default(),
+            lookahead: Lookahead::Adaptive { max: 8 },
             budget: 24,
             fan_out: FanOut::Learned,
             fallback: OnMiss::Auto,
@@ -135,15 +135,6 @@ pub enum Lookahead {
     },
 }
 
-/// As many as pay, up to 15. With the decided token those are 16 rows, which the tiles of accelerators, and of
-/// CPUs that have some, compute together: rows up to there may cost next to nothing. Where they do cost, fewer are
-/// asked for.
-impl Default for Lookahead {
-    fn default() -> Self {
-        Self::Adaptive { max: 15 }
-    }
-}
-
 impl Lookahead {
     /// How many tokens to ask for, given what a controller suggests.
     pub fn of(self, suggested: u32) -> u32 {
@@ -158,14 +149,6 @@ impl Lookahead {
         match self {
             Self::Fixed(k) => k,
             Self::Adaptive { max } => max,
-        }
-    }
-
-    /// About how many it usually asks for, before that is known.
-    pub fn usual(self) -> u32 {
-        match self {
-            Self::Fixed(k) => k,
-            Self::Adaptive { max } => max.div_ceil(2),
         }
     }
 }

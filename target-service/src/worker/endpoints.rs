@@ -24,7 +24,7 @@ use foretoken_speculation::{
     control::{Choice, Controller, Lesson, Load, StepCost},
     gather::Due,
     message::{Cutoffs, ToDraft, TreeBudget},
-    policy::{Lookahead, Patience},
+    policy::Patience,
 };
 
 use hearing::Hearing;
@@ -144,8 +144,7 @@ impl Endpoints {
             steps,
             most_in_turn: config.lookahead.most(),
             most_ahead: config.ssd.lookahead.most(),
-            fan_out: (config.ssd.budget / (Lookahead::from(config.ssd.lookahead).usual() + 1))
-                .max(1),
+            fan_out: (config.ssd.budget / (config.ssd.lookahead.most() + 1)).max(1),
         }
     }
 

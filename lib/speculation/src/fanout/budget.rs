@@ -38,7 +38,7 @@ use crate::theory::expected_tokens;
 /// Part of the rows that tenants get by their weights alone.
 const FAIR: f64 = 0.5;
 /// Most depths that are tried for the time of one session.
-const DEPTHS: u32 = 8;
+const DEPTHS: u32 = 16;
 
 /// What hits and misses of a session are worth.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -205,8 +205,14 @@ impl Budgets {
         let all = all.max(1);
         let part = f64::from(grant.branches) / f64::from(all);
         let row = step(all) / f64::from(all);
+        // Not more steps than there is time for if each has a row of every session.
+        let quickest = step(u32::try_from(bids.len()).unwrap_or(u32::MAX));
         let own = Bid {
             left: part * bid.left,
+            worth: Worth {
+                steps: bid.depth(quickest),
+                ..bid.worth
+            },
             ..*bid
         };
         let most = (part * f64::from(most)) as u32;
@@ -301,15 +307,22 @@ impl Budgets {
 
     fn list_rows(&mut self, bids: &[Bid<'_>], most: u32, step: &impl Fn(u32) -> f64) {
         self.rows.clear();
-        let mut times: Vec<_> = bids.iter().map(|bid| (bid.left, bid.worth.steps)).collect();
+        // No more than there is time for if a step has one row.
+        let deepest = step(1);
+        let mut times: Vec<_> = bids
+            .iter()
+            .map(|bid| (bid.left, bid.depth(deepest)))
+            .collect();
         times.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
         let last = times.len().saturating_sub(1);
         for index in [0, last / 2, last] {
-            let Some(&(left, steps)) = times.get(index) else {
+            let Some(&(left, deepest)) = times.get(index) else {
                 return;
             };
-            for depth in steps.saturating_sub(DEPTHS)..steps {
-                let slowest = left / f64::from(depth + 1);
+            let tried = deepest.min(DEPTHS);
+            for part in 1..=tried {
+                let depth = (deepest * part).div_ceil(tried);
+                let slowest = left / f64::from(depth);
                 let fits = |&rows: &u32| step(rows) <= slowest;
                 self.rows.extend(last_that(most, fits));
             }

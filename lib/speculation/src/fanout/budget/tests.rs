@@ -157,6 +157,57 @@ fn each_session_tapers_what_is_its_own() {
 }
 
 #[test]
+fn a_lookahead_that_there_is_no_time_for_changes_nothing() {
+    let lists = [falling(24, 0.6), falling(24, 0.9)];
+    // What a step takes it takes for one row too: there is time for nine.
+    let step = |rows: u32| 1.8e-3 + 8e-6 * f64::from(rows);
+    let divided = |steps| {
+        let bid = |list| {
+            let bid = bid(list, 18e-3);
+            let worth = Worth { steps, ..bid.worth };
+            Bid { worth, ..bid }
+        };
+        let bids = [bid(&lists[0]), bid(&lists[1])];
+        let mut budgets = Budgets::default();
+        let grants = budgets.divide(&ONE, &bids, 1000, step).to_vec();
+        let widths = [0, 1].map(|index| budgets.widths(&bids, index, 1000, step).to_vec());
+        (grants, widths)
+    };
+    let (grants, widths) = divided(9);
+    assert_eq!(divided(15), (grants, widths.clone()));
+    assert!(widths.iter().all(|widths| widths.len() >= 8), "{widths:?}");
+}
+
+#[test]
+fn with_time_for_many_depths_all_kinds_of_them_are_tried() {
+    let lists = [falling(24, 0.9), falling(24, 0.9)];
+    // Rows are dear, so that few of them go deep and many do not.
+    let step = |rows: u32| 20e-6 + 40e-6 * f64::from(rows);
+    let value = |steps| {
+        let bid = |list| {
+            let bid = bid(list, 1e-3);
+            let worth = Worth {
+                steps,
+                acceptance: 0.5,
+                ..bid.worth
+            };
+            Bid { worth, ..bid }
+        };
+        let bids = [bid(&lists[0]), bid(&lists[1])];
+        let grants = Budgets::default().divide(&ONE, &bids, 1000, step).to_vec();
+        let rows: u32 = grants.iter().map(|grant| grant.branches).sum();
+        let hits = bids.iter().zip(&grants).map(|(bid, grant)| {
+            let likely = bid.guesses.iter().take(grant.branches as usize);
+            let hit: f64 = likely.map(|guess| guess.probability).sum();
+            hit * bid.worth.saved(bid.depth(step(rows)))
+        });
+        hits.sum::<f64>()
+    };
+    let (short, long) = (value(5), value(16));
+    assert!(long >= short, "{long} and {short}");
+}
+
+#[test]
 fn sessions_share_the_time_by_what_their_outcomes_are_worth() {
     let (sure, unsure) = (falling(24, 0.3), falling(24, 0.9));
     let left = 500e-6;
