@@ -56,7 +56,8 @@ impl Controller {
             let sessions = lesson.sessions.max(1);
             let tokens = lesson.accepted + 1;
             let others = lesson.rows.saturating_sub(lesson.drafted);
-            let waiting = self.waiting_rate(sought.tokens, others);
+            let open = self.config.may_refrain;
+            let waiting = open.then(|| self.waiting_rate(sought.tokens, others));
             self.ways.observe(tokens, took, sessions, waiting);
         }
         // A window of the target's own host that came in the place of one waited for says nothing about
@@ -128,7 +129,7 @@ mod tests {
     /// Takes in that it emitted four tokens.
     fn emits(controller: &mut Controller, took: Duration) {
         let waiting = controller.waiting_rate(6, 1);
-        controller.ways.observe(4, took, 1, waiting);
+        controller.ways.observe(4, took, 1, Some(waiting));
     }
 
     /// What a controller knows after that.

@@ -40,8 +40,14 @@ impl Ways {
     }
 
     /// Takes in a round of one of so many sessions. `waiting` is what is thought of rounds that wait for
-    /// their windows, in tokens a second.
-    pub(super) fn observe(&mut self, tokens: u32, took: Duration, sessions: u32, waiting: f64) {
+    /// their windows, in tokens a second; of use where it is open whether endpoints draft ahead.
+    pub(super) fn observe(
+        &mut self,
+        tokens: u32,
+        took: Duration,
+        sessions: u32,
+        waiting: Option<f64>,
+    ) {
         if let Some(trees) = &mut self.trees {
             if self.ahead.as_ref().is_some_and(Ahead::is_aside) {
                 trees.disturb();
@@ -49,7 +55,7 @@ impl Ways {
                 trees.observe(tokens, took, sessions);
             }
         }
-        if let Some(ahead) = &mut self.ahead {
+        if let (Some(ahead), Some(waiting)) = (&mut self.ahead, waiting) {
             // It may have begun to with this very round.
             if self.trees.as_ref().is_some_and(Turns::is_aside) {
                 ahead.disturb();
@@ -80,7 +86,7 @@ mod tests {
                     *had += u32::from(is);
                 }
             }
-            ways.observe(tokens, took, sessions, 1e4);
+            ways.observe(tokens, took, sessions, Some(1e4));
         }
         had.map(|had| f64::from(had) / 16_000.0)
     }
@@ -105,7 +111,7 @@ mod tests {
         let mut ways = Ways::new(false, false);
         for _ in 0..1_000 {
             assert!(!ways.trees() && !ways.refrains());
-            ways.observe(3, Duration::from_millis(1), 1, 1e9);
+            ways.observe(3, Duration::from_millis(1), 1, Some(1e9));
         }
     }
 }

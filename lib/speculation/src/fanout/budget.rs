@@ -307,12 +307,10 @@ impl Budgets {
 
     fn list_rows(&mut self, bids: &[Bid<'_>], most: u32, step: &impl Fn(u32) -> f64) {
         self.rows.clear();
-        // No more than there is time for if a step has one row.
-        let deepest = step(1);
-        let mut times: Vec<_> = bids
-            .iter()
-            .map(|bid| (bid.left, bid.depth(deepest)))
-            .collect();
+        // No deeper than there is time for if a step has one row.
+        let quickest = step(1);
+        let times = bids.iter().map(|bid| (bid.left, bid.depth(quickest)));
+        let mut times: Vec<_> = times.collect();
         times.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
         let last = times.len().saturating_sub(1);
         for index in [0, last / 2, last] {

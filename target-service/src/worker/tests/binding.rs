@@ -161,13 +161,7 @@ fn a_refusal_frees_no_slot_that_an_endpoint_has_counted_since() {
 }
 
 /// A request that its endpoint refused for now, and that has asked the other one since, which does not answer.
-fn asks_the_other() -> (Rig, GenerateRequest, Output) {
-    let asked = request(1, 1.0, 60);
-    let (rig, output) = asking_the_other(&asked);
-    (rig, asked, output)
-}
-
-fn asking_the_other(asked: &GenerateRequest) -> (Rig, Output) {
+fn asks_the_other(asked: &GenerateRequest) -> (Rig, Output) {
     let mut rig = rig();
     rig.endpoints(&[("draft", 1), ("other", 2)]);
     rig.hear(2, LinkEvent::Up(Welcome::default()));
@@ -179,15 +173,21 @@ fn asking_the_other(asked: &GenerateRequest) -> (Rig, Output) {
     (rig, output)
 }
 
-#[test]
-fn who_loses_its_endpoint_asks_the_one_again_that_had_nothing_for_it_then() {
-    let (mut rig, asked, mut output) = asks_the_other();
-    rig.hear(2, LinkEvent::Down("killed".into()));
+/// Such a request asks the first endpoint again when the other says this.
+fn asks_the_first_again_after(event: LinkEvent) {
+    let asked = request(1, 1.0, 60);
+    let (mut rig, mut output) = asks_the_other(&asked);
+    rig.hear(2, event);
     rig.until(&mut output, 30);
     assert_eq!(rig.opens, 3);
     assert!(output.tokens.len() < 60, "all of it came at once");
     rig.run(std::slice::from_mut(&mut output));
     assert_eq!(output.tokens, plain(&asked));
+}
+
+#[test]
+fn who_loses_its_endpoint_asks_the_one_again_that_had_nothing_for_it_then() {
+    asks_the_first_again_after(LinkEvent::Down("killed".into()));
 }
 
 #[test]
@@ -243,32 +243,22 @@ fn a_slot_that_was_not_given_to_one_is_asked_for_by_the_next() {
 
 #[test]
 fn who_is_too_long_for_its_endpoint_asks_the_one_again_that_had_nothing_for_it_then() {
-    let (mut rig, asked, mut output) = asks_the_other();
     let refused = ToTarget::Refused {
         session: SessionId(1),
         epoch: Epoch(2),
         reason: "it is too long".into(),
         retry: false,
     };
-    rig.hear(2, LinkEvent::Messages(vec![refused].into()));
-    rig.until(&mut output, 30);
-    assert_eq!(rig.opens, 3);
-    rig.run(std::slice::from_mut(&mut output));
-    assert_eq!(output.tokens, plain(&asked));
+    asks_the_first_again_after(LinkEvent::Messages(vec![refused].into()));
 }
 
 #[test]
 fn who_is_told_nonsense_asks_the_one_again_that_had_nothing_for_it_then() {
-    let (mut rig, asked, mut output) = asks_the_other();
     let nonsense = Malformed {
         session: Some(SessionId(1)),
         reason: "a window without a round".into(),
     };
-    rig.hear(2, LinkEvent::Malformed(vec![nonsense].into()));
-    rig.until(&mut output, 30);
-    assert_eq!(rig.opens, 3);
-    rig.run(std::slice::from_mut(&mut output));
-    assert_eq!(output.tokens, plain(&asked));
+    asks_the_first_again_after(LinkEvent::Malformed(vec![nonsense].into()));
 }
 
 #[test]
@@ -278,7 +268,7 @@ fn whose_client_did_not_read_asks_the_one_again_that_had_nothing_for_it_then() {
         logprobs: Some(20),
         ..request(1, 1.0, 3000)
     };
-    let (mut rig, mut output) = asking_the_other(&asked);
+    let (mut rig, mut output) = asks_the_other(&asked);
     while rig.worker.parked.is_empty() {
         rig.turn();
     }

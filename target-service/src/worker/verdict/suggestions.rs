@@ -7,7 +7,6 @@ use foretoken_speculation::{
 };
 
 use crate::{
-    config::TreesName,
     request::Request,
     worker::{Worker, cohort::Cohort, endpoints::Trees},
 };
@@ -92,12 +91,12 @@ impl Worker {
         }
     }
 
-    /// What there is for trees under `load`; nothing if nobody wants them.
+    /// What there is for trees under `load`, for those who want any.
     pub(super) fn trees(&self, load: Load) -> Option<Trees> {
         let rows = self.scheduler.limits().rows as u32;
         let rows = rows.saturating_sub(load.other_rows) / load.sessions.max(1);
         let nodes = rows.saturating_sub(1).min(MOST_NODES);
-        (self.config.trees == TreesName::Auto && nodes > 0).then_some(Trees { nodes, load })
+        (nodes > 0).then_some(Trees { nodes, load })
     }
 
     /// The adaptive requests by cohort, and all that decode.

@@ -24,6 +24,19 @@ fn bid(guesses: &[Guess], left: f64) -> Bid<'_> {
     }
 }
 
+/// Two with continuations of so many tokens, each of which is accepted so often.
+fn bids_of(lists: &[Vec<Guess>; 2], left: f64, (steps, acceptance): (u32, f64)) -> [Bid<'_>; 2] {
+    lists.each_ref().map(|list| {
+        let bid = bid(list, left);
+        let worth = Worth {
+            acceptance,
+            steps,
+            ..bid.worth
+        };
+        Bid { worth, ..bid }
+    })
+}
+
 const ONE: [Tenant; 1] = [Tenant { weight: 1.0 }];
 
 fn divide(bids: &[Bid<'_>]) -> Vec<Grant> {
@@ -162,12 +175,7 @@ fn a_lookahead_that_there_is_no_time_for_changes_nothing() {
     // What a step takes it takes for one row too: there is time for nine.
     let step = |rows: u32| 1.8e-3 + 8e-6 * f64::from(rows);
     let divided = |steps| {
-        let bid = |list| {
-            let bid = bid(list, 18e-3);
-            let worth = Worth { steps, ..bid.worth };
-            Bid { worth, ..bid }
-        };
-        let bids = [bid(&lists[0]), bid(&lists[1])];
+        let bids = bids_of(&lists, 18e-3, (steps, 0.8));
         let mut budgets = Budgets::default();
         let grants = budgets.divide(&ONE, &bids, 1000, step).to_vec();
         let widths = [0, 1].map(|index| budgets.widths(&bids, index, 1000, step).to_vec());
@@ -184,16 +192,7 @@ fn with_time_for_many_depths_all_kinds_of_them_are_tried() {
     // Rows are dear, so that few of them go deep and many do not.
     let step = |rows: u32| 20e-6 + 40e-6 * f64::from(rows);
     let value = |steps| {
-        let bid = |list| {
-            let bid = bid(list, 1e-3);
-            let worth = Worth {
-                steps,
-                acceptance: 0.5,
-                ..bid.worth
-            };
-            Bid { worth, ..bid }
-        };
-        let bids = [bid(&lists[0]), bid(&lists[1])];
+        let bids = bids_of(&lists, 1e-3, (steps, 0.5));
         let grants = Budgets::default().divide(&ONE, &bids, 1000, step).to_vec();
         let rows: u32 = grants.iter().map(|grant| grant.branches).sum();
         let hits = bids.iter().zip(&grants).map(|(bid, grant)| {
