@@ -17,7 +17,7 @@ mod chooser;
 
 use core::time::Duration;
 
-pub use self::chooser::{Chooser, Miss, Situation};
+pub use self::chooser::{Chooser, Expected, Miss, Situation};
 use crate::theory::Ahead;
 
 /// Where proposals come from after a miss.

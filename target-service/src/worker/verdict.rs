@@ -165,23 +165,23 @@ impl Worker {
                 sessions,
             };
             let accepted = decided.accepted as u32;
+            let endpoints = &mut self.endpoints;
             let verified = Verified {
                 tokens: &decision.emitted,
                 accepted,
                 suggested,
+                cutoffs: endpoints.cutoffs(request, load, suggested),
                 lingered: self.feeding.lingered,
                 had: decision.had,
                 last: decided.ended.is_some(),
                 ..Verified::default()
             };
-            let endpoints = &mut self.endpoints;
             let offer = self.stopgap.offer(request, &verified, step, endpoints);
             let verified = Verified {
                 local: &offer.tokens,
                 fallback: offer.fallback,
                 refrains: offer.refrains,
                 tree: endpoints.tree_budget(request, trees, suggested),
-                cutoffs: endpoints.cutoffs(request, load, suggested),
                 saguaro: offer.saguaro,
                 ..verified
             };

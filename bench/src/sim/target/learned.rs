@@ -100,10 +100,12 @@ impl Learned {
         let Suggestion { load, .. } = suggestion;
         let lookahead = self.options.lookahead.of(verified.suggested);
         let controller = &self.controller;
+        let cutoffs = controller.cutoffs(lookahead, load);
         let miss = Miss {
             rows,
             sessions: load.sessions,
             lookahead,
+            cutoff: cutoffs.window,
             caught_up,
             local: 0,
             local_accepted: 0.0,
@@ -115,7 +117,7 @@ impl Learned {
         Verified {
             fallback: fallback.filter(|_| pushes),
             tree,
-            cutoffs: controller.cutoffs(lookahead, load),
+            cutoffs,
             ..verified
         }
     }

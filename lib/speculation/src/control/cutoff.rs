@@ -1,7 +1,10 @@
 //! Which tokens are worth proposing.
 
 use super::{Controller, Load};
-use crate::message::{Cutoff, Cutoffs};
+use crate::{
+    fallback::Expected,
+    message::{Cutoff, Cutoffs},
+};
 
 impl Controller {
     /// How likely tokens have to be to be proposed in windows of up to `lookahead` tokens, of each
@@ -32,6 +35,19 @@ impl Controller {
         Cutoffs {
             window: Cutoff::new(pace * (row + token)),
             entries: Cutoff::new(pace * row),
+        }
+    }
+
+    /// What windows of up to `k` tokens come to that end before tokens less likely than this.
+    pub fn windows(&self, k: u32, cutoff: Cutoff) -> Expected {
+        let likely = |chance: &f64| *chance >= cutoff.probability();
+        let reached = self.acceptance.reached().take(k as usize);
+        // None ends before its first token.
+        let tokens = reached.take_while(likely).count().max(1) as u32;
+        let tokens = tokens.min(k);
+        Expected {
+            length: self.length(tokens),
+            tokens: self.acceptance.expected(tokens),
         }
     }
 }
@@ -105,6 +121,29 @@ mod tests {
             assert!((six / exact - 1.0).abs() < 0.03, "{six} {exact}");
             // No more is expected of asking for more, and no less.
             assert!((six / two - 1.0).abs() < 0.02, "{six} {two}");
+        }
+    }
+
+    #[test]
+    fn windows_that_are_waited_for_end_before_what_is_not_worth_it() {
+        let mut controller = controller(Drafting::Ahead);
+        // Each token is accepted every other time.
+        for round in 1..4000_u32 {
+            controller.observe_round(8, 8, round.trailing_zeros().min(8));
+        }
+        let found = |k, cutoff| controller.windows(k, Cutoff::new(cutoff));
+        for (k, cutoff, length, tokens) in [
+            (8, 0.0, 8.0, 2.0),
+            (8, 0.2, 2.0, 1.75),
+            (1, 0.2, 1.0, 1.5),
+            // The first one is always proposed.
+            (8, 0.9, 1.0, 1.5),
+            (0, 0.2, 0.0, 1.0),
+        ] {
+            let windows = found(k, cutoff);
+            let near =
+                (windows.length - length).abs() < 1e-9 && (windows.tokens - tokens).abs() < 0.1;
+            assert!(near, "{windows:?} of {k} from {cutoff}");
         }
     }
 

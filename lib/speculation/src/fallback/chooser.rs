@@ -4,7 +4,8 @@ use core::time::Duration;
 
 use super::{Fallback, Offer, OnMiss, RowWorth, turnover};
 use crate::{
-    control::{Acceptance, AnswerTime, Controller, StepCost},
+    control::{AnswerTime, Controller, StepCost},
+    message::Cutoff,
     policy::target::Source,
     tally::Tally,
     theory::{LockStep, Speculator},
@@ -60,15 +61,13 @@ pub struct Situation<'a> {
     pub steps: &'a StepCost,
     /// What the endpoint takes for a window.
     pub answers: &'a AnswerTime,
-    /// How many tokens of the endpoint are accepted.
-    pub acceptance: &'a Acceptance,
+    /// Windows that were drafted ahead.
+    pub ahead: Expected,
+    /// Those that are waited for.
+    pub asked: Expected,
     /// Whether the endpoint has caught up with the sequence. One that has yet to read it answers
     /// when it has, which is no answer time that was ever seen.
     pub caught_up: bool,
-    /// Most tokens of a window.
-    pub lookahead: u32,
-    /// Those that it has on average: it may end early.
-    pub length: f64,
     /// Rows of the step without proposals of this session, its one row included.
     pub rows: u32,
     /// Sessions that have rows in it, this one included.
@@ -77,6 +76,15 @@ pub struct Situation<'a> {
     pub local: u32,
     /// How many of them are expected to be accepted.
     pub local_accepted: f64,
+}
+
+/// What windows of an endpoint come to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Expected {
+    /// Tokens that they have on average: they may end early.
+    pub length: f64,
+    /// Tokens that rounds with them emit.
+    pub tokens: f64,
 }
 
 /// A verdict that may turn out not to have been drafted for.
@@ -88,6 +96,8 @@ pub struct Miss {
     pub sessions: u32,
     /// Most tokens of a window.
     pub lookahead: u32,
+    /// How likely a token has to be for a window that is waited for, which ends before it.
+    pub cutoff: Cutoff,
     /// Whether the endpoint has caught up with the session.
     pub caught_up: bool,
     /// Proposals of the target's host.
@@ -102,10 +112,9 @@ impl Miss {
         Situation {
             steps,
             answers: controller.answers(),
-            acceptance: controller.acceptance(),
+            ahead: controller.windows(self.lookahead, Cutoff::default()),
+            asked: controller.windows(self.lookahead, self.cutoff),
             caught_up: self.caught_up,
-            lookahead: self.lookahead,
-            length: controller.length(self.lookahead),
             rows: self.rows,
             sessions: self.sessions,
             local: self.local,
@@ -250,7 +259,7 @@ impl Chooser {
         let rule = LockStep {
             primary_tokens: ahead.tokens,
             fast_tokens: fast.tokens,
-            primary_time: situation.answers.mean_seconds(situation.length) / ahead.seconds,
+            primary_time: situation.answers.mean_seconds(situation.asked.length) / ahead.seconds,
             primary_hit: ahead.next_hit,
             fast_hit: fast.next_hit,
         };
@@ -263,8 +272,7 @@ impl Chooser {
 
     /// Rounds after hits.
     fn hit(&self, situation: &Situation<'_>) -> Kind {
-        let tokens = situation.acceptance.expected(situation.lookahead);
-        situation.kind(tokens, situation.length, 0.0, self.after_hits())
+        situation.kind(situation.ahead, 0.0, self.after_hits())
     }
 
     /// Probability of a hit after a hit.
@@ -274,38 +282,34 @@ impl Chooser {
 
     /// Rounds after misses, in the order of [`ALL`].
     fn kinds(&self, situation: &Situation<'_>) -> [Kind; 3] {
-        let Situation {
-            acceptance,
-            lookahead,
-            length,
-            local,
-            local_accepted,
-            ..
-        } = *situation;
         let [nothing, locally, remote] = self.fallbacks;
         let [nothing, locally] = [nothing, locally].map(|hits| hits.estimate(PRIOR, PRIOR_WEIGHT));
         // Windows that are asked for are drafted as those of hits are.
         let remote = remote.estimate(self.after_hits(), PRIOR_WEIGHT);
+        let none = Expected {
+            length: 0.0,
+            tokens: 1.0,
+        };
+        let local = Expected {
+            length: f64::from(situation.local),
+            tokens: 1.0 + situation.local_accepted,
+        };
         [
-            situation.kind(1.0, 0.0, 0.0, nothing),
-            situation.kind(1.0 + local_accepted, f64::from(local), 0.0, locally),
-            situation.kind(
-                acceptance.expected(lookahead),
-                length,
-                situation.wait(),
-                remote,
-            ),
+            situation.kind(none, 0.0, nothing),
+            situation.kind(local, 0.0, locally),
+            situation.kind(situation.asked, situation.wait(), remote),
         ]
     }
 }
 
 impl Situation<'_> {
-    fn kind(&self, tokens: f64, proposals: f64, wait: f64, next_hit: f64) -> Kind {
+    fn kind(&self, windows: Expected, wait: f64, next_hit: f64) -> Kind {
         let step = self.steps.seconds(self.rows);
-        let longer = self.steps.mean_seconds(f64::from(self.rows) + proposals);
+        let rows = f64::from(self.rows) + windows.length;
+        let longer = self.steps.mean_seconds(rows);
         let others = f64::from(self.sessions.saturating_sub(1));
         Kind {
-            tokens,
+            tokens: windows.tokens,
             seconds: wait + longer,
             others: others * (longer - step),
             next_hit,
@@ -315,7 +319,7 @@ impl Situation<'_> {
     /// Seconds until a window asked for now is verified: where other sessions go on, their step has
     /// to end first.
     fn wait(&self) -> f64 {
-        let answer = self.answers.mean_seconds(self.length);
+        let answer = self.answers.mean_seconds(self.asked.length);
         if self.sessions < 2 {
             return answer;
         }

@@ -33,7 +33,7 @@
 use alloc::vec::Vec;
 
 use super::{Claim, Guess, Limit, Shares, Taper, Tenant};
-use crate::theory::expected_tokens;
+use crate::{message::Cutoff, theory::expected_tokens};
 
 /// Part of the rows that tenants get by their weights alone.
 const FAIR: f64 = 0.5;
@@ -56,11 +56,18 @@ pub struct Worth {
 }
 
 impl Worth {
-    /// The same where the window of a miss is drafted just in time: `steps` tokens, that take
-    /// `seconds` of a session that otherwise emits `rate` tokens a second.
+    /// The same where the window of a miss is drafted just in time: up to `steps` tokens, but none less
+    /// likely than `cutoff` after the first, that take `seconds` of a session that otherwise emits `rate`
+    /// tokens a second.
     #[must_use]
-    pub fn with_remote_fallback(self, seconds: f64, rate: f64) -> Self {
-        let saved = Self { miss: 0.0, ..self }.saved(self.steps);
+    pub fn with_remote_fallback(self, cutoff: Cutoff, seconds: f64, rate: f64) -> Self {
+        let mut chance = self.acceptance;
+        let mut tokens = 1;
+        while tokens < self.steps && chance * self.acceptance >= cutoff.probability() {
+            chance *= self.acceptance;
+            tokens += 1;
+        }
+        let saved = Self { miss: 0.0, ..self }.saved(tokens);
         Self {
             miss: (saved - rate * seconds).max(0.0),
             ..self

@@ -420,11 +420,7 @@ impl TargetSession {
             verifying: settled.then(|| self.window.clone()),
             branches,
             tree,
-            cutoffs: if coupled {
-                verified.cutoffs
-            } else {
-                Cutoffs::default()
-            },
+            cutoffs: self.cutoffs(&verified),
             saguaro: if coupled {
                 Saguaro::default()
             } else {
@@ -434,6 +430,16 @@ impl TargetSession {
             awaited: self.awaited(&verified),
             elapsed: self.elapsed(now),
         }));
+    }
+
+    /// Where what the endpoint is asked for ends early: nowhere if its tokens are drawn by ratio, for
+    /// whether one is left out must not depend on which it is.
+    pub fn cutoffs(&self, verified: &Verified<'_>) -> Cutoffs {
+        if self.config.verification == Verification::Coupled {
+            verified.cutoffs
+        } else {
+            Cutoffs::default()
+        }
     }
 
     /// Tokens of the next window that came while the verdict waited.

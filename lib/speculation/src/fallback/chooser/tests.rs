@@ -1,7 +1,7 @@
 use std::{collections::BTreeSet, vec, vec::Vec};
 
 use super::*;
-use crate::noise::philox;
+use crate::{control::Acceptance, noise::philox};
 
 const K: u32 = 5;
 
@@ -83,9 +83,8 @@ impl World {
                 let situation = Situation {
                     steps: &costs,
                     answers: &answers,
-                    acceptance: &acceptance,
-                    lookahead: K,
-                    length: f64::from(K),
+                    ahead: whole(&acceptance),
+                    asked: whole(&acceptance),
                     caught_up: true,
                     rows: others + 1,
                     sessions: self.sessions as u32,
@@ -171,6 +170,14 @@ fn what_was_given_up_is_tried_again_and_taken_when_it_has_become_better() {
     assert!(remote > 0 && remote * 50 < misses, "{taken:?}");
 }
 
+/// Windows that do not end early.
+fn whole(acceptance: &Acceptance) -> Expected {
+    Expected {
+        length: f64::from(K),
+        tokens: acceptance.expected(K),
+    }
+}
+
 /// What the only session of a target faces, whose host proposes nothing.
 fn alone<'a>(
     steps: &'a StepCost,
@@ -180,9 +187,8 @@ fn alone<'a>(
     Situation {
         steps,
         answers,
-        acceptance,
-        lookahead: K,
-        length: f64::from(K),
+        ahead: whole(acceptance),
+        asked: whole(acceptance),
         caught_up: true,
         rows: 1,
         sessions: 1,
@@ -300,8 +306,13 @@ fn a_window_that_ends_early_costs_what_it_has() {
     (0..500).for_each(|_| acceptance.observe(K, 1));
     let chooser = Chooser::default();
     let kind = |length| {
-        let situation = Situation {
+        let early = Expected {
             length,
+            ..whole(&acceptance)
+        };
+        let situation = Situation {
+            ahead: early,
+            asked: early,
             ..alone(&steps, &answers, &acceptance)
         };
         let [.., remote] = chooser.kinds(&situation);

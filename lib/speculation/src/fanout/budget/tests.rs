@@ -59,14 +59,26 @@ fn what_a_hit_saves_grows_with_its_depth_and_is_less_if_a_miss_is_answered() {
     let saved: Vec<f64> = (0..5).map(|depth| alone.saved(depth)).collect();
     assert_eq!(saved, [0.0, 0.5, 0.75, 0.875, 0.875]);
     // A whole window in a tenth of a second, of which a session makes 2.5 tokens a second.
-    let asked = alone.with_remote_fallback(0.1, 2.5);
+    let asked = alone.with_remote_fallback(Cutoff::default(), 0.1, 2.5);
     assert!((asked.miss - 0.625).abs() < 1e-12);
     assert!(asked.saved(1) <= 0.0, "a beginning is worse than the wait");
     assert!(
         (asked.saved(3) - 0.25).abs() < 1e-12,
         "a hit saves the wait"
     );
-    assert!(alone.with_remote_fallback(10.0, 2.5).miss <= 0.0);
+    assert!(
+        alone
+            .with_remote_fallback(Cutoff::default(), 10.0, 2.5)
+            .miss
+            <= 0.0
+    );
+    // One that ends before tokens of a chance of less than a fifth has two, one of less than nine tenths
+    // its first.
+    let ends = |cutoff| {
+        let early = alone.with_remote_fallback(Cutoff::new(cutoff), 0.1, 2.5);
+        early.miss
+    };
+    assert!((ends(0.2) - 0.5).abs() < 1e-12 && (ends(0.9) - 0.25).abs() < 1e-12);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::{
     columns::Columns,
     fanout::{Guess, Planner},
     guess::{Candidates, OutcomeKey},
-    message::{Cutoff, Delivery, Entries, SparseDistribution, TreeBudget},
+    message::{Cutoff, Cutoffs, Delivery, Entries, SparseDistribution, TreeBudget},
     noise::Domain,
     proposal::{Place, Proposer},
     saguaro::Saguaro,
@@ -45,14 +45,14 @@ pub(super) struct Order {
     pub(super) saguaro: Saguaro,
     /// Whether continuations may be trees.
     pub(super) tree: Option<TreeBudget>,
-    /// How likely tokens of continuations have to be.
-    pub(super) cutoff: Cutoff,
+    /// How likely tokens have to be.
+    pub(super) cutoffs: Cutoffs,
 }
 
 impl Order {
     /// Whether it matters how likely what is drawn is.
     fn weighs(&self) -> bool {
-        self.tree.is_some() || self.cutoff.cuts()
+        self.tree.is_some() || self.cutoffs.entries.cuts()
     }
 }
 
@@ -278,7 +278,7 @@ impl Build {
             return;
         };
         planner.plan(&self.candidates, order.budget, &mut self.guesses);
-        self.goes_on = if order.cutoff.cuts() {
+        self.goes_on = if order.cutoffs.entries.cuts() {
             planner.estimates().goes_on()
         } else {
             1.0
@@ -318,6 +318,12 @@ impl Build {
     /// Probability that one of its continuations goes on after a token.
     pub(super) fn goes_on(&self) -> f64 {
         self.goes_on
+    }
+
+    /// How likely tokens of a window have to be that is asked for.
+    pub(super) fn window_cutoff(&self) -> Cutoff {
+        let order = self.order.as_ref();
+        order.map_or_else(Cutoff::default, |order| order.cutoffs.window)
     }
 
     pub(super) fn guesses(&self) -> &[Guess] {
@@ -413,7 +419,7 @@ impl Build {
         sampler.truncate(base);
         let looked_at = rows.len() as u32;
         let drawn = Entries::drawn_of(&column);
-        if step > 0 && order.cutoff.cuts() {
+        if step > 0 && order.cutoffs.entries.cuts() {
             self.ends.0 += looked_at;
             self.ends.1 += looked_at - drawn;
         }
@@ -473,7 +479,7 @@ impl Build {
         if order.weighs() {
             let branches = self.guesses.len();
             self.growth
-                .begin(order.tree, order.cutoff, order.steps, branches);
+                .begin(order.tree, order.cutoffs.entries, order.steps, branches);
         }
         let glued = self.glue_tree().is_some();
         self.layout

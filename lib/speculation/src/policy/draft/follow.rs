@@ -383,7 +383,7 @@ impl DraftSession {
             verification,
             saguaro,
             tree,
-            cutoff: cutoffs.entries,
+            cutoffs,
         };
         self.build.begin(order, last, window);
     }

@@ -115,7 +115,7 @@ impl Outlook {
         let rate = timing.rate().filter(|_| self.remote);
         self.build = build;
         self.worth = Some(match rate {
-            Some(rate) => worth.with_remote_fallback(wait, rate),
+            Some(rate) => worth.with_remote_fallback(draft.window_cutoff(), wait, rate),
             None => worth,
         });
         self.guesses.clear();

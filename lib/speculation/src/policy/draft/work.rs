@@ -6,7 +6,7 @@ use super::{DraftSession, build::BuildId, forks::BranchWork, planners::Planners,
 use crate::{
     TokenId,
     fanout::Guess,
-    message::ToTarget,
+    message::{Cutoff, ToTarget},
     proposal::Place,
     sampling::{Sampler, Scratch},
     verify::Verification,
@@ -333,6 +333,11 @@ impl DraftSession {
     /// Probability that a continuation of the build goes on after a token: 1 if none ends early.
     pub fn goes_on(&self) -> f64 {
         self.build.goes_on()
+    }
+
+    /// How likely tokens of a window have to be that is asked for; the first is drawn anyway.
+    pub fn window_cutoff(&self) -> Cutoff {
+        self.build.window_cutoff()
     }
 
     /// Notes a step that is about to be made.
