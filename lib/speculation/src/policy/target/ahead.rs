@@ -88,8 +88,8 @@ pub struct AheadStats {
 #[derive(Debug)]
 pub(super) struct Looked {
     hit: Option<Hit>,
-    /// Whether anything was to be found.
-    expected: bool,
+    /// Most tokens that were to be found.
+    expected: u32,
     /// Whether the endpoint was to draft for it and to look it up.
     pub(super) kept: bool,
     pub(super) first: bool,
@@ -144,7 +144,7 @@ impl TargetSession {
     pub(super) fn look_up(&self, verified: &Verified<'_>) -> Looked {
         Looked {
             hit: self.find(verified),
-            expected: self.cache.is_open(),
+            expected: self.cache.expected(),
             kept: self.kept,
             first: self.round == Round(0),
         }
@@ -247,12 +247,18 @@ impl TargetSession {
             }
             Source::Fallback(fallback)
         };
+        let is_expected = expected > 0;
         let lookup = Lookup {
             source,
             tokens: self.window.len() as u32,
-            sought: most,
+            // What was drafted ahead may have been asked for when fewer were wanted.
+            sought: if is_expected && asked == 0 {
+                most.min(expected)
+            } else {
+                most
+            },
             ended,
-            expected,
+            expected: is_expected,
             first,
         };
         if !(kept && asked > 0) {

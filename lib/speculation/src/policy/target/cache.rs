@@ -65,7 +65,16 @@ impl Cache {
 
     /// Whether any are expected.
     pub(super) fn is_open(&self) -> bool {
-        self.most_keys > 0 && self.most_tokens > 0
+        self.expected() > 0
+    }
+
+    /// Most tokens of each that is expected.
+    pub(super) fn expected(&self) -> u32 {
+        if self.most_keys > 0 {
+            self.most_tokens as u32
+        } else {
+            0
+        }
     }
 
     /// Whether the continuation at this place may have more tokens than have come.

@@ -105,3 +105,31 @@ fn a_continuation_ends_where_its_endpoint_says_so() {
         assert_eq!(target.stats().ahead.received, received as u64);
     }
 }
+
+#[test]
+fn no_more_is_missing_of_a_continuation_than_was_asked_for_when_it_was_drafted() {
+    let mut target = target_of(SsdOptions {
+        lookahead: Lookahead::Adaptive { max: 3 },
+        budget: 4,
+        fallback: OnMiss::Remote,
+        ..SsdOptions::default()
+    });
+    let mut sought = |token, suggested| {
+        let round = target.stats().rounds;
+        receive(&mut target, part(1, round, 0, &[(0, 5)], &[1]));
+        target.next(US);
+        let verdict = Verified {
+            tokens: &[TokenId(token)],
+            suggested,
+            ..Verified::default()
+        };
+        let handled = target.handle(US, Input::Verified(verdict));
+        handled.lookup.unwrap().sought
+    };
+    let hits = [(2, 2), (3, 2), (3, 3), (1, 1)];
+    for (suggested, expected) in hits {
+        assert_eq!(sought(5, suggested), expected);
+    }
+    // What was not drafted for is asked for: as many as are wanted now.
+    assert_eq!(sought(6, 3), 3);
+}
