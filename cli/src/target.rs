@@ -30,7 +30,7 @@ pub(crate) struct Args {
     #[arg(long, value_parser = parse_policy)]
     policy: Option<PolicyName>,
     /// Lookahead of requests that name none: a number, or adaptive:MAX [default: adaptive:12,
-    /// adaptive:8 with SSD]
+    /// adaptive:15 with SSD]
     #[arg(long, value_name = "K")]
     lookahead: Option<LookaheadConfig>,
     /// Speculation endpoint as NAME=ADDRESS, or ADDRESS; repeatable, best first

@@ -124,7 +124,7 @@ fn yes() -> bool {
 )]))]
 pub struct SsdSpec {
     /// Most tokens in a window. Where verification is `Coupled` it ends before one that is not likely enough to be worth its time.
-    #[serde(default = "default_lookahead")]
+    #[serde(default = "ssd_lookahead")]
     #[schemars(range(min = 1, max = MAX_LOOKAHEAD))]
     pub lookahead: u32,
     /// Whether windows shrink, down to none, when shorter ones pay more.
@@ -148,7 +148,7 @@ pub struct SsdSpec {
 impl Default for SsdSpec {
     fn default() -> Self {
         Self {
-            lookahead: default_lookahead(),
+            lookahead: ssd_lookahead(),
             adaptive: true,
             budget: ssd_budget(),
             fan_out: FanOut::default(),
@@ -156,6 +156,10 @@ impl Default for SsdSpec {
             delivery: Delivery::default(),
         }
     }
+}
+
+fn ssd_lookahead() -> u32 {
+    SsdOptions::default().lookahead.most()
 }
 
 fn ssd_budget() -> u32 {

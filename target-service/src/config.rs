@@ -298,7 +298,7 @@ mod tests {
                 ..SsdOptions::default()
             }))
         };
-        let adaptive = ssd(Lookahead::Adaptive { max: 8 });
+        let adaptive = ssd(Lookahead::Adaptive { max: 15 });
         assert_eq!(config.policy_of(Some("SSD"), None), adaptive);
         let fixed = ssd(Lookahead::Fixed(3));
         assert_eq!(config.policy_of(Some("SSD"), Some(3)), fixed);

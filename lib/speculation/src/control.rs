@@ -25,6 +25,8 @@
 //! T(K) = step(other + sessions (c1 + ... + cK + 1)) + rest(K)
 //! ```
 //!
+//! Of K tokens as many are asked for as are there in time at least now and then.
+//!
 //! A lookahead is left only for one that is better by a margin. None is kept unless it is better than
 //! plain decoding by as much, and none is begun with unless by twice that or more: what is known is
 //! not exact, and to speculate in vain costs more than not to. At K = 0 nothing is learned of windows,
@@ -268,6 +270,11 @@ impl Controller {
 
     /// Chooses the lookahead for a session's next round under `load`.
     pub fn choose(&mut self, load: Load) -> Choice {
+        let choice = self.prefer(load);
+        self.in_time(choice)
+    }
+
+    fn prefer(&mut self, load: Load) -> Choice {
         self.load = load;
         let is_tried = self.conclude_trial(load);
         let best = self.best(0, load);
@@ -445,14 +452,6 @@ impl Controller {
     /// Proposals of a round with lookahead `k`, on average.
     fn rows(&self, k: u32) -> f64 {
         self.coverage.there(k, self.lengths.reached())
-    }
-
-    /// Tokens a second of a session whose every round waits for a window of up to `k` tokens, in steps of
-    /// so many rows besides.
-    fn waiting_rate(&self, k: u32, other_rows: u32) -> f64 {
-        let rows = f64::from(other_rows) + self.length(k);
-        let seconds = self.steps.mean_seconds(rows) + self.window_seconds(k);
-        self.acceptance.expected(k) / seconds
     }
 
     /// What is waited for a window of up to `k` tokens.

@@ -69,7 +69,7 @@ pub struct SsdOptions {
 impl Default for SsdOptions {
     fn default() -> Self {
         Self {
-            lookahead: Lookahead::Adaptive { max: 8 },
+            lookahead: Lookahead::Adaptive { max: 15 },
             budget: 24,
             fan_out: FanOut::Learned,
             fallback: OnMiss::Auto,

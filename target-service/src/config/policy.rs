@@ -47,7 +47,7 @@ pub enum TreesName {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SsdConfig {
-    /// Tokens of a window, and of what is prepared for an outcome. Default: as many as pay, up to 8.
+    /// Tokens of a window, and of what is prepared for an outcome. Default: as many as pay, up to 15.
     pub lookahead: LookaheadConfig,
     /// Outcomes that are prepared for in a round, at most. Default 24.
     pub budget: u32,

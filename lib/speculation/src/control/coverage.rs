@@ -2,11 +2,39 @@
 
 use alloc::vec::Vec;
 
+use super::{Choice, Controller, Drafting, Limit};
+
 /// Share of a new observation in what is known.
 const WEIGHT: f64 = 1.0 / 16.0;
 /// Share of what is known that is lost in a round without news of it: after some thousands of them it
 /// counts for nothing, so a load that has passed is forgotten.
 const FORGET: f64 = 0.001;
+
+/// Share of the verdicts that find anything drafted for them to which a token has to be there in time for
+/// as many to be asked for.
+const IN_TIME: f64 = 0.25;
+
+impl Controller {
+    /// The choice without tokens that an endpoint seldom gets to, if it drafts ahead. It would begin with
+    /// them, and in the middle of a step it takes in no verdict: the next round has half a step less on
+    /// average. Those left out are tried again after some hundred rounds (see [`FORGET`]).
+    pub(super) fn in_time(&self, choice: Choice) -> Choice {
+        if self.config.drafting == Drafting::InTurn {
+            return choice;
+        }
+        let least = IN_TIME * self.coverage.at(0);
+        let reached = (0..choice.lookahead as usize).take_while(|&i| self.coverage.at(i) >= least);
+        let lookahead = reached.count() as u32;
+        if lookahead == choice.lookahead {
+            choice
+        } else {
+            Choice {
+                lookahead,
+                limit: Limit::Answer,
+            }
+        }
+    }
+}
 
 /// The probability that a verdict finds the i-th token of what was to be drafted for it.
 ///
@@ -78,7 +106,56 @@ impl Coverage {
 
 #[cfg(test)]
 mod tests {
+    use std::vec;
+
     use super::*;
+    use crate::control::{AnswerTime, ControlConfig, StepCost};
+
+    /// What is chosen where so many of 15 tokens are there in time, but for every eighth verdict, of
+    /// which nothing is; and how often each lookahead is in the rounds after that.
+    fn chosen(drafting: Drafting, in_time: u32) -> [u32; 16] {
+        let steps = StepCost::new(vec![]);
+        let answers = AnswerTime::beside(&steps);
+        let mut controller = Controller::new(ControlConfig::of(drafting, 15), steps, answers);
+        let mut often = [0; 16];
+        for round in 0..5000 {
+            let whole = Choice {
+                lookahead: 15,
+                limit: Limit::Maximum,
+            };
+            let choice = controller.in_time(whole);
+            let reason = if choice == whole {
+                Limit::Maximum
+            } else {
+                Limit::Answer
+            };
+            assert_eq!(choice.limit, reason);
+            let lookahead = choice.lookahead;
+            if round >= 1000 {
+                often[lookahead as usize] += 1;
+            }
+            let found = if round % 8 == 0 {
+                0
+            } else {
+                in_time.min(lookahead)
+            };
+            controller.observe_coverage(lookahead, found, found == lookahead);
+        }
+        often
+    }
+
+    #[test]
+    fn no_more_is_asked_for_than_is_there_in_time_but_for_a_trial_now_and_then() {
+        let often = chosen(Drafting::Ahead, 6);
+        assert!(often[6] > 3000 && often[15] > 20, "{often:?}");
+        assert_eq!(often[6] + often[15], 4000, "{often:?}");
+        assert_eq!(chosen(Drafting::Ahead, 15)[15], 4000);
+    }
+
+    #[test]
+    fn what_is_waited_for_is_there_in_time() {
+        assert_eq!(chosen(Drafting::InTurn, 6)[15], 4000);
+    }
 
     /// Of windows that never end.
     fn endless() -> impl Iterator<Item = f64> {

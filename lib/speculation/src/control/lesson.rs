@@ -80,6 +80,14 @@ impl Controller {
             self.observe_coverage(most, found, sought.ended && found > 0);
         }
     }
+
+    /// Tokens a second of a session whose every round waits for a window of up to `k` tokens, in steps of
+    /// so many rows besides.
+    fn waiting_rate(&self, k: u32, other_rows: u32) -> f64 {
+        let rows = f64::from(other_rows) + self.length(k);
+        let seconds = self.steps.mean_seconds(rows) + self.window_seconds(k);
+        self.acceptance.expected(k) / seconds
+    }
 }
 
 #[cfg(test)]
