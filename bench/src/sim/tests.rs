@@ -186,11 +186,12 @@ fn a_target_that_weighs_more_has_more_outcomes_drafted_for_and_the_other_its_sha
         let granted = sharing(&weights).granted;
         granted[0] / granted.iter().sum::<f64>()
     };
-    // Half of the rows goes by weights, the rest by value for weight; each has its best outcome anyway.
+    // Half of the rows goes by weights, the rest by value for weight; each has its best outcome anyway. With
+    // the rest even three to one have 0.625.
     for (weights, expected) in [
         ([1.0, 1.0], 0.48..0.52),
-        ([3.0, 1.0], 0.62..0.75),
-        ([1.0, 3.0], 0.25..0.38),
+        ([3.0, 1.0], 0.625..0.75),
+        ([1.0, 3.0], 0.25..0.375),
         ([20.0, 1.0], 0.78..0.95),
     ] {
         let share = share(weights);
@@ -221,7 +222,7 @@ fn targets_choose_the_lookahead_that_their_times_call_for() {
     // there in time: where windows end early a larger one is none the worse, so it is the windows that are
     // shorter.
     for (steps, lookaheads, tokens) in [
-        (passes(30, 0), Some(11.0..15.0), 5.5..8.0),
+        (passes(30, 0), Some(12.0..14.5), 7.0..8.0),
         (passes(10, 5), None, 3.0..4.5),
         (passes(10, 10), Some(0.0..0.5), 1.0..1.1),
     ] {

@@ -258,6 +258,14 @@ impl Cutoff {
         self.parts > 0
     }
 
+    /// Tokens of a chain whose tokens have these chances, each with all before it: it ends before the
+    /// first that is too unlikely, but never before its first one.
+    pub fn tokens(self, mut chances: impl Iterator<Item = f64>) -> u32 {
+        let first = u32::from(chances.next().is_some());
+        let least = self.probability();
+        first + chances.take_while(|&chance| chance >= least).count() as u32
+    }
+
     /// The probability.
     pub fn probability(self) -> f64 {
         f64::from(self.parts) / SHARE_UNIT

@@ -40,11 +40,7 @@ impl Controller {
 
     /// What windows of up to `k` tokens come to that end before tokens less likely than this.
     pub fn windows(&self, k: u32, cutoff: Cutoff) -> Expected {
-        let likely = |chance: &f64| *chance >= cutoff.probability();
-        let reached = self.acceptance.reached().take(k as usize);
-        // None ends before its first token.
-        let tokens = reached.take_while(likely).count().max(1) as u32;
-        let tokens = tokens.min(k);
+        let tokens = cutoff.tokens(self.acceptance.reached().take(k as usize));
         Expected {
             length: self.length(tokens),
             tokens: self.acceptance.expected(tokens),

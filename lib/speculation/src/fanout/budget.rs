@@ -61,12 +61,9 @@ impl Worth {
     /// tokens a second.
     #[must_use]
     pub fn with_remote_fallback(self, cutoff: Cutoff, seconds: f64, rate: f64) -> Self {
-        let mut chance = self.acceptance;
-        let mut tokens = 1;
-        while tokens < self.steps && chance * self.acceptance >= cutoff.probability() {
-            chance *= self.acceptance;
-            tokens += 1;
-        }
+        let next = |chance: &f64| Some(chance * self.acceptance);
+        let chances = core::iter::successors(Some(self.acceptance), next);
+        let tokens = cutoff.tokens(chances.take(self.steps as usize));
         let saved = Self { miss: 0.0, ..self }.saved(tokens);
         Self {
             miss: (saved - rate * seconds).max(0.0),
