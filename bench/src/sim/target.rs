@@ -195,7 +195,7 @@ impl Target {
         let effects = row.session.handle(now, Input::Received(message));
         let usual = effects.answer.filter(|_| row.meter.is_in_a_row());
         if let (Some(answer), Some(learned)) = (usual, &mut self.learned) {
-            learned.observe_answer(answer);
+            learned.observe_answer(&answer);
         }
         effects.messages
     }

@@ -14,8 +14,11 @@ pub struct Theory {
     /// The wait for a window after a verdict without one, in verifications of whole windows.
     pub draft: f64,
     /// What SSD can gain over `Speculative` at most (Corollary 9): every verdict a hit with a whole
-    /// window behind it.
+    /// window behind it. A verification is `Speculative`'s, which hands tokens on while it waits.
     pub bound: f64,
+    /// The same with a bare verification of SSD, which waits for nothing meanwhile: the least that
+    /// its rounds can take.
+    pub bare_bound: f64,
     /// Time of SSD's rounds by Theorem 7.
     pub predicted: f64,
     /// As measured.
@@ -47,10 +50,12 @@ impl Theory {
             next_hit,
         };
         let hit = ssd.hit_rate(false);
-        // The best lookahead of `Speculative` may be another one: its rounds in the same unit.
-        let draft = speculative.round() / whole - 1.0;
         let best = speculator(same, 1.0, hit);
-        let (_, bound) = gain_bounds(speculator(speculative, draft, 0.0), best, hit);
+        // The best lookahead of `Speculative` may be another one: its rounds in the same unit.
+        let bound = |unit| {
+            let draft = speculative.round() / unit - 1.0;
+            gain_bounds(speculator(speculative, draft, 0.0), best, hit).1
+        };
         let misses = (1.0 - hit).max(f64::EPSILON);
         let ahead = Ahead {
             // The verdict cuts drafting ahead off, but for what it waits for.
@@ -65,7 +70,8 @@ impl Theory {
         Self {
             verification,
             draft: same.wait() / whole,
-            bound,
+            bound: bound(whole),
+            bare_bound: bound(verification),
             predicted: ahead.time() * verification,
             measured: ssd.round(),
             hit_round: hit_round / verification,

@@ -55,7 +55,7 @@ mod ways;
 
 use core::time::Duration;
 
-use crate::gather::Due;
+use crate::{gather::Due, policy::target::Answer};
 
 pub use self::{
     acceptance::Acceptance,
@@ -236,9 +236,12 @@ impl Controller {
             .observe(sought, found, ended, self.part(), reached);
     }
 
-    /// Takes in how long a window of `tokens` took, from its request to its arrival.
-    pub fn observe_answer(&mut self, tokens: u32, took: Duration) {
-        self.answers.observe(tokens, took);
+    /// Takes in how long a window took. Those that hits bring say nothing of those that misses wait for,
+    /// nor of what a further token takes.
+    pub fn observe_answer(&mut self, answer: &Answer) {
+        if !answer.prepared {
+            self.answers.observe(answer.tokens, answer.took);
+        }
     }
 
     /// Takes in how long a step of `rows` took.

@@ -129,8 +129,8 @@ impl Learned {
     }
 
     /// Takes in a window that was asked for.
-    pub(super) fn observe_answer(&mut self, answer: Answer) {
-        self.controller.observe_answer(answer.tokens, answer.took);
+    pub(super) fn observe_answer(&mut self, answer: &Answer) {
+        self.controller.observe_answer(answer);
     }
 
     /// Takes in a verdict, and what was found of what may have been drafted for it.

@@ -147,13 +147,36 @@ fn plain_decoding_probes_now_and_then_and_finds_a_draft_that_became_good() {
         }
         if choice.lookahead > 0 {
             controller.observe_round(choice.lookahead, choice.lookahead, choice.lookahead);
-            controller.observe_answer(choice.lookahead, 300 * US);
+            controller.observe_answer(&answer(choice.lookahead, 300 * US));
         }
     }
     assert!(back.is_some());
     assert!(probes.len() < 400, "{} probes", probes.len());
     assert!(probes[0] >= 30 && probes[0] < 70);
     assert!(probes[1] - probes[0] > probes[0]);
+}
+
+/// One that was drafted when it was asked for.
+fn answer(tokens: u32, took: Duration) -> Answer {
+    Answer {
+        tokens,
+        took,
+        late: false,
+        prepared: false,
+    }
+}
+
+#[test]
+fn windows_that_had_been_drafted_say_nothing_of_what_others_take() {
+    let mut controller = controller(50, 50);
+    for round in 0..400 {
+        let hit = round % 10 > 0;
+        controller.observe_answer(&Answer {
+            prepared: hit,
+            ..answer(8, if hit { 60 * US } else { 900 * US })
+        });
+    }
+    assert!((controller.window_seconds(8) - 900e-6).abs() < 1e-6);
 }
 
 #[test]
@@ -178,7 +201,7 @@ fn a_maximum_of_zero_is_plain_decoding_without_probes() {
 #[test]
 fn answers_of_more_than_a_second_and_steps_of_none_break_nothing() {
     let mut controller = controller(0, 0);
-    controller.observe_answer(3, Duration::MAX);
+    controller.observe_answer(&answer(3, Duration::MAX));
     controller.observe_step(0, Duration::ZERO);
     controller.observe_step(u32::MAX, Duration::MAX);
     controller.observe_round(u32::from(u16::MAX), u32::from(u16::MAX), 9);

@@ -294,7 +294,7 @@ impl Worker {
                         endpoint.patience = patience;
                     }
                     if is_usual && let Some(controller) = self.endpoints.controller(cohort) {
-                        controller.observe_answer(answer.tokens, answer.took);
+                        controller.observe_answer(&answer);
                     }
                 }
                 None => {

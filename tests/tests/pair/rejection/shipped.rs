@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use foretoken_speculation::TokenId;
-use foretoken_target::TreesName;
+use foretoken_target::{FallbackName, SsdConfig, TreesName};
 
 use super::*;
 
@@ -110,21 +110,27 @@ async fn samples_of_the_shipped_pair_have_the_law_of_those_without_a_draft() {
     }
     target.end().await;
     // The same of windows that are trees. None has more tokens than the output has left, so chains are
-    // short, to leave room for others beside them.
+    // short, to leave room for others beside them, and misses ask for one each.
     let config = rejecting(TargetConfig {
         trees: TreesName::Auto,
         lookahead: LookaheadConfig::Fixed(2),
+        ssd: SsdConfig {
+            lookahead: LookaheadConfig::Fixed(2),
+            fallback: FallbackName::Remote,
+            ..SsdConfig::default()
+        },
         // Without measured costs rows are thought to be free, so that trees are made.
         warm_up: false,
         ..with_endpoint(&address)
     });
     let (client, target, port) = observed_target(config, shipped("target"));
+    let mut before = 0.0;
     for policy in policies {
         assert_near(&plain, &client, policy).await;
+        let trees = Scrape::of(port).await.shown("foretoken_tree_windows_total");
+        assert!(trees > before + 100.0, "{before}, {trees} with {policy}");
+        before = trees;
     }
-    let figures = Scrape::of(port).await;
-    let trees = figures.shown("foretoken_tree_windows_total");
-    assert!(trees > 100.0, "{trees} trees");
     target.end().await;
     endpoint.end().await;
 }

@@ -20,6 +20,9 @@ pub struct Answer {
     pub took: Duration,
     /// Whether it came after its round had been verified without it.
     pub late: bool,
+    /// Whether it had been drafted for the verdict, at least in part, by an endpoint that verdicts are
+    /// looked up by: then it says nothing of how long such a window takes to draft.
+    pub prepared: bool,
 }
 
 /// A window that was asked for.
@@ -80,6 +83,7 @@ impl TargetSession {
             tokens: window.proposals.height() as u32,
             took,
             late: !(fits && waiting),
+            prepared: asked.kept.is_some() && window.place.is_some(),
         });
         self.unanswered = 0;
         self.silence = 0;

@@ -3,10 +3,14 @@
 use super::*;
 
 fn kept_target() -> TargetSession {
+    target_with(Delivery::Pull)
+}
+
+fn target_with(delivery: Delivery) -> TargetSession {
     target_of(SsdOptions {
         lookahead: Lookahead::Adaptive { max: 3 },
         budget: 4,
-        delivery: Delivery::Pull,
+        delivery,
         ..SsdOptions::default()
     })
 }
@@ -56,6 +60,23 @@ fn a_window_says_whether_it_had_been_drafted_for_the_verdict() {
         ..AheadStats::default()
     };
     assert_eq!(stats, counted);
+}
+
+#[test]
+fn what_hits_wait_for_says_nothing_of_what_misses_wait_for() {
+    // What is pushed and comes too late is what endpoints usually have when a miss asks them.
+    for (delivery, is_hit) in [(Delivery::Pull, true), (Delivery::Push, false)] {
+        for place in [Some(2), None] {
+            let mut target = target_with(delivery);
+            decided(&mut target, 3);
+            target.next(US);
+            let asked = window(1, 1, 10, &[1, 2]);
+            let message = place.map_or(asked.clone(), |place| prepared(place, asked));
+            let effects = target.handle(US, Input::Received(&message));
+            let told = effects.answer.map(|answer| answer.prepared);
+            assert_eq!(told, Some(is_hit && place.is_some()), "{delivery:?}");
+        }
+    }
 }
 
 #[test]
