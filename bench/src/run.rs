@@ -297,8 +297,59 @@ impl Tally {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// One answer of so many tokens after the first, in so many rounds and seconds, with what the target
+    /// and the draft counted.
+    pub(crate) fn tally(
+        (tokens, rounds, seconds): (usize, u32, f64),
+        [target, draft]: [&str; 2],
+    ) -> Tally {
+        let counts = |text: &str| Counts::parse(text).expect("series");
+        Tally {
+            answers: 1,
+            tokens: tokens + 1,
+            rounds,
+            drafted: 3 * rounds,
+            decode: Duration::from_secs_f64(seconds),
+            target: counts(target),
+            draft: counts(draft),
+            ..Tally::default()
+        }
+    }
+
+    #[test]
+    fn draft_time_is_hidden_that_no_target_waits_for() {
+        let target = "foretoken_round_lingered_seconds_sum{source=\"ahead\"} 0.05\n";
+        let draft = |awaited| {
+            format!(
+                "foretoken_draft_time_seconds_total{{purpose=\"awaited\"}} {awaited}\n\
+                 foretoken_draft_time_seconds_total{{purpose=\"ahead\"}} 0.9\n"
+            )
+        };
+        for (awaited, hidden) in [
+            (0.1, 0.85),
+            (3.0, 1.0 - 3.05 / 3.9),
+            (0.0, 1.0 - 0.05 / 0.9),
+        ] {
+            let tally = tally((100, 50, 1.0), [target, &draft(awaited)]);
+            assert!((tally.hidden() - hidden).abs() < 1e-12, "{awaited}");
+        }
+        let all_awaited = "foretoken_draft_time_seconds_total{purpose=\"awaited\"} 1\n";
+        assert!(tally((100, 50, 1.0), [target, all_awaited]).hidden() == 0.0);
+    }
+
+    #[test]
+    fn hits_are_told_with_and_without_first_rounds() {
+        let target = "foretoken_hits_total{round=\"first\"} 1\nforetoken_hits_total{round=\"later\"} 9\n\
+            foretoken_misses_total{round=\"first\"} 3\nforetoken_misses_total{round=\"later\"} 1\n\
+            foretoken_round_bytes_sum{} 7000\nforetoken_round_bytes_count{} 14\n";
+        let tally = tally((100, 50, 1.0), [target, ""]);
+        assert!((tally.hit_rate(false) - 10.0 / 14.0).abs() < 1e-12);
+        assert!((tally.hit_rate(true) - 0.9).abs() < 1e-12);
+        assert!((tally.round_bytes() - 500.0).abs() < 1e-12);
+    }
 
     #[test]
     fn tokens_are_held_against_those_noted_first() {

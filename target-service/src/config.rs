@@ -273,7 +273,7 @@ fn check_lookahead(k: u32) -> Result<(), ConfigError> {
 
 #[cfg(test)]
 mod tests {
-    use foretoken_speculation::policy::SsdOptions;
+    use foretoken_speculation::{fallback::OnMiss, fanout::FanOut, policy::SsdOptions};
 
     use super::*;
 
@@ -352,5 +352,33 @@ mod tests {
             delivery: DeliveryName::Pull,
         };
         assert_eq!(SsdConfig::from(SsdOptions::from(config)), config);
+    }
+
+    #[test]
+    fn names_of_options_of_ssd_mean_what_they_say() {
+        for (fan_out, means) in [
+            (FanOutName::Learned, FanOut::Learned),
+            (FanOutName::Geometric, FanOut::Geometric),
+            (FanOutName::Uniform, FanOut::Uniform),
+        ] {
+            let config = SsdConfig {
+                fan_out,
+                ..SsdConfig::default()
+            };
+            assert_eq!(SsdOptions::from(config).fan_out, means);
+        }
+        for (fallback, means) in [
+            (FallbackName::Nothing, OnMiss::Nothing),
+            (FallbackName::Local, OnMiss::Local),
+            (FallbackName::Remote, OnMiss::Remote),
+            (FallbackName::Auto, OnMiss::Auto),
+            (FallbackName::LockStep, OnMiss::LockStep),
+        ] {
+            let config = SsdConfig {
+                fallback,
+                ..SsdConfig::default()
+            };
+            assert_eq!(SsdOptions::from(config).fallback, means);
+        }
     }
 }

@@ -89,6 +89,8 @@ fn the_committed_results_are_what_the_state_machines_do_today() {
     let mut far = llama.ours();
     far.round_trip = Duration::from_millis(1);
     check("network", setting.name, arm::OURS, 1.0, &far);
+    far.pull();
+    check("network", setting.name, arm::PULL, 1.0, &far);
     let shared = llama.shared(llama.ours(), 4, 1);
     check("sharing", "1 endpoint", arm::OURS, 4.0, &shared);
 
@@ -287,6 +289,19 @@ fn one_request_is_faster_than_the_papers() {
     assert_eq!(over_paper.len(), 8);
     for (case, ratio) in over_paper {
         let least = if case.contains("70B/1B") { 1.08 } else { 1.06 };
+        assert!(ratio > least, "{case}: {ratio}");
+    }
+    let trees = ratios("published", arm::TREES, arm::PAPER);
+    assert_eq!(trees.len(), 8);
+    assert!(trees.iter().all(|(_, ratio)| *ratio > 1.1), "{trees:?}");
+}
+
+#[test]
+fn an_endpoint_that_is_asked_is_as_good_as_one_that_sends_where_its_draft_has_time_to_spare() {
+    let pulled = ratios("network", arm::PULL, arm::OURS);
+    assert_eq!(pulled.len(), 10);
+    for (case, ratio) in pulled {
+        let least = if case.contains("70B/1B") { 1.0 } else { 0.9 };
         assert!(ratio > least, "{case}: {ratio}");
     }
 }

@@ -80,3 +80,49 @@ impl Theory {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::tests::tally;
+
+    #[test]
+    fn bounds_and_round_times_follow_from_what_was_measured() {
+        // Milliseconds of a round: 1.0, of which 0.1 besides its step.
+        let plain = "foretoken_round_seconds_sum{source=\"none\"} 0.1\n\
+            foretoken_round_seconds_count{source=\"none\"} 100\n\
+            foretoken_round_extra_seconds_sum{source=\"none\"} 0.01\n\
+            foretoken_round_extra_seconds_count{source=\"none\"} 100\n";
+        // Of 1.5, of which 0.5 waited for windows, with four tokens.
+        let waits = "foretoken_draft_seconds_sum{} 0.05\n";
+        // Of hits: 1.11, of which 0.11 besides the step, 0.01 of that waited for more. Of ten misses
+        // five ask.
+        let ahead = "foretoken_hits_total{round=\"later\"} 90\nforetoken_misses_total{round=\"later\"} 10\n\
+            foretoken_lookups_total{source=\"ahead\"} 90\nforetoken_lookups_total{source=\"remote\"} 5\n\
+            foretoken_lookups_total{source=\"none\"} 5\n\
+            foretoken_round_seconds_sum{source=\"ahead\"} 0.0999\n\
+            foretoken_round_seconds_count{source=\"ahead\"} 90\n\
+            foretoken_round_extra_seconds_sum{source=\"ahead\"} 0.0099\n\
+            foretoken_round_extra_seconds_count{source=\"ahead\"} 90\n\
+            foretoken_round_lingered_seconds_sum{source=\"ahead\"} 0.0009\n";
+        let plain = tally((100, 100, 0.1), [plain, ""]);
+        let speculative = tally((400, 100, 0.15), [waits, ""]);
+        let ssd = tally((380, 100, 0.12), [ahead, ""]);
+        let theory = Theory::of(&plain, [&speculative, &speculative], &ssd, 4);
+        let near = |name, seen: f64, wanted: f64| {
+            assert!((seen - wanted).abs() < 1e-9, "{name}: {seen}, not {wanted}");
+        };
+        near("bare verification", theory.verification, 1.1e-3);
+        near("wait, in whole windows", theory.draft, 0.5);
+        near("bound", theory.bound, 1.5);
+        near("bound by a bare verification", theory.bare_bound, 1.5 / 1.1);
+        near("hit round", theory.hit_round, 1.0);
+        near("waits for more", theory.lingered, 0.01 / 1.1);
+        // Theorem 7: .9 of the rounds wait for more, .1 for a window in half the cases.
+        let misses = 0.1 * (1.0 + 0.5 / 1.1 * 0.5);
+        let hits = 0.9 * (1.0 + 0.01 / 1.1);
+        near("round", theory.predicted, 1.1e-3 * (hits + misses));
+        near("round, as measured", theory.measured, 1.2e-3);
+        near("windows", theory.whole, 0.75);
+    }
+}

@@ -41,7 +41,7 @@ pub(super) fn figures(snapshot: &Snapshot) -> Vec<[String; 3]> {
         }),
         row("drafted ahead and used", &|f| percent(f.used_share)),
         row("late windows", &|f| number(f.late, 0)),
-        row("windows of SSD from", &|f| shares(&f.sources)),
+        row("ahead/remote/local/none", &|f| sources(&f.sources)),
         row("lookahead bound by", &|f| shares(&f.lookahead_limits)),
         row("outcomes bound by", &|f| shares(&f.build_limits)),
     ]
@@ -246,6 +246,16 @@ fn largest(shares: &BTreeMap<String, f64>) -> Option<(&String, &f64)> {
     shares.iter().max_by(|a, b| a.1.total_cmp(b.1))
 }
 
+/// Where windows after verdicts of `SSD` came from: each share, in the order of the row's name.
+fn sources(shares: &BTreeMap<String, f64>) -> String {
+    if shares.is_empty() {
+        return none();
+    }
+    let of = |name| 100.0 * shares.get(name).copied().unwrap_or(0.0);
+    let told = ["ahead", "remote", "local", "none"].map(|name| format!("{:.0}", of(name)));
+    format!("{} %", told.join(", "))
+}
+
 /// The largest two.
 fn shares(shares: &BTreeMap<String, f64>) -> String {
     let mut shares: Vec<_> = shares.iter().collect();
@@ -286,6 +296,9 @@ mod tests {
                 used: Some(1234.0),
                 late: Some(7.0),
             },
+            sources: [("ahead", 0.9), ("local", 0.02), ("none", 0.08)]
+                .map(|(name, share)| (name.to_owned(), share))
+                .into(),
             lookahead_limits: one("margin", 0.75),
             build_limits: one("worth", 0.5),
             ..Figures::default()
@@ -297,6 +310,7 @@ mod tests {
             ("decided and not ranked", "3.0 %"),
             ("ahead: sent, used, late", "12k, 1234, 7"),
             ("drafted ahead and used", "10.0 %"),
+            ("ahead/remote/local/none", "90, 0, 2, 8 %"),
             ("lookahead bound by", "margin 75 %"),
             ("outcomes bound by", "worth 50 %"),
             ("hit rate", "-"),

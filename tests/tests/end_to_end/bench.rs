@@ -15,7 +15,7 @@ const SHORTEST: [&str; 9] = [
     "verify --rounds 1",
     "protocol --blocks 1",
     "decode --threads 1 --dtypes int8 --lookaheads 3 --rounds 1 --prompts 1",
-    "ssd --classes gsm8k --temperatures 0 --lookaheads 3 --sweep 1 --rounds 1 --prompts 1",
+    "ssd --classes gsm8k --temperatures 0,1 --lookaheads 3 --sweep 1 --rounds 1 --prompts 1",
     "distant --temperatures 0 --delays-us 0 --lookaheads 4 --rounds 1 --prompts 1",
     "trees --temperatures 0 --dtypes int8 --agreements 0.75 --rounds 1 --prompts 1",
     "sharing --targets 2 --policies SSD --lookaheads 2 --rounds 1",
@@ -63,6 +63,12 @@ fn every_benchmark_runs_and_its_results_can_be_drawn() {
             );
         }
     }
+    // The arm of the paper runs where tokens are drawn.
+    let ssd = std::fs::read(results.join("ssd.json")).unwrap();
+    let ssd: Value = serde_json::from_slice(&ssd).unwrap();
+    let hits = ["0", "1"].map(|row| ssd.pointer(&format!("/data/{row}/paper/means/hit_rate")));
+    assert!(hits[0].is_none(), "{ssd}");
+    assert!(hits[1].is_some_and(Value::is_f64), "{ssd}");
     bench(
         &format!("plots --plots {}", folder.path().join("plots").display()),
         &results,

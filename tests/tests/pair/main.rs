@@ -4,6 +4,7 @@
 mod alone;
 mod caches;
 mod dialled;
+mod ends;
 mod flood;
 mod limits;
 mod malice;

@@ -117,7 +117,7 @@ async fn verdicts_wait_for_tokens_that_are_nearly_there_and_get_those_of_plain_d
 
 /// Every way to fall back and to deliver that goes together: with `Pull` only the endpoint knows what
 /// it has, so that nothing else can follow.
-const WAYS: [(FallbackName, DeliveryName); 7] = [
+pub(super) const WAYS: [(FallbackName, DeliveryName); 7] = [
     (FallbackName::Nothing, DeliveryName::Push),
     (FallbackName::Local, DeliveryName::Push),
     (FallbackName::Remote, DeliveryName::Push),

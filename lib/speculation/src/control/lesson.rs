@@ -73,7 +73,9 @@ impl Controller {
         if is_news && is_usual && is_own_way {
             self.observe_turn(sought.tokens, lesson.rows, took);
         }
-        if sought.ahead {
+        // What is waited for may be missing too: a window without a token, or none in time.
+        let is_waited_for = sought.tokens > 0 && is_own_way;
+        if sought.ahead || is_waited_for {
             let found = if lesson.own { 0 } else { lesson.drafted };
             // What there was no room for may have been there.
             let most = if lesson.clipped { found } else { sought.tokens };
@@ -172,6 +174,39 @@ mod tests {
                 "{lesson:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_window_that_was_waited_for_in_vain_brings_nothing() {
+        let steps = StepCost::new(std::vec![(1, Duration::from_millis(1))]);
+        let answers = AnswerTime::beside(&steps);
+        let config = ControlConfig::of(Drafting::InTurn, 6);
+        let mut controller = Controller::new(config, steps, answers);
+        for round in 0..400 {
+            let whole = lesson(Course::InARow);
+            let came = if round % 2 == 0 { 3 } else { 0 };
+            let asked = Lesson {
+                drafted: came,
+                tried: came,
+                accepted: came,
+                rows: 1 + came,
+                round: whole.round.map(|(sought, took)| {
+                    let (tokens, ahead) = (3, false);
+                    let sought = Sought {
+                        tokens,
+                        ahead,
+                        ..sought
+                    };
+                    (sought, took)
+                }),
+                ..whole
+            };
+            controller.observe_window(&asked);
+            controller.observe_time(&asked);
+        }
+        let expected = controller.expected(3);
+        assert!((expected - 2.5).abs() < 0.3, "{expected}");
+        assert!((controller.rows(3) - 1.5).abs() < 0.3);
     }
 
     #[test]

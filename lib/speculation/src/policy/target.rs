@@ -31,10 +31,9 @@ use crate::{
     verify::Verification,
 };
 
-/// Verifications without speculation after two unanswered requests, before the next is made.
-const FIRST_SILENCE: u32 = 4;
-/// Silence doubles with each further unanswered request, up to this.
-const LONGEST_SILENCE: u32 = 256;
+/// Bindings in a row of which the endpoint loses the thread before anything of them comes: then it is left
+/// in peace for a while, for each costs the whole sequence.
+const MOST_LOST: u32 = 8;
 /// The wait before an endpoint is asked again doubles with each refusal in a row, this often at most:
 /// to ask costs the whole sequence.
 const MOST_DOUBLINGS: u32 = 3;
@@ -112,7 +111,9 @@ pub struct TargetSession {
     kept: bool,
     /// The last window asked for, until it is answered.
     asked: Option<Asked>,
-    /// Whether anything has been drafted since the last `Open`.
+    /// Whether the endpoint has said anything since the last `Open`.
+    spoken: bool,
+    /// Whether anything has been drafted since.
     heard: bool,
     /// Consecutive requests without an answer.
     unanswered: u32,
@@ -120,6 +121,8 @@ pub struct TargetSession {
     silence: u32,
     /// Consecutive refusals that may be temporary.
     refusals: u32,
+    /// Consecutive bindings that the endpoint lost the thread of before anything of them came.
+    lost: u32,
     /// When the last verdict of which binding was sent, in whole microseconds.
     told: Option<(Epoch, u128)>,
     stats: TargetStats,
@@ -144,10 +147,12 @@ impl TargetSession {
             cache: Cache::default(),
             kept: false,
             asked: None,
+            spoken: false,
             heard: false,
             unanswered: 0,
             silence: 0,
             refusals: 0,
+            lost: 0,
             told: None,
             stats: TargetStats::default(),
         }
@@ -265,6 +270,7 @@ impl TargetSession {
         self.unbind(Link::Bound);
         self.epoch = self.epoch.next();
         self.round = Round(0);
+        self.spoken = false;
         self.heard = false;
         self.unanswered = 0;
         self.silence = 0;
@@ -308,30 +314,47 @@ impl TargetSession {
         if !is_own || self.link != Link::Bound {
             return;
         }
+        self.spoken = true;
         match message {
             ToTarget::Opened { .. } => self.refusals = 0,
             ToTarget::Account(account) => {
                 let ahead = matches!(self.config.policy, Policy::Ssd(_));
                 effects.account = Some(*account).filter(|_| ahead);
             }
-            ToTarget::Refused { retry: true, .. } => {
-                let wait = self.config.reopen_after.saturating_mul(1 << self.refusals);
-                self.refusals = (self.refusals + 1).min(MOST_DOUBLINGS);
-                self.unbind(Link::Refused(now.saturating_add(wait)));
-            }
+            ToTarget::Refused { retry: true, .. } => self.rest(now),
             ToTarget::Refused { retry: false, .. } => self.unbind(Link::Down),
             // An honest draft says so of an outcome. Without one there is nothing that it could have missed,
             // and a session would be opened as often as somebody likes.
             ToTarget::Resync(_) if self.round == Round(0) => {}
-            ToTarget::Resync(_) => self.open(effects),
+            ToTarget::Resync(_) => self.begin_anew(now, effects),
             ToTarget::Window(window) => {
                 self.heard = true;
+                self.lost = 0;
                 self.arrived(now, window, effects);
             }
             ToTarget::Entries(entries) => {
                 self.heard = true;
+                self.lost = 0;
                 self.receive_entries(entries, effects);
             }
+        }
+    }
+
+    /// Asks again after a while, the longer the more often it had to.
+    fn rest(&mut self, now: Duration) {
+        let wait = self.config.reopen_after.saturating_mul(1 << self.refusals);
+        self.refusals = (self.refusals + 1).min(MOST_DOUBLINGS);
+        self.unbind(Link::Refused(now.saturating_add(wait)));
+    }
+
+    /// The endpoint has lost the thread.
+    fn begin_anew(&mut self, now: Duration, effects: &mut Effects) {
+        self.lost += 1;
+        if self.lost < MOST_LOST {
+            self.open(effects);
+        } else {
+            effects.messages.push(self.close());
+            self.rest(now);
         }
     }
 
@@ -352,16 +375,6 @@ impl TargetSession {
     fn let_go(&mut self, effects: &mut Effects) {
         self.unbind(Link::Down);
         effects.messages.push(self.close());
-    }
-
-    /// The window did not come. Once may be chance; an endpoint that stays silent is left in peace
-    /// for longer and longer.
-    fn missed(&mut self) {
-        self.stats.missed += 1;
-        if let Some(doublings) = self.unanswered.checked_sub(1) {
-            self.silence = (FIRST_SILENCE << doublings.min(16)).min(LONGEST_SILENCE);
-        }
-        self.unanswered = self.unanswered.saturating_add(1);
     }
 
     fn verified(&mut self, now: Duration, verified: Verified<'_>, effects: &mut Effects) {
@@ -457,16 +470,6 @@ impl TargetSession {
             .filter(|(epoch, _)| *epoch == self.epoch);
         let elapsed = before.map_or(0, |(_, before)| told.1.saturating_sub(before));
         Duration::from_micros(u64::try_from(elapsed).unwrap_or(u64::MAX))
-    }
-
-    /// Tokens to ask for: what the policy wants, if the endpoint answers and the sequence has room
-    /// for them and the decided token.
-    fn wanted(&mut self, suggested: u32) -> u32 {
-        if self.silence > 0 {
-            self.silence -= 1;
-            return 0;
-        }
-        self.config.policy.lookahead(suggested).min(self.room(1))
     }
 
     /// Tokens that the sequence has room for after `more` others.

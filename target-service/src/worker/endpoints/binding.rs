@@ -304,7 +304,7 @@ impl Worker {
         }
         if was_bound && !is_bound {
             let refusal = match message {
-                ToTarget::Refused { retry: true, .. } => Refusal::ForNow,
+                ToTarget::Refused { retry: true, .. } | ToTarget::Resync(_) => Refusal::ForNow,
                 _ => Refusal::ForGood,
             };
             self.give_up(link, session.0, refusal, had_slot);

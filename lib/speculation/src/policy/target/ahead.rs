@@ -267,7 +267,9 @@ impl TargetSession {
         if asked > 0 {
             return (false, asked);
         }
-        if lookup.is_hit() && options.delivery == Delivery::Push {
+        // The rest of a window was counted with it, or never was an entry.
+        let is_entry = matches!(lookup.source, Source::Ahead { place: Some(_) });
+        if is_entry && options.delivery == Delivery::Push {
             self.stats.ahead.used += lookup.tokens;
         }
         let ahead = options.lookahead.of(verified.suggested).min(self.room(2));

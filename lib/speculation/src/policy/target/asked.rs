@@ -54,6 +54,11 @@ impl Asked {
     }
 }
 
+/// Verifications without speculation after two unanswered requests, before the next is made.
+const FIRST_SILENCE: u32 = 4;
+/// Silence doubles with each further unanswered request, up to this.
+const LONGEST_SILENCE: u32 = 256;
+
 /// Rounds after which an endpoint has read a sequence even if nothing that it drafted has come: it
 /// may be too slow to draft ahead.
 const CATCH_UP_ROUNDS: u32 = 32;
@@ -62,6 +67,30 @@ impl TargetSession {
     /// Whether the endpoint should have read the sequence.
     pub fn is_caught_up(&self) -> bool {
         self.is_bound() && (self.heard || self.round.0 >= CATCH_UP_ROUNDS)
+    }
+
+    /// Tokens to ask for: what the policy wants, if the endpoint answers and the sequence has room
+    /// for them and the decided token.
+    pub(super) fn wanted(&mut self, suggested: u32) -> u32 {
+        if self.silence > 0 {
+            self.silence -= 1;
+            return 0;
+        }
+        self.config.policy.lookahead(suggested).min(self.room(1))
+    }
+
+    /// The window did not come. Once may be chance; an endpoint that stays silent is left in peace
+    /// for longer and longer. One that has said anything may only be slower than was thought, so it is waited
+    /// for longer, too: if it is told the next verdict before it has answered, it answers never.
+    pub(super) fn missed(&mut self) {
+        self.stats.missed += 1;
+        if self.spoken {
+            self.config.patience.back_off();
+        }
+        if let Some(doublings) = self.unanswered.checked_sub(1) {
+            self.silence = (FIRST_SILENCE << doublings.min(16)).min(LONGEST_SILENCE);
+        }
+        self.unanswered = self.unanswered.saturating_add(1);
     }
 
     /// Takes in a window.

@@ -109,25 +109,34 @@ impl Cache {
             let column = depth.checked_sub(self.before).filter(|_| entry < width)?;
             part.q.get(column * width + entry)
         };
-        let placed = |side: &Side| {
-            let (entry, depth) = (side.entry as usize, side.after as usize);
-            let explained = || {
-                let law = law_of(entry, depth).map_or(&[][..], slice::from_ref);
-                proposal::explains(law, part.saguaro, [(side.token, 0)])
-            };
-            entry < sent && depth < after && (!explains || explained())
+        let placed = |side: &Side| (side.entry as usize) < sent && (side.after as usize) < after;
+        let explained = |side: &Side| {
+            let law = law_of(side.entry as usize, side.after as usize);
+            let law = law.map_or(&[][..], slice::from_ref);
+            proposal::explains(law, part.saguaro, [(side.token, 0)])
         };
         let alike =
             part.saguaro == self.saguaro && explains == (self.q.len() == self.columns.len());
         let fits = first || (alike && part.keys.is_empty());
+        let keys = if first {
+            sent.min(self.most_keys)
+        } else {
+            self.keys.len()
+        };
+        // Of no more than are kept, however many come, is it seen whether their laws explain them.
+        let room = (keys * self.most_nodes).saturating_sub(self.sides.len());
+        let kept = |side: &&Side| (side.entry as usize) < keys;
+        let sides = part.sides.iter().filter(kept).take(room);
         if !whole || !fits || !part.sides.iter().all(placed) {
+            return false;
+        }
+        if explains && !sides.clone().all(explained) {
             return false;
         }
         if first {
             self.sent = sent;
             self.saguaro = part.saguaro;
-            let kept = self.sent.min(self.most_keys);
-            self.keys.extend_from_slice(&part.keys[..kept]);
+            self.keys.extend_from_slice(&part.keys[..keys]);
         }
         self.width = width;
         let kept = width.min(self.keys.len());
@@ -140,9 +149,7 @@ impl Cache {
             }
             self.before += 1;
         }
-        let room = (self.keys.len() * self.most_nodes).saturating_sub(self.sides.len());
-        let kept = |side: &&Side| (side.entry as usize) < self.keys.len();
-        self.sides.extend(part.sides.iter().filter(kept).take(room));
+        self.sides.extend(sides);
         true
     }
 

@@ -112,6 +112,25 @@ fn a_verdict_that_was_drafted_for_is_verified_on_at_once_and_told() {
 }
 
 #[test]
+fn a_token_of_a_continuation_is_used_once_however_often_there_is_no_room_for_it() {
+    let mut target = ssd_target(OnMiss::Remote);
+    for (before, column) in [[1, 2], [3, 4], [5, 6]].iter().enumerate() {
+        let keys: &[_] = if before == 0 { &[(0, 5), (0, 7)] } else { &[] };
+        receive(&mut target, part(1, 0, before as u32, keys, column));
+    }
+    let windows = [
+        (7, chain(&[2, 4, 6])),
+        (2, chain(&[4, 6])),
+        (4, chain(&[6])),
+    ];
+    for (decided, window) in windows {
+        decide(&mut target, decided);
+        assert_eq!(target.next(US), Next::Verify(&window));
+        assert_eq!(target.stats().ahead.used, 3);
+    }
+}
+
+#[test]
 fn a_driver_knows_what_more_is_to_come_of_a_continuation_and_says_how_long_it_waited() {
     let mut target = ssd_target(OnMiss::Remote);
     target.next(US);

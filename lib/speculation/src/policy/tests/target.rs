@@ -118,6 +118,65 @@ fn an_endpoint_cannot_have_a_session_opened_without_end() {
 }
 
 #[test]
+fn an_endpoint_that_loses_the_thread_before_anything_comes_is_left_in_peace_for_a_while() {
+    for hears in [false, true] {
+        let (mut target, mut sent) = open_target();
+        for epoch in 1..=12 {
+            target.next(US);
+            target.handle(US, verified(&[TokenId(1)], 0));
+            if hears {
+                let base = target.tokens().len() as u32;
+                target.handle(US, Input::Received(&window(epoch, 1, base, &[4])));
+            }
+            let again = ToTarget::Resync(Resync {
+                session: SessionId(3),
+                epoch: Epoch(epoch),
+                have_len: 0,
+            });
+            sent.extend(target.handle(US, Input::Received(&again)).messages);
+        }
+        let opened = sent.iter().filter(|m| matches!(m, ToDraft::Open(_)));
+        let closed = sent.iter().filter(|m| matches!(m, ToDraft::Close { .. }));
+        // Each costs the whole sequence.
+        let expected = if hears { (1 + 12, 0) } else { (1 + 7, 1) };
+        assert_eq!((opened.count(), closed.count()), expected);
+        assert_eq!(target.is_bound(), hears);
+        if !hears {
+            target.next(20_000 * US);
+            let later = target.handle(20_000 * US, verified(&[TokenId(2)], 0));
+            assert!(matches!(later.messages[..], [ToDraft::Open(_)]));
+        }
+    }
+}
+
+#[test]
+fn an_endpoint_slower_than_was_thought_is_waited_for_longer() {
+    // One that has never said a word may be dead.
+    for (speaks, factors) in [(true, [1, 2, 4]), (false, [1, 1, 1])] {
+        let (mut target, _) = open_target();
+        if speaks {
+            let opened = ToTarget::Opened {
+                session: SessionId(3),
+                epoch: Epoch(1),
+            };
+            target.handle(US, Input::Received(&opened));
+        }
+        let mut now = US;
+        let mut waits = Vec::new();
+        for _ in 0..12 {
+            target.next(now);
+            target.handle(now, verified(&[TokenId(1)], 0));
+            if let Next::Wait { until } = target.next(now) {
+                waits.push(until.saturating_sub(now));
+                now = until;
+            }
+        }
+        let first = waits[0];
+        assert_eq!(waits[..3], factors.map(|factor| factor * first));
+    }
+}
+
+#[test]
 fn only_what_the_endpoint_of_this_binding_did_ahead_is_taken_from_its_accounts() {
     let account = |epoch| {
         ToTarget::Account(Account {
