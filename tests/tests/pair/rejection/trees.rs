@@ -44,7 +44,9 @@ async fn samples_of_trees_follow_the_targets_law_and_endpoints_that_are_killed_d
         }
         let found = tally.chi_square();
         assert!(found < MOST, "{found} {:?} with {policy}", tally.pairs);
-        assert!(trees > 1_000.0, "{trees} trees with {policy}");
+        // Where other work makes rounds with them look slower, they have one turn in sixteen, which brings
+        // some 400 in all these draws.
+        assert!(trees > 300.0, "{trees} trees with {policy}");
     }
     target.end().await;
     endpoint.end().await;
