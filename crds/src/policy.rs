@@ -378,42 +378,38 @@ mod tests {
 
     #[test]
     fn options_of_ssd_mean_what_they_are_called() {
-        let of = |spec: SsdSpec| spec.options();
-        for (named, means) in [
+        for (fan_out, means) in [
             (FanOut::Learned, fanout::FanOut::Learned),
             (FanOut::Geometric, fanout::FanOut::Geometric),
             (FanOut::Uniform, fanout::FanOut::Uniform),
         ] {
-            let fan_out = named;
             let spec = SsdSpec {
                 fan_out,
                 ..SsdSpec::default()
             };
-            assert_eq!(of(spec).fan_out, means);
+            assert_eq!(spec.options().fan_out, means);
         }
-        for (named, means) in [
+        for (fallback, means) in [
             (Fallback::Auto, OnMiss::Auto),
             (Fallback::JustInTime, OnMiss::Remote),
             (Fallback::Fast, OnMiss::Local),
             (Fallback::Nothing, OnMiss::Nothing),
         ] {
-            let fallback = named;
             let spec = SsdSpec {
                 fallback,
                 ..SsdSpec::default()
             };
-            assert_eq!(of(spec).fallback, means);
+            assert_eq!(spec.options().fallback, means);
         }
-        for (named, means) in [
+        for (delivery, means) in [
             (Delivery::Push, message::Delivery::Push),
             (Delivery::Pull, message::Delivery::Pull),
         ] {
-            let delivery = named;
             let spec = SsdSpec {
                 delivery,
                 ..SsdSpec::default()
             };
-            assert_eq!(of(spec).delivery, means);
+            assert_eq!(spec.options().delivery, means);
         }
     }
 

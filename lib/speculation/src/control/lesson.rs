@@ -73,9 +73,8 @@ impl Controller {
         if is_news && is_usual && is_own_way {
             self.observe_turn(sought.tokens, lesson.rows, took);
         }
-        // What is waited for may be missing too: a window without a token, or none in time.
-        let is_waited_for = sought.tokens > 0 && is_own_way;
-        if sought.ahead || is_waited_for {
+        // Of what is waited for, too, there may be nothing: a window without a token, or none in time.
+        if sought.tokens > 0 && is_own_way {
             let found = if lesson.own { 0 } else { lesson.drafted };
             // What there was no room for may have been there.
             let most = if lesson.clipped { found } else { sought.tokens };
@@ -104,13 +103,16 @@ mod tests {
     };
 
     fn controller() -> Controller {
-        let steps = StepCost::new(std::vec![(1, Duration::from_millis(1))]);
-        let answers = AnswerTime::beside(&steps);
-        let config = ControlConfig {
+        of(ControlConfig {
             trees: true,
             may_refrain: true,
             ..ControlConfig::of(Drafting::Ahead, 6)
-        };
+        })
+    }
+
+    fn of(config: ControlConfig) -> Controller {
+        let steps = StepCost::new(std::vec![(1, Duration::from_millis(1))]);
+        let answers = AnswerTime::beside(&steps);
         Controller::new(config, steps, answers)
     }
 
@@ -178,12 +180,9 @@ mod tests {
 
     #[test]
     fn a_window_that_was_waited_for_in_vain_brings_nothing() {
-        let steps = StepCost::new(std::vec![(1, Duration::from_millis(1))]);
-        let answers = AnswerTime::beside(&steps);
-        let config = ControlConfig::of(Drafting::InTurn, 6);
-        let mut controller = Controller::new(config, steps, answers);
+        let mut controller = of(ControlConfig::of(Drafting::InTurn, 6));
+        let whole = lesson(Course::InARow);
         for round in 0..400 {
-            let whole = lesson(Course::InARow);
             let came = if round % 2 == 0 { 3 } else { 0 };
             let asked = Lesson {
                 drafted: came,

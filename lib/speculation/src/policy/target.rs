@@ -33,7 +33,7 @@ use crate::{
 
 /// Bindings in a row of which the endpoint loses the thread before anything of them comes: then it is left
 /// in peace for a while, for each costs the whole sequence.
-const MOST_LOST: u32 = 8;
+const MOST_UNHEARD: u32 = 8;
 /// The wait before an endpoint is asked again doubles with each refusal in a row, this often at most:
 /// to ask costs the whole sequence.
 const MOST_DOUBLINGS: u32 = 3;
@@ -122,7 +122,7 @@ pub struct TargetSession {
     /// Consecutive refusals that may be temporary.
     refusals: u32,
     /// Consecutive bindings that the endpoint lost the thread of before anything of them came.
-    lost: u32,
+    unheard: u32,
     /// When the last verdict of which binding was sent, in whole microseconds.
     told: Option<(Epoch, u128)>,
     stats: TargetStats,
@@ -152,7 +152,7 @@ impl TargetSession {
             unanswered: 0,
             silence: 0,
             refusals: 0,
-            lost: 0,
+            unheard: 0,
             told: None,
             stats: TargetStats::default(),
         }
@@ -329,12 +329,10 @@ impl TargetSession {
             ToTarget::Resync(_) => self.begin_anew(now, effects),
             ToTarget::Window(window) => {
                 self.heard = true;
-                self.lost = 0;
                 self.arrived(now, window, effects);
             }
             ToTarget::Entries(entries) => {
                 self.heard = true;
-                self.lost = 0;
                 self.receive_entries(entries, effects);
             }
         }
@@ -349,8 +347,8 @@ impl TargetSession {
 
     /// The endpoint has lost the thread.
     fn begin_anew(&mut self, now: Duration, effects: &mut Effects) {
-        self.lost += 1;
-        if self.lost < MOST_LOST {
+        self.unheard = if self.heard { 1 } else { self.unheard + 1 };
+        if self.unheard < MOST_UNHEARD {
             self.open(effects);
         } else {
             effects.messages.push(self.close());

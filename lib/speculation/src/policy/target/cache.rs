@@ -139,7 +139,7 @@ impl Cache {
             self.keys.extend_from_slice(&part.keys[..keys]);
         }
         self.width = width;
-        let kept = width.min(self.keys.len());
+        let kept = width.min(keys);
         for (number, column) in part.tokens.chunks_exact(width).enumerate() {
             if self.before < self.most_tokens {
                 self.columns.push(column[..kept].iter().copied());
