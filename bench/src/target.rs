@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 use foretoken_protocol::{
     Address,
-    generate::{GenerateClient, GenerateEvent, GenerateRequest},
+    generate::{GenerateClient, GenerateEvent, GenerateRequest, HOLD_FOR_WHOLE},
 };
 use foretoken_speculation::{Seed, TokenId, sampling::SamplingParams};
 use futures::StreamExt;
@@ -57,7 +57,7 @@ impl TargetClient {
     }
 }
 
-/// What the router would make of `ask`.
+/// What the router would make of `ask`, for an answer that is not streamed.
 pub fn request(ask: &Ask<'_>) -> GenerateRequest {
     GenerateRequest {
         request_id: "bench".to_owned(),
@@ -80,6 +80,7 @@ pub fn request(ask: &Ask<'_>) -> GenerateRequest {
         cache_salt: None,
         endpoints: Vec::new(),
         tell_stats: false,
+        hold: HOLD_FOR_WHOLE,
         trace: None,
     }
 }

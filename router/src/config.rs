@@ -47,6 +47,11 @@ pub struct RouterConfig {
     /// How long a client may take nothing of what waits for it, before it is hung up on. Default 600 s.
     #[serde(rename = "unread_seconds", with = "seconds")]
     pub unread: Duration,
+    /// How long tokens of a stream may wait at their target for later ones, to come with them: handing on
+    /// each round of a small model by itself takes a good part of the next one's time. Streams that a stop
+    /// string may end do not wait. Default 0.004 s.
+    #[serde(rename = "hold_seconds", with = "seconds")]
+    pub hold: Duration,
     /// Most choices one request may ask for, over all its prompts. Default 256.
     pub max_choices: usize,
     /// Most requests that are answered at once; more get 429 and may come again. Default 4096.
@@ -102,6 +107,7 @@ impl Default for RouterConfig {
             head: Duration::from_secs(30),
             body: Duration::from_secs(60),
             unread: Duration::from_secs(600),
+            hold: Duration::from_millis(4),
             max_choices: 256,
             max_requests: 4096,
             max_messages: 4096,

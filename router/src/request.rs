@@ -14,10 +14,10 @@ pub(crate) mod fields;
 pub(crate) mod sampling;
 pub(crate) mod unsupported;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use foretoken_artifacts::StopStrings;
-use foretoken_protocol::generate::GenerateRequest;
+use foretoken_protocol::generate::{GenerateRequest, HOLD_FOR_WHOLE};
 use foretoken_speculation::{Seed, TokenId, sampling::SamplingParams};
 
 use crate::model::Model;
@@ -115,8 +115,15 @@ impl Job {
         self.prompts.len() * self.n as usize
     }
 
-    /// What a target is asked for choice `index` (prompt by prompt, n each).
-    pub(crate) fn generate_request(&self, request_id: &str, index: usize) -> GenerateRequest {
+    /// What a target is asked for choice `index` (prompt by prompt, n each). Tokens of a stream may
+    /// wait for later ones as long as `hold` says.
+    pub(crate) fn generate_request(
+        &self,
+        request_id: &str,
+        index: usize,
+        hold: Duration,
+    ) -> GenerateRequest {
+        let may_end_early = !self.output.stop_texts.is_empty();
         let (prompt, choice) = (index / self.n as usize, index % self.n as usize);
         let tokens = self.prompts[prompt].tokens.to_vec();
         GenerateRequest {
@@ -136,7 +143,12 @@ impl Job {
             cache_prompt: self.cache_prompt,
             cache_salt: self.cache_salt.clone(),
             endpoints: Vec::new(),
-            tell_stats: !self.output.stop_texts.is_empty(),
+            tell_stats: may_end_early,
+            hold: match self.output.stream {
+                _ if may_end_early => Duration::ZERO,
+                true => hold,
+                false => HOLD_FOR_WHOLE,
+            },
             trace: None,
         }
     }

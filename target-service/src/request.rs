@@ -1,6 +1,7 @@
 //! One request on the engine thread: what it needs to decode, and what it owes its client.
 
 mod meter;
+mod outbox;
 mod refusals;
 mod times;
 
@@ -25,6 +26,7 @@ use foretoken_speculation::{
     verify::Verification,
 };
 
+use self::outbox::Outbox;
 pub(crate) use self::{
     meter::{Meter, Turnaround},
     refusals::{Refusal, Refusals},
@@ -103,8 +105,7 @@ pub(crate) struct Request {
     pub(crate) meter: Meter,
     /// When the first token was emitted, and the last so far.
     emitting: Option<(Instant, Instant)>,
-    /// Events of the current step.
-    outbox: Vec<GenerateEvent>,
+    outbox: Outbox,
     emitted: u32,
 }
 
@@ -214,7 +215,7 @@ impl Request {
             admitted: None,
             meter: Meter::default(),
             emitting: None,
-            outbox: Vec::new(),
+            outbox: Outbox::new(request.hold, request.tell_stats),
             emitted: 0,
         })
     }
@@ -371,23 +372,26 @@ impl Request {
         Decided { accepted, ended }
     }
 
-    /// Sends the events of the step; the client may have gone, which is seen before the next one.
+    /// Sends what may not wait longer than until `at`.
+    pub(crate) fn flush_due(&mut self, at: Instant, now: Instant) {
+        if self.outbox.is_due(at) {
+            self.flush(now);
+        }
+    }
+
+    /// Sends all that waits.
     pub(crate) fn flush(&mut self, now: Instant) {
+        if self.outbox.is_empty() {
+            return;
+        }
         if self.tells_stats {
             let stats = self.stats(now);
-            let last = self.outbox.iter_mut().rev().find_map(|event| match event {
-                GenerateEvent::Tokens(round) => Some(round),
-                GenerateEvent::Started { .. } | GenerateEvent::Finished { .. } => None,
-            });
-            if let Some(round) = last {
+            if let Some(round) = self.outbox.last_round() {
                 round.stats = Some(Box::new(stats));
             }
         }
-        for event in self.outbox.drain(..) {
-            if self.events.send(event).is_err() {
-                break;
-            }
-        }
+        // The client may have gone, which is seen before the next step.
+        let _ = self.events.send_all(self.outbox.take(now));
     }
 
     /// Queues the last event.

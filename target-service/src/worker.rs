@@ -15,6 +15,7 @@ mod clock;
 mod cohort;
 mod endpoints;
 mod feeding;
+mod handing;
 mod lingering;
 mod linking;
 mod parking;
@@ -256,6 +257,9 @@ impl Worker {
         self.now = self.clock.now();
         self.sweep();
         let turn = self.step(inbox);
+        if let Turn::Idle(_) = turn {
+            self.hand_on();
+        }
         // Before anybody else can take the places that the step has freed.
         let unparked = self.unpark();
         self.publish();
@@ -349,6 +353,8 @@ impl Worker {
         if let Some(recording) = request.recording.take() {
             recording.failed(cause);
         }
+        // So much is not computed again.
+        request.flush(self.now);
         let instance = self.config.instance.clone();
         request.events.fail(GenerateError::Lost {
             instance,

@@ -66,9 +66,16 @@ pub struct GenerateRequest {
     pub endpoints: Vec<String>,
     /// Whether every round tells what it took so far: to whoever may end the output before its end.
     pub tell_stats: bool,
+    /// How long tokens may wait for later ones, to leave with them: handing a round on takes from the
+    /// next one's time. Whole microseconds. Zero: no round waits. The first and the last never do.
+    pub hold: Duration,
     /// Trace that the work belongs to. Travels beside the message, as the `traceparent` of its call.
     pub trace: Option<TraceContext>,
 }
+
+/// [`GenerateRequest::hold`] for whoever has no use for tokens before the last one. Not longer: what a
+/// target has not handed on when it dies is computed again.
+pub const HOLD_FOR_WHOLE: Duration = Duration::from_millis(20);
 
 /// One piece of the answer, in order: `Started`, any number of `Tokens`, `Finished`.
 #[derive(Clone, Debug, PartialEq)]

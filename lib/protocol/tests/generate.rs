@@ -128,6 +128,7 @@ fn request() -> GenerateRequest {
         cache_salt: None,
         endpoints: Vec::new(),
         tell_stats: false,
+        hold: Duration::ZERO,
         trace: TraceContext::parse("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
     }
 }

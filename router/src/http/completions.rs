@@ -117,7 +117,7 @@ fn all_news(
             } else {
                 format!("{id}-{index}")
             };
-            let request = job.generate_request(&id, index);
+            let request = job.generate_request(&id, index, shared.config.hold);
             let (shared, job) = (Arc::clone(shared), Arc::clone(job));
             let own = Arc::clone(&job);
             let generation = Generation::new(shared, own, request, trace.clone(), arrived);

@@ -1,4 +1,4 @@
-use std::{path::PathBuf, sync::OnceLock};
+use std::{path::PathBuf, sync::OnceLock, time::Duration};
 
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
@@ -186,7 +186,7 @@ proptest! {
                 Ok(job) => {
                     prop_assert!(job.choices() >= 1 && job.choices() <= LIMITS.max_choices);
                     for index in 0..job.choices() {
-                        let request = job.generate_request("id", index);
+                        let request = job.generate_request("id", index, Duration::ZERO);
                         let end = request.prompt_len as u32 + request.max_tokens;
                         prop_assert!(request.prompt_len >= 1 && request.max_tokens >= 1);
                         prop_assert!(end <= LIMITS.max_positions);

@@ -1,5 +1,8 @@
 //! Streaming: chunks add up to what a whole answer says.
 
+use std::time::Duration;
+
+use foretoken_protocol::generate::HOLD_FOR_WHOLE;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 
@@ -51,6 +54,24 @@ async fn a_choice_is_told_before_the_others_have_begun() {
     let has_end =
         |told: &[u8]| String::from_utf8_lossy(told).contains("\"finish_reason\":\"stop\"");
     leave(&setup, &body, has_end).await;
+}
+
+#[tokio::test]
+async fn tokens_may_wait_for_later_ones_unless_they_may_end_the_output() {
+    let setup = start(Script::says(TEXT)).await;
+    let holds = [
+        (json!({"stream": true}), Duration::from_millis(4)),
+        (json!({"stream": true, "stop": "nowhere"}), Duration::ZERO),
+        (json!({}), HOLD_FOR_WHOLE),
+        (json!({"stop": "nowhere"}), Duration::ZERO),
+    ];
+    for (mut body, hold) in holds {
+        body["prompt"] = json!("x");
+        let answer = setup.client().post("/v1/completions", &body).await;
+        assert_eq!(answer.status, 200);
+        let requests = setup.targets[0].requests();
+        assert_eq!(requests.last().unwrap().hold, hold, "{body}");
+    }
 }
 
 #[tokio::test]

@@ -63,6 +63,7 @@ impl Worker {
             inbox.send();
         }
         let started = self.clock.now();
+        self.hand_on_before(started + self.endpoints.step_cost(self.feeding.rows()));
         if let Err(error) = self.forward() {
             tracing::error!(%error, "a step failed; its requests are lost");
             self.lose_step(&error);

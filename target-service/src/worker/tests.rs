@@ -5,6 +5,7 @@ mod binding;
 mod counts;
 mod endpoint;
 mod faults;
+mod handing;
 mod hearing;
 mod learning;
 mod lingering;

@@ -261,7 +261,7 @@ impl Worker {
         let Some(reason) = verdict.decided.ended else {
             // What comes now nobody can have read.
             let unread = request.events.unread();
-            request.flush(self.now);
+            request.flush_due(self.now, self.now);
             let kept = match &verdict.path {
                 Some(path) => self.engine.accept_path(verdict.seq, path),
                 None if verdict.keep < verdict.fed => {

@@ -223,6 +223,7 @@ pub(super) fn request(seed: u64, max_tokens: u32) -> GenerateRequest {
         cache_salt: None,
         endpoints: Vec::new(),
         tell_stats: false,
+        hold: Duration::ZERO,
         trace: None,
     }
 }

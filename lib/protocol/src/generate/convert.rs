@@ -43,6 +43,7 @@ impl Wire for GenerateRequest {
             endpoints: self.endpoints.clone(),
             owner: self.owner,
             tell_stats: self.tell_stats,
+            hold_micros: u32::try_from(self.hold.as_micros()).unwrap_or(u32::MAX),
         }
     }
 
@@ -81,6 +82,7 @@ impl Wire for GenerateRequest {
                 .map(|endpoint| check_text("endpoints", endpoint))
                 .collect::<Result<_, _>>()?,
             tell_stats: request.tell_stats,
+            hold: Duration::from_micros(request.hold_micros.into()),
             trace: None,
         })
     }

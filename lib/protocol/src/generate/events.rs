@@ -4,6 +4,7 @@
 //! time instead ([`EventSender::unread`]), and whoever generates pauses before it is too much.
 
 use std::{
+    collections::VecDeque,
     pin::Pin,
     sync::{
         Arc,
@@ -19,6 +20,8 @@ use super::{EmittedToken, GenerateError, GenerateEvent, TokenLogprobs};
 
 /// An event, or why there are no more.
 type Item = Result<GenerateEvent, GenerateError>;
+/// Events that leave together, or why there are no more.
+type Batch = Result<Vec<GenerateEvent>, GenerateError>;
 
 /// Nobody waits for the answer any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,14 +31,16 @@ pub struct Cancelled;
 /// Where a request's events go. Never blocks; see [`Self::unread`] for when to pause.
 #[derive(Debug)]
 pub struct EventSender {
-    events: mpsc::UnboundedSender<Item>,
+    events: mpsc::UnboundedSender<Batch>,
     unread: Arc<AtomicUsize>,
 }
 
 /// Where a request's events come from. Its drop cancels the request.
 #[derive(Debug)]
 pub struct EventReceiver {
-    events: mpsc::UnboundedReceiver<Item>,
+    events: mpsc::UnboundedReceiver<Batch>,
+    /// What came with the event that was read last.
+    rest: VecDeque<GenerateEvent>,
     unread: Arc<AtomicUsize>,
 }
 
@@ -50,6 +55,7 @@ impl EventSender {
         };
         let receiver = EventReceiver {
             events: receiver,
+            rest: VecDeque::new(),
             unread,
         };
         (sender, receiver)
@@ -57,8 +63,14 @@ impl EventSender {
 
     /// Sends an event. Callable from any thread.
     pub fn send(&self, event: GenerateEvent) -> Result<(), Cancelled> {
-        self.unread.fetch_add(size(&event), Ordering::Relaxed);
-        self.events.send(Ok(event)).map_err(|_| Cancelled)
+        self.send_all(vec![event])
+    }
+
+    /// Sends events in one go: whoever waits for them is woken once.
+    pub fn send_all(&self, events: Vec<GenerateEvent>) -> Result<(), Cancelled> {
+        let size = events.iter().map(size).sum();
+        self.unread.fetch_add(size, Ordering::Relaxed);
+        self.events.send(Ok(events)).map_err(|_| Cancelled)
     }
 
     /// Ends the request with an error.
@@ -87,15 +99,21 @@ impl EventSender {
 impl EventReceiver {
     /// The next event, if it has been sent already.
     pub fn try_recv(&mut self) -> Option<Item> {
-        let item = self.events.try_recv().ok()?;
-        self.read(&item);
-        Some(item)
+        loop {
+            if let Some(event) = self.next_of_rest() {
+                return Some(Ok(event));
+            }
+            match self.events.try_recv().ok()? {
+                Ok(events) => self.rest.extend(events),
+                Err(error) => return Some(Err(error)),
+            }
+        }
     }
 
-    fn read(&self, item: &Item) {
-        if let Ok(event) = item {
-            self.unread.fetch_sub(size(event), Ordering::Relaxed);
-        }
+    fn next_of_rest(&mut self) -> Option<GenerateEvent> {
+        let event = self.rest.pop_front()?;
+        self.unread.fetch_sub(size(&event), Ordering::Relaxed);
+        Some(event)
     }
 }
 
@@ -103,11 +121,16 @@ impl Stream for EventReceiver {
     type Item = Item;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Item>> {
-        let item = ready!(self.events.poll_recv(cx));
-        if let Some(item) = &item {
-            self.read(item);
+        loop {
+            if let Some(event) = self.next_of_rest() {
+                return Poll::Ready(Some(Ok(event)));
+            }
+            match ready!(self.events.poll_recv(cx)) {
+                Some(Ok(events)) => self.rest.extend(events),
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => return Poll::Ready(None),
+            }
         }
-        Poll::Ready(item)
     }
 }
 
@@ -163,12 +186,16 @@ mod tests {
         sender.send(tokens(1, 0)).expect("somebody waits");
         let one = sender.unread();
         assert!(one > 0);
-        sender.send(tokens(3, 20)).expect("somebody waits");
+        sender
+            .send_all(vec![tokens(3, 20), tokens(1, 0)])
+            .expect("somebody waits");
         // Eight bytes for each alternative.
         assert!(sender.unread() > one + 3 * 20 * 8);
         assert_eq!(receiver.try_recv(), Some(Ok(tokens(1, 0))));
         assert!(sender.unread() > one);
         assert_eq!(receiver.try_recv(), Some(Ok(tokens(3, 20))));
+        assert_eq!(sender.unread(), one);
+        assert_eq!(receiver.try_recv(), Some(Ok(tokens(1, 0))));
         assert_eq!(sender.unread(), 0);
         assert_eq!(receiver.try_recv(), None);
     }

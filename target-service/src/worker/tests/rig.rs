@@ -5,7 +5,9 @@ mod fault;
 
 use std::{
     collections::VecDeque,
+    pin::Pin,
     sync::{Arc, Mutex},
+    task::{Context, Waker},
     time::Duration,
 };
 
@@ -28,10 +30,11 @@ use foretoken_speculation::{
     message::{ToDraft, ToTarget},
     sampling::SamplingParams,
 };
+use futures::Stream;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 
-use self::clock::{TestClock, Timed};
-pub(super) use self::fault::Fault;
+use self::clock::Timed;
+pub(super) use self::{clock::TestClock, fault::Fault};
 use super::endpoint::MiniEndpoint;
 use crate::{
     check,
@@ -100,6 +103,14 @@ impl Output {
         self.end.is_some()
     }
 
+    /// Collects what has come, and leaves a waker for what comes next.
+    pub(super) fn wait(&mut self, waker: &Waker) -> bool {
+        let has_ended = self.collect();
+        let next = Pin::new(&mut self.events).poll_next(&mut Context::from_waker(waker));
+        assert!(has_ended || next.is_pending());
+        has_ended
+    }
+
     pub(super) fn stats(&self) -> &GenerationStats {
         &self
             .end
@@ -166,6 +177,7 @@ pub(super) fn request(seed: u64, temperature: f32, max_tokens: u32) -> GenerateR
         cache_salt: None,
         endpoints: Vec::new(),
         tell_stats: false,
+        hold: Duration::ZERO,
         trace: None,
     }
 }
@@ -305,20 +317,26 @@ impl Rig {
         output
     }
 
+    /// What its time is told by.
+    pub(super) fn clock(&self) -> TestClock {
+        self.clock.clone().expect("it has its own")
+    }
+
     /// Nothing happens for some time.
     pub(super) fn pass(&mut self, time: Duration) {
         self.clock.as_ref().expect("it has its own").pass(time);
     }
 
-    /// One turn of the worker, and of everything around it.
-    pub(super) fn turn(&mut self) {
+    /// One turn of the worker, and of everything around it. Whether the worker had nothing to compute.
+    pub(super) fn turn(&mut self) -> bool {
         self.turns += 1;
         assert!(self.turns < 50_000, "the worker does not get anywhere");
         let turn = self.worker.turn(None);
         let delivered = self.carry();
-        if let (Turn::Idle(Some(until)), false, Some(clock)) = (turn, delivered, &self.clock) {
-            clock.pass_until(until);
+        if let (Turn::Idle(Some(until)), false, Some(clock)) = (&turn, delivered, &self.clock) {
+            clock.pass_until(*until);
         }
+        matches!(turn, Turn::Idle(_))
     }
 
     pub(super) fn run(&mut self, outputs: &mut [Output]) {

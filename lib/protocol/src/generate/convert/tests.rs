@@ -25,6 +25,7 @@ fn request() -> GenerateRequest {
         cache_salt: Some("a secret".into()),
         endpoints: vec!["a".into(), "b".into()],
         tell_stats: true,
+        hold: Duration::from_micros(1500),
         trace: None,
     }
 }
