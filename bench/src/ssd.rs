@@ -135,8 +135,8 @@ fn report(args: &SsdArgs) -> Report {
         &args.name,
         format!(
             "Shipped pair, the target in {}, the draft in int8, its default; processes on a core each, a Unix socket between them, asked \
-             without a router by a client on the draft's core; \"plain, both cores\" has a target with two threads on both. {} prompts of each class x \
-             {TOKENS} tokens, one at a time, end of sequence ignored. SSD drafts for up to {} outcomes. Lookaheads are \
+             without a router by a client on the draft's core, for whole answers, whose tokens may wait for later ones; \"plain, both cores\" has a target with two threads on both. {} prompts of each class x \
+             {TOKENS} tokens, one at a time, end of sequence ignored. SSD drafts for up to {} outcomes (delivery: {}). Lookaheads are \
              the best of {:?} in a sweep of {} rounds on a third of the prompts; then {} interleaved rounds, each arm \
              after a warm-up request. Tokens/s after the first token, medians; ratios are medians of the rounds' own. \
              Every arm's tokens but the paper's are checked to equal plain decoding's. \"Bound\" is what Corollary 9 allows with the \
@@ -150,6 +150,7 @@ fn report(args: &SsdArgs) -> Report {
             args.dtype,
             args.prompts,
             args.budget,
+            args.delivery,
             args.lookaheads,
             args.sweep,
             args.rounds,

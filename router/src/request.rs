@@ -123,7 +123,6 @@ impl Job {
         index: usize,
         hold: Duration,
     ) -> GenerateRequest {
-        let may_end_early = !self.output.stop_texts.is_empty();
         let (prompt, choice) = (index / self.n as usize, index % self.n as usize);
         let tokens = self.prompts[prompt].tokens.to_vec();
         GenerateRequest {
@@ -143,11 +142,11 @@ impl Job {
             cache_prompt: self.cache_prompt,
             cache_salt: self.cache_salt.clone(),
             endpoints: Vec::new(),
-            tell_stats: may_end_early,
-            hold: match self.output.stream {
-                _ if may_end_early => Duration::ZERO,
-                true => hold,
-                false => HOLD_FOR_WHOLE,
+            tell_stats: !self.output.stop_texts.is_empty(),
+            hold: if self.output.stream {
+                hold
+            } else {
+                HOLD_FOR_WHOLE
             },
             trace: None,
         }

@@ -64,7 +64,8 @@ pub struct GenerateRequest {
     pub cache_salt: Option<String>,
     /// Speculation endpoints to try, best first; empty: the target's own order.
     pub endpoints: Vec<String>,
-    /// Whether every round tells what it took so far: to whoever may end the output before its end.
+    /// Whether every round tells what it took so far: to whoever may end the output before its end, and
+    /// for whom none waits, whatever `hold` says.
     pub tell_stats: bool,
     /// How long tokens may wait for later ones, to leave with them: handing a round on takes from the
     /// next one's time. Whole microseconds. Zero: no round waits. The first and the last never do.

@@ -59,18 +59,21 @@ async fn a_choice_is_told_before_the_others_have_begun() {
 #[tokio::test]
 async fn tokens_may_wait_for_later_ones_unless_they_may_end_the_output() {
     let setup = start(Script::says(TEXT)).await;
-    let holds = [
-        (json!({"stream": true}), Duration::from_millis(4)),
-        (json!({"stream": true, "stop": "nowhere"}), Duration::ZERO),
-        (json!({}), HOLD_FOR_WHOLE),
-        (json!({"stop": "nowhere"}), Duration::ZERO),
+    let of_streams = Duration::from_millis(4);
+    // No round waits whose target is to tell what it took.
+    let asked = [
+        (json!({"stream": true}), of_streams, false),
+        (json!({"stream": true, "stop": "nowhere"}), of_streams, true),
+        (json!({}), HOLD_FOR_WHOLE, false),
+        (json!({"stop": "nowhere"}), HOLD_FOR_WHOLE, true),
     ];
-    for (mut body, hold) in holds {
+    for (mut body, hold, tells) in asked {
         body["prompt"] = json!("x");
         let answer = setup.client().post("/v1/completions", &body).await;
         assert_eq!(answer.status, 200);
         let requests = setup.targets[0].requests();
-        assert_eq!(requests.last().unwrap().hold, hold, "{body}");
+        let last = requests.last().expect("it was asked");
+        assert_eq!((last.hold, last.tell_stats), (hold, tells), "{body}");
     }
 }
 
