@@ -8,7 +8,10 @@
 pub mod paper;
 pub mod theory;
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::Context;
 use serde::Serialize;
@@ -48,6 +51,10 @@ pub struct SsdArgs {
     /// Who looks verdicts up: the target (`Push`) or the endpoint (`Pull`).
     #[arg(long, default_value = "Push", value_parser = ["Push", "Pull"])]
     pub delivery: String,
+    /// Microseconds that target and draft look for messages before they sleep (`spin_seconds`): each has a
+    /// core. 0: as by default.
+    #[arg(long, default_value_t = 1000)]
+    pub spin_us: u64,
     /// Rounds of the sweep over lookaheads, on a third of the prompts.
     #[arg(long, default_value_t = 2, value_parser = crate::some())]
     pub sweep: usize,
@@ -67,6 +74,18 @@ pub struct SsdArgs {
 
 const TOKENS: u32 = 128;
 
+impl SsdArgs {
+    /// Target and draft on a core each.
+    fn apart(&self, binary: PathBuf, models: &Path) -> Setup {
+        let mut setup = Setup::apart(binary, models, &self.dtype);
+        let spin = Duration::from_micros(self.spin_us).as_secs_f64();
+        for service in [&mut setup.service, &mut setup.draft_service] {
+            service["spin_seconds"] = json!(spin);
+        }
+        setup
+    }
+}
+
 /// Measures and publishes `ssd`.
 pub async fn run(
     args: &SsdArgs,
@@ -74,7 +93,7 @@ pub async fn run(
     models: &Path,
     results: &Path,
 ) -> anyhow::Result<()> {
-    let mut apart = Setup::apart(binary, models, &args.dtype);
+    let mut apart = args.apart(binary, models);
     apart.service["ssd"] = json!({"budget": args.budget, "delivery": args.delivery});
     if let Some(most) = args.most {
         apart.service["ssd"]["lookahead"] = json!(format!("adaptive:{most}"));
@@ -85,6 +104,8 @@ pub async fn run(
         ..apart.clone()
     };
     both.target_model["threads"] = json!(2);
+    // Its client has one of them, too.
+    both.service["spin_seconds"] = json!(0.0);
     let draws = args
         .temperatures
         .iter()
@@ -134,7 +155,7 @@ fn report(args: &SsdArgs) -> Report {
     Report::new(
         &args.name,
         format!(
-            "Shipped pair, the target in {}, the draft in int8, its default; processes on a core each, a Unix socket between them, asked \
+            "Shipped pair, the target in {}, the draft in int8, its default; processes on a core each that look for messages for {} us before they sleep, a Unix socket between them, asked \
              without a router by a client on the draft's core, for whole answers, whose tokens may wait for later ones; \"plain, both cores\" has a target with two threads on both. {} prompts of each class x \
              {TOKENS} tokens, one at a time, end of sequence ignored. SSD drafts for up to {} outcomes (delivery: {}). Lookaheads are \
              the best of {:?} in a sweep of {} rounds on a third of the prompts; then {} interleaved rounds, each arm \
@@ -148,6 +169,7 @@ fn report(args: &SsdArgs) -> Report {
              continuation, which is beside it in the same unit; \"Theorem 7\" is the predicted over the \
              measured time of SSD's rounds.",
             args.dtype,
+            args.spin_us,
             args.prompts,
             args.budget,
             args.delivery,

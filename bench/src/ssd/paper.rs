@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::SsdArgs;
 use crate::{
     run::{self, Arm, Reference, Tally, Work},
-    stack::{Setup, Stack},
+    stack::Stack,
     stats::Summary,
 };
 
@@ -18,7 +18,7 @@ const PUBLISHED: [f64; 2] = [0.69, 0.83];
 /// The services of the arm: as those of SSD but for how proposals are guessed and verified, and what
 /// follows a miss.
 pub async fn start(args: &SsdArgs, binary: PathBuf, models: &Path) -> anyhow::Result<Stack> {
-    let mut setup = Setup::apart(binary, models, &args.dtype);
+    let mut setup = args.apart(binary, models);
     setup.service["ssd"] =
         json!({"budget": args.budget, "fan_out": "Geometric", "fallback": "LockStep"});
     setup.service["verification"] = json!({"Rejection": {"support": args.support}});
