@@ -51,10 +51,10 @@ pub struct SsdArgs {
     /// Who looks verdicts up: the target (`Push`) or the endpoint (`Pull`).
     #[arg(long, default_value = "Push", value_parser = ["Push", "Pull"])]
     pub delivery: String,
-    /// Microseconds that target and draft look for messages before they sleep (`spin_seconds`): each has a
-    /// core. 0: as by default.
-    #[arg(long, default_value_t = 1000)]
-    pub spin_us: u64,
+    /// Microseconds that target and draft look for messages before they sleep, at most (`spin_seconds`);
+    /// none: as by default.
+    #[arg(long)]
+    pub spin_us: Option<u64>,
     /// Rounds of the sweep over lookaheads, on a third of the prompts.
     #[arg(long, default_value_t = 2, value_parser = crate::some())]
     pub sweep: usize,
@@ -78,11 +78,16 @@ impl SsdArgs {
     /// Target and draft on a core each.
     fn apart(&self, binary: PathBuf, models: &Path) -> Setup {
         let mut setup = Setup::apart(binary, models, &self.dtype);
-        let spin = Duration::from_micros(self.spin_us).as_secs_f64();
-        for service in [&mut setup.service, &mut setup.draft_service] {
-            service["spin_seconds"] = json!(spin);
+        if let Some(spin) = self.spin() {
+            for service in [&mut setup.service, &mut setup.draft_service] {
+                service["spin_seconds"] = json!(spin.as_secs_f64());
+            }
         }
         setup
+    }
+
+    fn spin(&self) -> Option<Duration> {
+        self.spin_us.map(Duration::from_micros)
     }
 }
 
@@ -104,8 +109,6 @@ pub async fn run(
         ..apart.clone()
     };
     both.target_model["threads"] = json!(2);
-    // Its client has one of them, too.
-    both.service["spin_seconds"] = json!(0.0);
     let draws = args
         .temperatures
         .iter()
@@ -152,10 +155,13 @@ struct Stacks {
 }
 
 fn report(args: &SsdArgs) -> Report {
+    let spin = args.spin().map_or_else(String::new, |spin| {
+        format!(" that look for messages for at most {spin:?} before they sleep")
+    });
     Report::new(
         &args.name,
         format!(
-            "Shipped pair, the target in {}, the draft in int8, its default; processes on a core each that look for messages for {} us before they sleep, a Unix socket between them, asked \
+            "Shipped pair, the target in {}, the draft in int8, its default; processes on a core each{}, a Unix socket between them, asked \
              without a router by a client on the draft's core, for whole answers, whose tokens may wait for later ones; \"plain, both cores\" has a target with two threads on both. {} prompts of each class x \
              {TOKENS} tokens, one at a time, end of sequence ignored. SSD drafts for up to {} outcomes (delivery: {}). Lookaheads are \
              the best of {:?} in a sweep of {} rounds on a third of the prompts; then {} interleaved rounds, each arm \
@@ -169,7 +175,7 @@ fn report(args: &SsdArgs) -> Report {
              continuation, which is beside it in the same unit; \"Theorem 7\" is the predicted over the \
              measured time of SSD's rounds.",
             args.dtype,
-            args.spin_us,
+            spin,
             args.prompts,
             args.budget,
             args.delivery,

@@ -56,8 +56,8 @@ pub struct DraftConfig {
     /// Default 1 s.
     #[serde(rename = "grace_seconds", with = "seconds")]
     pub grace: Duration,
-    /// How long the engine thread polls for messages before it sleeps. Worth something only with
-    /// a core of its own. Default 0.
+    /// How long the engine thread looks for messages before it sleeps, at most, while they come that
+    /// soon and nobody else wants its core. Default 1 ms.
     #[serde(rename = "spin_seconds", with = "seconds")]
     pub spin: Duration,
     /// Take a few steps before serving (half a second, more if steps are slow), so that the first
@@ -123,7 +123,7 @@ impl Default for DraftConfig {
             prefix_cache: true,
             lease: Duration::from_secs(60),
             grace: Duration::from_secs(1),
-            spin: Duration::ZERO,
+            spin: Duration::from_millis(1),
             warm_up: true,
         }
     }

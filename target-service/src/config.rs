@@ -91,8 +91,8 @@ pub struct TargetConfig {
     /// Default 30 s.
     #[serde(rename = "grace_seconds", with = "seconds")]
     pub grace: Duration,
-    /// How long the engine thread polls for messages before it sleeps. Worth something only with
-    /// a core of its own. Default 0.
+    /// How long the engine thread looks for messages before it sleeps, at most, while they come that
+    /// soon and nobody else wants its core. Default 1 ms.
     #[serde(rename = "spin_seconds", with = "seconds")]
     pub spin: Duration,
     /// Measure step costs before serving (well under a second). Default true.
@@ -127,7 +127,7 @@ impl Default for TargetConfig {
             registry: None,
             announce: None,
             grace: Duration::from_secs(30),
-            spin: Duration::ZERO,
+            spin: Duration::from_millis(1),
             warm_up: true,
         }
     }

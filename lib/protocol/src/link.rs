@@ -31,6 +31,7 @@ mod queue;
 mod receipt;
 mod serve;
 mod size;
+mod spin;
 mod transport;
 
 pub(crate) use codec::FrameCodec;

@@ -12,9 +12,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::{task::yield_now, time::timeout};
+use tokio::time::timeout;
 
-use super::transport::Driver;
+use super::{spin::Spin, transport::Driver};
 
 /// Where anything that an engine has to know is posted, from any thread.
 pub struct Postbox<T> {
@@ -29,7 +29,7 @@ pub struct Postbox<T> {
 pub struct Mailbox<T> {
     post: Arc<Mutex<Post<T>>>,
     driver: Arc<Driver>,
-    spin: Duration,
+    spin: Spin,
     /// Only one thread at a time can wait.
     _not_sync: PhantomData<Cell<()>>,
 }
@@ -94,7 +94,7 @@ impl<T> Mailbox<T> {
             Self {
                 post,
                 driver,
-                spin,
+                spin: Spin::new(spin),
                 _not_sync: PhantomData,
             },
         )
@@ -129,16 +129,19 @@ impl<T> Mailbox<T> {
         self.driver.send();
     }
 
-    /// The next item, or none if there is none within `patience`.
+    /// The next item, or none if there is none within `patience`. Looks for it for a while before it
+    /// sleeps, where that pays ([`TransportOptions::spin`](super::TransportOptions::spin)).
     pub fn recv_timeout(&self, patience: Duration) -> Option<T> {
         self.take().or_else(|| {
-            let arrival = async {
-                if !self.spin.is_zero() {
-                    self.spin().await;
-                }
-                timeout(patience, self.arrival()).await.ok()
-            };
-            self.driver.drive(arrival)
+            let begun = Instant::now();
+            let seen = self.spin.watch(patience, || self.try_recv());
+            let item = seen.or_else(|| {
+                let left = patience.saturating_sub(begun.elapsed());
+                let arrival = async { timeout(left, self.arrival()).await.ok() };
+                self.driver.drive(arrival)
+            });
+            self.spin.note(item.is_some().then(|| begun.elapsed()));
+            item
         })
     }
 
@@ -152,13 +155,6 @@ impl<T> Mailbox<T> {
             Poll::Pending
         })
         .await
-    }
-
-    async fn spin(&self) {
-        let begun = Instant::now();
-        while lock(&self.post).items.is_empty() && begun.elapsed() < self.spin {
-            yield_now().await;
-        }
     }
 
     fn take(&self) -> Option<T> {
@@ -181,4 +177,30 @@ impl<T> Drop for Mailbox<T> {
 fn lock<T>(post: &Mutex<Post<T>>) -> MutexGuard<'_, Post<T>> {
     // No critical section can leave a post half changed.
     post.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::link::{Transport, TransportOptions};
+
+    #[test]
+    fn engines_look_before_they_sleep_once_something_came_soon_and_until_nothing_does() {
+        let spin = Duration::from_secs(3600);
+        let transport = Transport::start(TransportOptions { spin, tls: None }).expect("a thread");
+        let (postbox, mailbox) = transport.mailbox();
+        let poster = thread::spawn(move || {
+            while lock(&postbox.post).waker.is_none() {
+                thread::yield_now();
+            }
+            postbox.post(())
+        });
+        assert_eq!(mailbox.recv_timeout(spin), Some(()), "it sleeps at first");
+        poster.join().expect("posts").expect("there is a mailbox");
+        assert!(mailbox.spin.begins());
+        assert_eq!(mailbox.recv_timeout(Duration::ZERO), None);
+        assert!(!mailbox.spin.begins());
+    }
 }

@@ -110,8 +110,19 @@ fn ask(mailbox: &Mailbox<LinkEvent>, link: &Link, mut habit: impl FnMut() -> Hab
 
 #[test]
 fn whatever_engines_do_meanwhile_every_message_comes_and_wakes_whoever_waits() {
+    every_message_comes(Duration::ZERO);
+}
+
+#[test]
+fn every_message_comes_to_engines_that_look_before_they_sleep() {
+    // Some are found by a look, some come right before sleep.
+    every_message_comes(Duration::from_micros(20));
+}
+
+fn every_message_comes(spin: Duration) {
+    let start = || Transport::start(TransportOptions { spin, tls: None }).expect("a thread");
     over_sockets(|address| {
-        let served = Transport::start(TransportOptions::default()).expect("a thread");
+        let served = start();
         let (postbox, mailbox) = served.mailbox();
         let stop = CancellationToken::new();
         let listener = Listener::bind(address).expect("binds");
@@ -128,7 +139,7 @@ fn whatever_engines_do_meanwhile_every_message_comes_and_wakes_whoever_waits() {
         let to = server.address().clone();
         let endpoint = thread::spawn(move || answer(&mailbox, &server, habits(1)));
         {
-            let dialled = Transport::start(TransportOptions::default()).expect("a thread");
+            let dialled = start();
             let (postbox, mailbox) = dialled.mailbox();
             let link = dialled.dial(to, hello(), silent(), &stop, move |event| {
                 drop(postbox.post(event));
