@@ -78,10 +78,12 @@ impl Spin {
         }
     }
 
-    /// What was waited for came after as long; none: it did not come.
-    pub(super) fn note(&self, came: Option<Duration>) {
-        self.comes_soon
-            .set(came.is_some_and(|took| took < self.limit));
+    /// A wait took that long, at whose end something came or nothing had.
+    pub(super) fn note(&self, took: Duration, came: bool) {
+        // Whoever gave up soon knows nothing.
+        if came || took >= self.limit {
+            self.comes_soon.set(took < self.limit);
+        }
     }
 
     /// Whether the wait that begins is one to look in.
@@ -110,7 +112,7 @@ mod tests {
     use super::*;
 
     const LIMIT: Duration = Duration::from_millis(1);
-    const SOON: Option<Duration> = Some(Duration::from_micros(999));
+    const SOON: Duration = Duration::from_micros(999);
 
     /// Waits slept through before one that is not.
     fn slept(spin: &Spin) -> usize {
@@ -122,22 +124,26 @@ mod tests {
     fn looks_where_messages_come_soon() {
         let spin = Spin::new(LIMIT);
         assert!(!spin.begins(), "nothing is known yet");
-        spin.note(SOON);
+        spin.note(SOON, true);
         assert!(spin.begins());
-        spin.note(Some(LIMIT));
+        spin.note(SOON, false);
+        assert!(spin.begins(), "it might have come");
+        spin.note(LIMIT, false);
         assert!(!spin.begins());
-        spin.note(SOON);
-        spin.note(None);
+        spin.note(SOON, false);
+        assert!(!spin.begins());
+        spin.note(SOON, true);
+        spin.note(LIMIT, true);
         assert!(!spin.begins());
         let never = Spin::new(Duration::ZERO);
-        never.note(Some(Duration::ZERO));
+        never.note(Duration::ZERO, true);
         assert!(!never.begins());
     }
 
     #[test]
     fn keeps_away_where_others_want_the_core() {
         let spin = Spin::new(LIMIT);
-        spin.note(SOON);
+        spin.note(SOON, true);
         for rest in [1, 2, 4, 8] {
             spin.was_in_the_way();
             assert_eq!(slept(&spin), rest);
@@ -160,7 +166,7 @@ mod tests {
     #[test]
     fn whoever_runs_between_looks_ends_them() {
         let spin = Spin::new(Duration::from_secs(3600));
-        spin.note(SOON);
+        spin.note(SOON, true);
         let mut looks = 0;
         let look = || {
             looks += 1;
@@ -176,7 +182,7 @@ mod tests {
     #[test]
     fn looks_no_longer_than_it_may() {
         let spin = Spin::new(LIMIT);
-        spin.note(SOON);
+        spin.note(SOON, true);
         assert_eq!(spin.watch(Duration::MAX, || None::<()>), None);
         assert_eq!(spin.watch(Duration::ZERO, || None::<()>), None);
     }
