@@ -1,9 +1,10 @@
 //! What the protocol adds to a round: an outcome from one engine thread to another and the window
 //! it is answered with back, over a real link, with engines that do nothing.
 //!
-//! The engines wait at mailboxes and so move the links' bytes themselves; `unix-thread` and
-//! `tcp-thread` leave that to the transports' threads. `channel` passes the same messages between
-//! the same threads without a link: what any exchange between threads costs on this machine.
+//! The engines wait at mailboxes and so move the links' bytes themselves, and look for messages before
+//! they sleep, as those of services do by default. `unix-sleep` and `tcp-sleep` sleep at once,
+//! `unix-thread` and `tcp-thread` leave the bytes to the transports' threads. `channel` passes the same
+//! messages between the same threads without a link: what any exchange between threads costs here.
 
 use std::{
     path::Path,
@@ -44,22 +45,26 @@ pub struct ProtocolArgs {
     /// Blocks of 200 round trips per arm, after one warm-up block.
     #[arg(long, default_value_t = 50, value_parser = crate::some())]
     pub blocks: usize,
-    /// Microseconds that a transport spins before it sleeps.
-    #[arg(long, default_value_t = 0)]
-    pub spin_us: u64,
 }
 
-const ARMS: [&str; 5] = ["channel", "unix", "tcp", "unix-thread", "tcp-thread"];
+const ARMS: [&str; 7] = [
+    "channel",
+    "unix",
+    "tcp",
+    "unix-sleep",
+    "tcp-sleep",
+    "unix-thread",
+    "tcp-thread",
+];
 
 /// Measures and publishes `protocol`.
 pub fn run(args: ProtocolArgs, results: &Path) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
-    let spin = Duration::from_micros(args.spin_us);
     let mut arms = ARMS
         .iter()
         .map(|name| match name.split('-').next() {
-            Some("unix") => Arm::link(name, &Address::Unix(folder.path().join(name)), spin),
-            Some("tcp") => Arm::link(name, &Address::loopback(0), spin),
+            Some("unix") => Arm::link(name, &Address::Unix(folder.path().join(name))),
+            Some("tcp") => Arm::link(name, &Address::loopback(0)),
             _ => Arm::channel(name),
         })
         .collect::<anyhow::Result<Vec<_>>>()?;
@@ -75,8 +80,10 @@ pub fn run(args: ProtocolArgs, results: &Path) -> anyhow::Result<()> {
         "protocol",
         format!(
             "Outcome to window, engine thread to engine thread, in microseconds: {} interleaved blocks of {BLOCK} round \
-             trips of a window of {WINDOW} tokens, one session; transports spin {} us.",
-            args.blocks, args.spin_us
+             trips of a window of {WINDOW} tokens, one session; but in the arms \"sleep\" and \"thread\" engines look for \
+             messages for at most {:?} before they sleep.",
+            args.blocks,
+            TransportOptions::default().spin
         ),
         &["arm", "p10", "p50", "p90", "p99"],
     );
@@ -153,12 +160,16 @@ enum Way {
 }
 
 impl Arm {
-    fn link(name: &'static str, address: &Address, spin: Duration) -> anyhow::Result<Self> {
+    fn link(name: &'static str, address: &Address) -> anyhow::Result<Self> {
         let stop = CancellationToken::new();
         let options = LinkOptions::default();
+        let mut behaviour = TransportOptions::default();
+        if name.ends_with("-sleep") {
+            behaviour.spin = Duration::ZERO;
+        }
         let transports = [
-            Transport::start(TransportOptions { spin, tls: None })?,
-            Transport::start(TransportOptions { spin, tls: None })?,
+            Transport::start(behaviour.clone())?,
+            Transport::start(behaviour)?,
         ];
         let mailbox = !name.ends_with("-thread");
         let (events, mut incoming) = Inbox::new(&transports[0], mailbox);

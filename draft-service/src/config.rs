@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use foretoken_protocol::{Address, tls::TlsFiles};
+use foretoken_protocol::{Address, link::TransportOptions, tls::TlsFiles};
 use foretoken_registry::RegistryConfig;
 use foretoken_service::config::{OutOfRange, at_least_one, seconds};
 use foretoken_speculation::policy::draft::MAX_BRANCHES;
@@ -123,7 +123,7 @@ impl Default for DraftConfig {
             prefix_cache: true,
             lease: Duration::from_secs(60),
             grace: Duration::from_secs(1),
-            spin: Duration::from_millis(1),
+            spin: TransportOptions::default().spin,
             warm_up: true,
         }
     }

@@ -5,7 +5,7 @@ mod policy;
 
 use std::time::Duration;
 
-use foretoken_protocol::{Address, tls::TlsFiles};
+use foretoken_protocol::{Address, link::TransportOptions, tls::TlsFiles};
 use foretoken_registry::RegistryConfig;
 use foretoken_service::config::{OutOfRange, at_least_one, seconds};
 use foretoken_speculation::{
@@ -127,7 +127,7 @@ impl Default for TargetConfig {
             registry: None,
             announce: None,
             grace: Duration::from_secs(30),
-            spin: Duration::from_millis(1),
+            spin: TransportOptions::default().spin,
             warm_up: true,
         }
     }

@@ -14,6 +14,7 @@
 //! decodes alone, the endpoint frees their slots, and after a reconnect the target opens them
 //! anew. Messages of one session arrive in the order they were sent or not at all.
 
+mod backlog;
 mod carrier;
 mod codec;
 mod departures;

@@ -1,5 +1,6 @@
 //! What carries a link's frames: gRPC between hosts, a plain stream on one host.
 
+use tokio::task::coop;
 use tonic::{Code, Status, Streaming};
 
 use crate::wire::end_of_call;
@@ -33,6 +34,8 @@ impl From<&Status> for Failure {
 
 impl<F: Send> Frames<F> for Streaming<F> {
     async fn next(&mut self) -> Result<Option<F>, Failure> {
+        // Frames that have come are had without waiting, and nothing else counts how many at a time.
+        coop::consume_budget().await;
         self.message().await.map_err(|status| (&status).into())
     }
 }

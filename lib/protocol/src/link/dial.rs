@@ -15,7 +15,7 @@ use super::{
     event::{Identity, mismatch},
     frame::{DraftFrame, TargetFrame, VERSION},
     plain::Wire,
-    polled::Visit,
+    polled::{Polled, Visit},
     pump::{Backoff, Ended, Heard, Source, pump},
     queue::Queue,
     transport::{Driver, WINDOW},
@@ -60,9 +60,11 @@ impl Link {
             queue: Arc::clone(&queue),
             stop: stop.clone(),
         };
+        let polled = driver.polled();
         let mut dialer = Dialer {
             callee,
             visit: Visit::default(),
+            polled: Arc::clone(&polled),
             tls,
             hello,
             options,
@@ -70,7 +72,6 @@ impl Link {
             queue,
             on_event,
         };
-        let polled = driver.polled();
         match &link.address {
             Address::Unix(_) => {
                 let run = move |visit| {
@@ -79,13 +80,7 @@ impl Link {
                 };
                 driver.spawn(&link.stop, polled.share(run));
             }
-            Address::Tcp { .. } => {
-                let other = polled.other();
-                driver.spawn(&link.stop, async move {
-                    dialer.run().await;
-                    drop(other);
-                });
-            }
+            Address::Tcp { .. } => driver.spawn(&link.stop, dialer.run()),
         }
         link
     }
@@ -116,6 +111,7 @@ const MOST_TOLD: usize = 8;
 struct Dialer {
     callee: Callee,
     visit: Visit,
+    polled: Arc<Polled>,
     tls: Option<Tls>,
     hello: Hello,
     options: LinkOptions,
@@ -145,6 +141,7 @@ impl Dialer {
                 () = stop.cancelled() => Ok(Ended::Stopped),
             };
             self.queue.close();
+            self.visit.leave();
             if up && begun.elapsed() > self.options.backoff_max {
                 backoff.reset();
             }
@@ -179,6 +176,7 @@ impl Dialer {
         match &self.callee.address {
             Address::Tcp { .. } => {
                 let frames = self.call().await?;
+                let _needs_the_runtime = self.polled.other();
                 self.keep(frames, up).await
             }
             Address::Unix(path) => {

@@ -197,7 +197,7 @@ pub struct LinkOptions {
     pub backoff_min: Duration,
     /// Longest wait before dialling again.
     pub backoff_max: Duration,
-    /// Messages that wait to be sent before the oldest superseded ones are dropped.
+    /// Messages that wait to be sent before superseded ones are dropped.
     pub queue: usize,
     /// Largest frame to accept, in bytes.
     pub max_frame: usize,

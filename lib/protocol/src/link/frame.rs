@@ -24,6 +24,9 @@ pub const VERSION: u32 = 1;
 /// Most messages in a frame.
 pub const MAX_MESSAGES: usize = 1 << 16;
 
+/// Most fields of a frame: its messages, and what else it says.
+const MAX_FIELDS: usize = MAX_MESSAGES + 64;
+
 /// Why a frame cannot be read. The link ends.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
@@ -38,8 +41,8 @@ pub enum FrameError {
     /// A field of the frame has no valid value.
     #[error("a frame is malformed: {0}")]
     Value(String),
-    /// More messages than a frame may have.
-    #[error("a frame has more than {MAX_MESSAGES} messages")]
+    /// More messages than a frame may have, or more other fields.
+    #[error("a frame has more than {MAX_MESSAGES} messages or other fields")]
     TooManyMessages,
 }
 
@@ -309,7 +312,12 @@ fn read_fields(
     mut on_field: impl FnMut(u8, Bytes) -> Result<(), FrameError>,
 ) -> Result<(), FrameError> {
     let total = bytes.len();
+    let mut fields = 0;
     while bytes.has_remaining() {
+        fields += 1;
+        if fields > MAX_FIELDS {
+            return Err(FrameError::TooManyMessages);
+        }
         let at = total - bytes.len();
         let fail = |problem: &str| FrameError::Bytes {
             at,

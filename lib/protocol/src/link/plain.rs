@@ -239,6 +239,7 @@ impl Inbound {
         loop {
             match self.take()? {
                 Some(Piece::Frame(bytes)) => {
+                    self.source.count(!self.bytes.is_empty()).await;
                     return F::read(bytes).map(Said::Frame).map(Some).map_err(lost);
                 }
                 Some(Piece::Refusal(reason)) => {

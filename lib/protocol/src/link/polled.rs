@@ -40,6 +40,8 @@ pub(super) struct Visit(Arc<Errand>);
 struct Errand {
     is_one: AtomicBool,
     may_read: AtomicBool,
+    /// Something that was read has not been taken in yet.
+    has_more: AtomicBool,
     way: Mutex<Way>,
 }
 
@@ -90,8 +92,14 @@ impl Visit {
         self.0.may_read.swap(false, Ordering::Relaxed)
     }
 
-    /// A connection is made that is no link yet.
-    pub(super) fn connect(&self) {
+    /// Whether there is something that was read and is still to be taken in: no look finds it.
+    pub(super) fn keep(&self, more: bool) {
+        self.0.has_more.store(more, Ordering::Relaxed);
+    }
+
+    /// There is no link: none yet, or none any more.
+    pub(super) fn leave(&self) {
+        self.keep(false);
         *self.way() = Way::None;
     }
 
@@ -103,6 +111,10 @@ impl Visit {
     /// What comes can be seen there from now on.
     pub(super) fn through_memory(&self, arrivals: Peek) {
         *self.way() = Way::Memory(arrivals);
+    }
+
+    fn finds_any(&self, arrivals: &Peek) -> bool {
+        self.0.has_more.load(Ordering::Relaxed) || arrivals.finds_any()
     }
 
     fn way(&self) -> MutexGuard<'_, Way> {
@@ -169,7 +181,7 @@ impl Polled {
             let is_called_for = match &*task.visit.way() {
                 Way::None => return true,
                 Way::Socket => return false,
-                Way::Memory(arrivals) => sends || (reads && arrivals.finds_any()),
+                Way::Memory(arrivals) => sends || (reads && task.visit.finds_any(arrivals)),
             };
             !is_called_for || task.visit(reads, departures)
         })
@@ -301,7 +313,7 @@ mod tests {
         visit.over_socket();
         assert!(!polled.visit(true, &departures));
         assert_eq!(count(), 1);
-        let (ours, file) = offer().expect("memory");
+        let (mut ours, file) = offer().expect("memory");
         let mut theirs = foretoken_pipe::open(&file).expect("memory");
         visit.through_memory(ours.reader.peek());
         assert!(polled.visit(true, &departures));
@@ -314,15 +326,22 @@ mod tests {
         assert_eq!(count(), 2, "what came is for another visit");
         assert!(polled.visit(true, &departures));
         assert_eq!(count(), 3);
+        let mut news = [0; 8];
+        ours.reader.read(&mut news).expect("keeps to the rules");
+        assert!(polled.visit(true, &departures));
+        assert_eq!(count(), 3);
+        visit.keep(true);
+        assert!(polled.visit(true, &departures));
+        assert_eq!(count(), 4, "what was read is not all taken in");
         // Somebody who runs the runtime may sleep there.
         departures.begin();
         assert!(!polled.visit(true, &departures));
         departures.end();
         // And may have left what was woken last.
         assert!(polled.visit(false, &departures));
-        assert_eq!(count(), 4);
+        assert_eq!(count(), 5);
         // After the link is lost, old memory says nothing about the next.
-        visit.connect();
+        visit.leave();
         visit.over_socket();
         assert!(!polled.visit(true, &departures));
         visit.through_memory(ours.reader.peek());

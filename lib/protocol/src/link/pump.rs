@@ -72,6 +72,10 @@ pub(super) enum Ended {
 /// step that an honest engine computes before it looks for messages.
 const MOST_STARVED: u32 = 5;
 
+/// Most frames without messages between two beats, since they cost no credit. Honest peers send a few a
+/// second, and one whenever how busy they are changes.
+const MOST_EMPTY: u32 = 4096;
+
 /// Runs an established link until it ends.
 pub(super) async fn pump<I: IncomingFrame, O: OutgoingFrame>(
     frames: &mut impl Frames<I>,
@@ -89,6 +93,7 @@ pub(super) async fn pump<I: IncomingFrame, O: OutgoingFrame>(
     };
     let mut heard = Instant::now();
     let mut suspected = false;
+    let mut empty = 0;
     loop {
         tokio::select! {
             frame = frames.next() => {
@@ -104,12 +109,19 @@ pub(super) async fn pump<I: IncomingFrame, O: OutgoingFrame>(
                 if !queue.receive(frame.count()) {
                     return Ended::Lost("the peer sent more than it was granted".into());
                 }
+                if frame.count() == 0 {
+                    empty += 1;
+                }
+                if empty > MOST_EMPTY {
+                    return Ended::Lost("the peer sends frame after frame without messages".into());
+                }
                 if frame.credit() > 0 {
                     queue.granted(frame.credit());
                 }
                 on_heard(Heard::Frame(frame, &source));
             }
             due = beat.tick() => {
+                empty = 0;
                 queue.beat(Instant::now());
                 let late = due.elapsed();
                 let silence = heard.elapsed();

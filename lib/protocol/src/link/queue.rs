@@ -5,7 +5,7 @@
 //! of an earlier connection can never take messages of a later one.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet, VecDeque},
+    collections::{BTreeSet, HashMap},
     mem,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -14,7 +14,7 @@ use std::{
 };
 
 use foretoken_speculation::{
-    Epoch, SessionId,
+    Epoch, Round,
     message::{Keyed, ToDraft, ToTarget},
 };
 use futures::Stream;
@@ -22,6 +22,7 @@ use tokio::time::Instant;
 
 use super::{
     DraftFrame, Hello, LoadReport, SendError, TargetFrame, Welcome,
+    backlog::{Backlog, Room},
     departures::Departures,
     frame::{FrameSize, MAX_MESSAGES, VERSION},
     receipt::Creditor,
@@ -31,6 +32,13 @@ use super::{
 /// each of a few hundred sessions during a step, and what an engine takes in within some milliseconds.
 pub(super) const CREDIT_WINDOW: u32 = 4096;
 
+/// Largest frames that the peer takes, as many bytes of which may wait.
+const MOST_FRAMES: usize = 32;
+
+/// Before and after all rounds of an epoch.
+const FIRST: Round = Round(0);
+const LAST: Round = Round(u32::MAX);
+
 /// A frame that can be made of what waits.
 pub(super) trait OutgoingFrame: Send + 'static {
     type Message: Keyed + FrameSize + Send;
@@ -38,8 +46,11 @@ pub(super) trait OutgoingFrame: Send + 'static {
 
     fn build(messages: Vec<Self::Message>, control: Control<Self::Introduction>) -> Self;
 
-    /// Whether a newer message of the same session makes `older` pointless.
-    fn supersedable(older: &Self::Message) -> bool;
+    /// Whether a message is pointless where one of a later round or epoch of its session waits too.
+    fn supersedable(message: &Self::Message) -> bool;
+
+    /// The round that a message is about: [`FIRST`] if it begins an epoch, [`LAST`] if it ends one.
+    fn round(message: &Self::Message) -> Round;
 
     /// Whether the message must not be lost, whatever waits: losing it would leak a slot. It ends its
     /// session, so whatever that has said before is pointless.
@@ -94,8 +105,16 @@ impl OutgoingFrame for TargetFrame {
 
     /// An outcome that is lost makes the endpoint ask for a resync, which the newer round would
     /// soon make pointless too. An `Open` is what everything newer builds on.
-    fn supersedable(older: &ToDraft) -> bool {
-        matches!(older, ToDraft::Outcome(_))
+    fn supersedable(message: &ToDraft) -> bool {
+        matches!(message, ToDraft::Outcome(_))
+    }
+
+    fn round(message: &ToDraft) -> Round {
+        match message {
+            ToDraft::Open(_) => FIRST,
+            ToDraft::Outcome(outcome) => outcome.round,
+            ToDraft::Close { .. } => LAST,
+        }
     }
 
     fn vital(message: &ToDraft) -> bool {
@@ -123,8 +142,22 @@ impl OutgoingFrame for DraftFrame {
         }
     }
 
-    fn supersedable(older: &ToTarget) -> bool {
-        matches!(older, ToTarget::Window(_) | ToTarget::Account(_))
+    fn supersedable(message: &ToTarget) -> bool {
+        match message {
+            ToTarget::Window(_) | ToTarget::Entries(_) | ToTarget::Account(_) => true,
+            ToTarget::Opened { .. } | ToTarget::Refused { .. } | ToTarget::Resync(_) => false,
+        }
+    }
+
+    /// A window is not made pointless by what is drafted ahead of its own verdict. An account only tells,
+    /// so it goes before any window.
+    fn round(message: &ToTarget) -> Round {
+        match message {
+            ToTarget::Opened { .. } | ToTarget::Account(_) => FIRST,
+            ToTarget::Window(window) => window.round,
+            ToTarget::Entries(entries) => entries.round,
+            ToTarget::Refused { .. } | ToTarget::Resync(_) => LAST,
+        }
     }
 
     fn vital(_message: &ToTarget) -> bool {
@@ -144,14 +177,16 @@ pub(super) struct Queue<F: OutgoingFrame> {
 }
 
 struct State<F: OutgoingFrame> {
-    messages: VecDeque<F::Message>,
+    backlog: Backlog<F>,
     control: Control<F::Introduction>,
     /// The connection that may take messages.
     generation: u64,
     phase: Phase,
     /// Messages the peer still allows.
     credit: usize,
-    /// The first beat that found messages waiting without any credit, which has not come since.
+    /// Whether messages were taken since the last beat.
+    moved: bool,
+    /// The first beat since which messages wait and none was taken.
     starved: Option<Instant>,
     /// Messages the peer may still send, and those that were taken in since it was last granted some.
     allowed: usize,
@@ -178,11 +213,12 @@ impl<F: OutgoingFrame> Queue<F> {
     /// `capacity`: messages that may wait. `departures` wakes its streams.
     pub(super) fn new(capacity: usize, departures: Arc<Departures>) -> Self {
         let state = State {
-            messages: VecDeque::new(),
+            backlog: Backlog::default(),
             control: Control::default(),
             generation: 0,
             phase: Phase::Closed,
             credit: 0,
+            moved: false,
             starved: None,
             allowed: 0,
             taken_in: 0,
@@ -203,6 +239,7 @@ impl<F: OutgoingFrame> Queue<F> {
         state.generation += 1;
         state.phase = Phase::Greeting;
         state.credit = CREDIT_WINDOW as usize;
+        state.moved = false;
         state.starved = None;
         state.allowed = CREDIT_WINDOW as usize;
         state.taken_in = 0;
@@ -227,7 +264,7 @@ impl<F: OutgoingFrame> Queue<F> {
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.phase = Phase::Closed;
-        state.messages.clear();
+        state.backlog.clear();
         state.control = Control::default();
         self.wake(state);
     }
@@ -246,21 +283,25 @@ impl<F: OutgoingFrame> Queue<F> {
                 continue;
             }
             if F::vital(&message) {
-                ended.insert(message.session(), state.messages.len());
+                ended.insert(message.session(), state.backlog.len());
             }
-            state.messages.push_back(message);
+            state.backlog.push(message);
         }
-        let overflows = state.messages.len() > self.capacity;
+        let room = Room {
+            messages: self.capacity,
+            bytes: MOST_FRAMES.saturating_mul(state.max_frame),
+        };
+        let overflows = state.backlog.exceeds(room);
         if !ended.is_empty() && (overflows || state.credit == 0) {
-            state.cancel(&ended);
+            state.backlog.cancel(&ended);
         }
-        if state.messages.len() > self.capacity {
-            state.make_room(self.capacity, &mut lost);
+        if state.backlog.exceeds(room) {
+            state.backlog.make_room(room, &mut lost);
         }
-        if state.messages.len() > self.capacity {
+        if state.backlog.exceeds(room) {
             // What is left must not be lost: only the end of the link ends those sessions.
             state.phase = Phase::Overrun;
-            state.messages.clear();
+            state.backlog.clear();
             return Err(SendError::Down);
         }
         self.wake(state);
@@ -277,16 +318,17 @@ impl<F: OutgoingFrame> Queue<F> {
         let mut state = self.lock();
         state.beats += 1;
         state.control.beat = Some(state.beats);
-        if state.credit == 0 && !state.messages.is_empty() {
-            state.starved.get_or_insert(now);
-        } else {
+        let moved = mem::take(&mut state.moved);
+        if moved || state.backlog.is_empty() {
             state.starved = None;
+        } else {
+            state.starved.get_or_insert(now);
         }
         self.wake(state);
     }
 
-    /// Whether the peer has granted nothing for so long while messages waited, or has let more pile up
-    /// than may.
+    /// Whether messages have waited for so long and the peer has taken none, or has let more pile up than
+    /// may.
     pub(super) fn is_stuck(&self, patience: Duration) -> bool {
         let state = self.lock();
         let starved = state
@@ -319,8 +361,7 @@ impl<F: OutgoingFrame> Queue<F> {
     pub(super) fn granted(&self, messages: u32) {
         let mut state = self.lock();
         state.credit = state.credit.saturating_add(messages as usize);
-        state.starved = None;
-        if !state.messages.is_empty() {
+        if !state.backlog.is_empty() {
             self.wake(state);
         }
     }
@@ -358,80 +399,23 @@ impl<F: OutgoingFrame> Creditor for Queue<F> {
 }
 
 impl<F: OutgoingFrame> State<F> {
-    /// Drops what the sessions in `ended` had to say before the places where they end; of those that the
-    /// peer has not heard of, their end too.
-    fn cancel(&mut self, ended: &HashMap<SessionId, usize>) {
-        let mut unknown = HashSet::new();
-        let mut place = 0;
-        self.messages.retain(|message| {
-            let session = message.session();
-            let end = ended.get(&session).copied();
-            let here = place;
-            place += 1;
-            if end.is_some_and(|end| here < end) && F::begins(message) {
-                unknown.insert(session);
-            }
-            match end {
-                Some(end) if here == end => !unknown.contains(&session),
-                Some(end) => here > end,
-                None => true,
-            }
-        });
-    }
-
-    /// Drops superseded messages, then the newest ones, until `capacity` holds again.
-    fn make_room(&mut self, capacity: usize, lost: &mut BTreeSet<SessionId>) {
-        let mut newest = HashMap::new();
-        for (place, message) in self.messages.iter().enumerate() {
-            newest.insert(message.session(), place);
-        }
-        let mut place = 0;
-        self.messages.retain(|message| {
-            let stale = newest
-                .get(&message.session())
-                .is_some_and(|newest| *newest > place);
-            place += 1;
-            let drop = stale && F::supersedable(message);
-            if drop {
-                lost.insert(message.session());
-            }
-            !drop
-        });
-        let mut excess = self.messages.len().saturating_sub(capacity);
-        let mut kept = VecDeque::with_capacity(self.messages.len());
-        while let Some(message) = self.messages.pop_back() {
-            if excess > 0 && !F::vital(&message) {
-                excess -= 1;
-                lost.insert(message.session());
-            } else {
-                kept.push_front(message);
-            }
-        }
-        self.messages = kept;
-    }
-
     /// Everything that may be sent now, as one frame.
     fn next_frame(&mut self) -> Option<F> {
-        let mut count = 0;
-        if self.phase == Phase::Open {
-            let limit = self.messages.len().min(self.credit).min(MAX_MESSAGES);
-            let mut room = self.max_frame;
-            for message in self.messages.iter().take(limit) {
-                let Some(left) = room.checked_sub(message.frame_size()) else {
-                    break;
-                };
-                room = left;
-                count += 1;
-            }
-        }
-        if count == 0 && self.control.is_empty() {
+        let messages = if self.phase == Phase::Open {
+            let most = Room {
+                messages: self.credit.min(MAX_MESSAGES),
+                bytes: self.max_frame,
+            };
+            self.backlog.take(most)
+        } else {
+            Vec::new()
+        };
+        if messages.is_empty() && self.control.is_empty() {
             return None;
         }
-        self.credit -= count;
-        Some(F::build(
-            self.messages.drain(..count).collect(),
-            mem::take(&mut self.control),
-        ))
+        self.credit -= messages.len();
+        self.moved |= !messages.is_empty();
+        Some(F::build(messages, mem::take(&mut self.control)))
     }
 }
 

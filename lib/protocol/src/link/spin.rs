@@ -26,6 +26,8 @@ const LONGEST_REST: u32 = 1024;
 pub(super) struct Spin {
     limit: Duration,
     comes_soon: Cell<bool>,
+    /// All waits since the last at whose end something came.
+    in_vain: Cell<Duration>,
     /// Waits still to be slept through.
     rest: Cell<u32>,
     /// How many those were to begin with.
@@ -38,6 +40,7 @@ impl Spin {
         Self {
             limit,
             comes_soon: Cell::new(false),
+            in_vain: Cell::default(),
             rest: Cell::new(0),
             last_rest: Cell::new(0),
         }
@@ -80,9 +83,16 @@ impl Spin {
 
     /// A wait took that long, at whose end something came or nothing had.
     pub(super) fn note(&self, took: Duration, came: bool) {
-        // Whoever gave up soon knows nothing.
-        if came || took >= self.limit {
+        let in_vain = if came {
             self.comes_soon.set(took < self.limit);
+            Duration::ZERO
+        } else {
+            self.in_vain.get().saturating_add(took)
+        };
+        self.in_vain.set(in_vain);
+        // Whoever gives up soon knows nothing, but not time after time.
+        if in_vain >= self.limit {
+            self.comes_soon.set(false);
         }
     }
 
@@ -135,6 +145,14 @@ mod tests {
         spin.note(SOON, true);
         spin.note(LIMIT, true);
         assert!(!spin.begins());
+        spin.note(SOON, true);
+        spin.note(SOON, false);
+        assert!(spin.begins());
+        spin.note(SOON, false);
+        assert!(
+            !spin.begins(),
+            "whoever gives up sooner than it may look stops too"
+        );
         let never = Spin::new(Duration::ZERO);
         never.note(Duration::ZERO, true);
         assert!(!never.begins());

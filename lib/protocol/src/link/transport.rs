@@ -44,7 +44,7 @@ const PATIENCE: Duration = Duration::from_millis(10);
 const RUN_EVERY: Duration = Duration::from_millis(10);
 
 /// How a transport behaves.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct TransportOptions {
     /// How long a [`Mailbox`] looks for messages before it sleeps, at most; zero: never. Each that is
     /// found so saves a wake-up (10 to 40 us). It looks only while messages come that soon and nobody
@@ -53,6 +53,15 @@ pub struct TransportOptions {
     /// What endpoints that are dialled over TCP are shown, and whose certificates they may have; none:
     /// clear text.
     pub tls: Option<Tls>,
+}
+
+impl Default for TransportOptions {
+    fn default() -> Self {
+        Self {
+            spin: Duration::from_millis(1),
+            tls: None,
+        }
+    }
 }
 
 /// Moves the bytes of all links of a process. Dropping it ends all links; that may take a moment,
@@ -322,4 +331,45 @@ impl Drop for Driver {
 pub(super) async fn turn() {
     yield_now().await;
     yield_now().await;
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+    use crate::{Address, link::Welcome};
+
+    #[test]
+    fn an_endpoint_that_there_is_no_link_to_keeps_nobody_from_polling_the_others() {
+        let folder = tempfile::TempDir::new().expect("a folder");
+        let unix = Address::Unix(folder.path().join("link"));
+        for address in [unix, Address::loopback(0)] {
+            let start = || Transport::start(TransportOptions::default()).expect("a thread");
+            let (theirs, ours) = (start(), start());
+            let stop = CancellationToken::new();
+            let options = LinkOptions {
+                backoff_max: Duration::from_secs(3600),
+                ..LinkOptions::default()
+            };
+            let welcome = Welcome {
+                vocab_size: 13,
+                ..Welcome::default()
+            };
+            let listener = Listener::bind(&address).expect("binds");
+            let server = theirs
+                .serve(listener, Terms::new(welcome, options), &stop, |_| ())
+                .expect("listens");
+            let (sender, events) = channel();
+            let tell = move |event| drop(sender.send(event));
+            let address = server.address().clone();
+            let _link = ours.dial(address, Hello::default(), options, &stop, tell);
+            let event = events.recv_timeout(Duration::from_secs(60));
+            assert!(matches!(event, Ok(LinkEvent::Incompatible(_))), "{event:?}");
+            let Driver {
+                polled, departures, ..
+            } = &*ours.driver;
+            assert!(polled.visit(true, departures), "{:?}", server.address());
+        }
+    }
 }

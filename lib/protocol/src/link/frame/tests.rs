@@ -172,6 +172,8 @@ fn a_frame_that_cannot_be_followed_is_an_error() {
     ));
     let many = Bytes::from([MESSAGES, 0].repeat(MAX_MESSAGES + 1));
     assert_eq!(decode_target_frame(many), Err(FrameError::TooManyMessages));
+    let beats = Bytes::from([BEAT, 0].repeat(MAX_FIELDS + 1));
+    assert_eq!(decode_draft_frame(beats), Err(FrameError::TooManyMessages));
 }
 
 #[test]

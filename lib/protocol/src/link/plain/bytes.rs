@@ -59,7 +59,7 @@ impl Source {
         visit: Visit,
         memory: Option<Reader>,
     ) -> io::Result<Self> {
-        visit.connect();
+        visit.leave();
         Ok(Self {
             socket: pipe::Receiver::from_owned_fd_unchecked(socket.try_clone()?.into())?,
             visit,
@@ -98,6 +98,20 @@ impl Source {
             Poll::Ready(Ok(read))
         })
         .await
+    }
+
+    /// A frame was taken, and there may be `more` in what was read. It counts as a read does for how much a
+    /// task may do at a time, or that would be all the thousands of small ones that come with each read.
+    pub(super) async fn count(&self, more: bool) {
+        self.visit.keep(more);
+        poll_fn(|cx| {
+            // Who may do no more is told so when it goes on; what it has it keeps.
+            if let Poll::Ready(turn) = coop::poll_proceed(cx) {
+                turn.made_progress();
+            }
+            Poll::Ready(())
+        })
+        .await;
     }
 
     fn poll_socket(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {

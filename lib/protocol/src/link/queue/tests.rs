@@ -1,6 +1,6 @@
 use foretoken_speculation::{
-    Epoch, Round, Seed, TokenId,
-    message::{Account, Open, Outcome, Window},
+    Epoch, Round, Seed, SessionId, TokenId,
+    message::{Account, Entries, Open, Outcome, Window},
     sampling::SamplingParams,
 };
 use futures::FutureExt as _;
@@ -45,6 +45,33 @@ fn next(outgoing: &mut Outgoing<TargetFrame>) -> Option<TargetFrame> {
         .next()
         .now_or_never()
         .map(|frame| frame.expect("the connection lives"))
+}
+
+/// What an endpoint says of a round: the window that is to be verified in it, and what is drafted ahead of
+/// that verdict.
+fn window(session: u64, round: u32) -> ToTarget {
+    ToTarget::Window(Window {
+        session: SessionId(session),
+        round: Round(round),
+        ..Window::default()
+    })
+}
+
+fn entries(session: u64, round: u32) -> ToTarget {
+    ToTarget::Entries(Entries {
+        session: SessionId(session),
+        round: Round(round),
+        ..Entries::default()
+    })
+}
+
+/// A queue of an endpoint, with an open connection.
+fn answering(capacity: usize) -> (Arc<Queue<DraftFrame>>, Outgoing<DraftFrame>) {
+    let queue = Arc::new(Queue::new(capacity, Arc::default()));
+    let mut outgoing = queue.connect(Welcome::default());
+    outgoing.next().now_or_never().expect("introduces itself");
+    queue.open(1 << 20);
+    (queue, outgoing)
 }
 
 /// A queue with an open connection that has introduced itself.
@@ -123,16 +150,7 @@ fn on_overflow_superseded_outcomes_go_first() {
 
 #[test]
 fn on_overflow_what_only_tells_goes_before_the_window_that_it_comes_with() {
-    let queue: Arc<Queue<DraftFrame>> = Arc::new(Queue::new(3, Arc::default()));
-    let mut outgoing = queue.connect(Welcome::default());
-    outgoing.next().now_or_never().expect("introduces itself");
-    queue.open(1 << 20);
-    let window = |session| {
-        ToTarget::Window(Window {
-            session: SessionId(session),
-            ..Window::default()
-        })
-    };
+    let (queue, mut outgoing) = answering(3);
     let account = |session| {
         ToTarget::Account(Account {
             session: SessionId(session),
@@ -140,10 +158,61 @@ fn on_overflow_what_only_tells_goes_before_the_window_that_it_comes_with() {
         })
     };
     for session in 1..=2 {
-        queue.push(vec![account(session), window(session)]).ok();
+        queue.push(vec![account(session), window(session, 1)]).ok();
     }
     let frame = outgoing.next().now_or_never().flatten().expect("a frame");
-    assert_eq!(frame.messages, [window(1), window(2)]);
+    assert_eq!(frame.messages, [window(1, 1), window(2, 1)]);
+}
+
+#[test]
+fn on_overflow_what_was_drafted_for_earlier_verdicts_goes_and_the_window_that_is_waited_for_stays()
+{
+    let (queue, mut outgoing) = answering(3);
+    queue
+        .push(vec![window(1, 1), entries(1, 1), entries(1, 1)])
+        .expect("fits");
+    let lost = queue.push(vec![window(1, 2), entries(1, 2)]);
+    let sessions = vec![SessionId(1)];
+    assert_eq!(lost, Err(SendError::Overflow { sessions }));
+    let frame = outgoing.next().now_or_never().flatten().expect("a frame");
+    assert_eq!(frame.messages, [window(1, 2), entries(1, 2)]);
+}
+
+#[test]
+fn on_overflow_what_a_session_said_before_its_end_goes_before_anything_of_others() {
+    let (queue, mut outgoing) = opened(3, 1 << 20);
+    for message in [outcome(1, 5), close(1), open(2, 1)] {
+        queue.push(vec![message]).expect("fits");
+    }
+    let lost = queue.push(vec![outcome(3, 0)]);
+    let sessions = vec![SessionId(1)];
+    assert_eq!(lost, Err(SendError::Overflow { sessions }));
+    let frame = next(&mut outgoing).expect("a frame");
+    assert_eq!(frame.messages, [close(1), open(2, 1), outcome(3, 0)]);
+}
+
+#[test]
+fn bytes_that_wait_are_bounded_however_few_messages_they_are_in() {
+    const FRAME: usize = 10_000;
+    let (queue, mut outgoing) = opened(1000, FRAME);
+    let size = open(1, 1000).frame_size();
+    let lost: BTreeSet<_> = (1..=100)
+        .filter(|&session| queue.push(vec![open(session, 1000)]).is_err())
+        .collect();
+    let kept = (100 - lost.len()) * size;
+    assert!((MOST_FRAMES - 1) * FRAME < kept && kept <= MOST_FRAMES * FRAME);
+    queue.push(vec![close(1)]).ok();
+    let mut sent = Vec::new();
+    while let Some(frame) = next(&mut outgoing) {
+        sent.extend(frame.messages);
+    }
+    assert!(sent.contains(&close(1)), "it must not be lost");
+    // What has left makes room.
+    let nothing = Room {
+        messages: 0,
+        bytes: 0,
+    };
+    assert!(!queue.lock().backlog.exceeds(nothing));
 }
 
 #[test]
@@ -176,7 +245,7 @@ fn sessions_that_end_before_anything_of_them_has_left_leave_nothing_behind() {
         let begin = vec![open(session, 1), outcome(session, 0)];
         queue.push(begin).expect("fits");
         queue.push(vec![close(session)]).expect("fits");
-        assert_eq!(queue.lock().messages.len(), 1);
+        assert_eq!(queue.lock().backlog.len(), 1);
     }
     queue.granted(100);
     let frame = next(&mut outgoing).expect("a frame");
@@ -221,7 +290,7 @@ fn a_queue_in_which_too_much_waits_that_must_not_be_lost_is_stuck_and_keeps_noth
                 refused += 1;
             }
         }
-        assert!(queue.lock().messages.len() <= CAPACITY);
+        assert!(queue.lock().backlog.len() <= CAPACITY);
     }
     assert_eq!(refused, 99 * CAPACITY);
     assert!(queue.is_stuck(Duration::MAX));
@@ -236,24 +305,26 @@ fn a_queue_in_which_too_much_waits_that_must_not_be_lost_is_stuck_and_keeps_noth
 }
 
 #[test]
-fn a_queue_is_stuck_once_messages_have_waited_too_long_without_credit() {
+fn a_queue_is_stuck_once_messages_have_waited_too_long_and_none_was_taken() {
     const PATIENCE: Duration = Duration::from_secs(10);
-    let (queue, mut outgoing) = starved(8);
-    let beat = |ago| {
+    let beat = |queue: &Queue<TargetFrame>, ago| {
         let long_ago = Instant::now().checked_sub(ago).expect("a time");
         queue.beat(long_ago);
         queue.is_stuck(PATIENCE)
     };
-    assert!(!beat(5 * PATIENCE), "nothing waits");
-    queue.push(vec![close(1), close(2)]).expect("fits");
-    assert!(!beat(PATIENCE / 2), "not for long");
-    queue.granted(1);
-    next(&mut outgoing).expect("a frame");
-    assert!(!beat(PATIENCE / 2), "one was granted since");
-    assert!(!beat(Duration::ZERO));
-    queue.granted(0);
-    assert!(beat(2 * PATIENCE));
-    assert!(beat(Duration::ZERO), "and it still waits");
+    // Whether the peer lets nothing more be sent, or does not read.
+    for (queue, mut outgoing) in [starved(8), opened(8, 1 << 20)] {
+        assert!(!beat(&queue, 5 * PATIENCE), "nothing waits");
+        queue.push(vec![close(1)]).expect("fits");
+        assert!(!beat(&queue, PATIENCE / 2), "not for long");
+        queue.granted(1);
+        next(&mut outgoing).expect("a frame");
+        queue.push(vec![close(2)]).expect("fits");
+        assert!(!beat(&queue, 2 * PATIENCE), "one was taken since");
+        assert!(beat(&queue, 2 * PATIENCE));
+        queue.granted(1);
+        assert!(beat(&queue, Duration::ZERO), "and it still waits");
+    }
 }
 
 #[test]
