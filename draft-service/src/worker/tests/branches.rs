@@ -253,6 +253,8 @@ enum Fate {
     Dropped,
     /// There seemed to be no time for it, and there was none.
     Hopeless,
+    /// There seemed to be no time for it, and it is drafted to the end.
+    Hoped,
 }
 
 /// The part of verifications that is counted on after some with builds of such a fate, the verdict
@@ -266,7 +268,8 @@ fn part_after(fate: Fate) -> (f64, [u64; 2]) {
     let mut window: Vec<TokenId> = Vec::new();
     for round in 0..20 {
         let learned = rig.worker.learned.entry(A).or_default();
-        let seconds = if fate == Fate::Hopeless { 0.0 } else { 3000.0 };
+        let in_hope = matches!(fate, Fate::Hopeless | Fate::Hoped);
+        let seconds = if in_hope { 0.0 } else { 3000.0 };
         learned.timing.expect(window.len(), seconds);
         while rig.worker.sessions[0].draft.build().is_none() {
             assert!(rig.worker.step(), "a prompt, then glue passes");
@@ -280,7 +283,7 @@ fn part_after(fate: Fate) -> (f64, [u64; 2]) {
         let mut emitted = window[..key.accepted as usize].to_vec();
         emitted.push(key.token);
         window.clear();
-        if fate == Fate::Done {
+        if matches!(fate, Fate::Done | Fate::Hoped) {
             let (_, sent) = rig.settle();
             let drafted = entries(&sent).into_iter();
             let drafted = drafted.filter(|(_, part)| part.round == Round(round));
@@ -305,6 +308,12 @@ fn what_is_never_there_in_time_shortens_the_time_that_is_counted_on() {
         (hopeless - dropped).abs() < 1e-12,
         "{hopeless} of {dropped}"
     );
+}
+
+#[test]
+fn what_is_there_although_there_seemed_to_be_no_time_lengthens_the_time_that_is_counted_on() {
+    let [hoped, hopeless] = [Fate::Hoped, Fate::Hopeless].map(|fate| part_after(fate).0);
+    assert!(hoped > hopeless, "{hoped} of {hopeless}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ pub use self::asked::Answer;
 pub use self::exchange::{Effects, Input, Next, TargetStats};
 pub use self::sought::{Course, Sought};
 pub use self::verified::Verified;
-use self::{asked::Asked, cache::Cache};
+use self::{ahead::Author, asked::Asked, cache::Cache};
 use super::{Patience, Policy};
 use crate::{
     Epoch, Proposals, Round, Seed, SessionId, TokenId,
@@ -102,6 +102,7 @@ pub struct TargetSession {
     window: Proposals,
     /// What its tokens were drawn from.
     laws: Laws,
+    author: Author,
     /// A window for the round under verification that came too late for it.
     late: Proposals,
     late_laws: Laws,
@@ -141,6 +142,7 @@ impl TargetSession {
             round: Round(0),
             phase: Phase::Collecting { deadline: None },
             window: Proposals::new(),
+            author: Author::Endpoint,
             laws: Laws::default(),
             late: Proposals::new(),
             late_laws: Laws::default(),

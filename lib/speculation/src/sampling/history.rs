@@ -26,7 +26,8 @@ pub struct History {
     counts_tokens: bool,
     /// By token: two flags and the number of occurrences in the output. Pages are made on demand.
     tallies: Vec<Vec<u32>>,
-    /// Tokens whose tally was ever non-zero, in order of appearance.
+    /// Tokens that are listed, in order of appearance: all whose tally is not zero, and a few that were
+    /// popped while others that came later stayed.
     distinct: Vec<TokenId>,
 }
 
@@ -75,6 +76,7 @@ impl History {
         let token = self.output.pop()?;
         if self.counts_tokens {
             self.update_tally(token, |tally| tally - 1);
+            self.unlist(token);
         }
         Some(token)
     }
@@ -131,6 +133,24 @@ impl History {
             self.distinct.push(token);
         }
         *tally = update(*tally);
+    }
+
+    /// Takes `token` off the list if it is the last there and does not occur any more: the tokens of a
+    /// window that is popped again, whose number has no end.
+    fn unlist(&mut self, token: TokenId) {
+        if self.distinct.last() == Some(&token) {
+            let tally = &mut self.tallies[token.index() / PAGE][token.index() % PAGE];
+            if *tally == LISTED {
+                *tally = 0;
+                self.distinct.pop();
+            }
+        }
+    }
+
+    /// Tokens that are listed.
+    #[cfg(test)]
+    pub(super) fn listed(&self) -> usize {
+        self.distinct.len()
     }
 
     /// Tallies that there is memory for.

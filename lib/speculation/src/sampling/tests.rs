@@ -403,3 +403,22 @@ fn a_short_sequence_takes_little_memory_however_large_its_tokens() {
     assert_eq!(seen, expected);
     assert!(history.tallies() <= 4096, "{} tallies", history.tallies());
 }
+
+#[test]
+fn tokens_that_were_only_guessed_are_forgotten() {
+    let mut history = History::new(&[TokenId(0), TokenId(1)], 2, true);
+    history.push(TokenId(2));
+    for guess in 0..1000 {
+        // One that occurs already, one that does not, and the same again.
+        for token in [TokenId(2), TokenId(guess), TokenId(guess)] {
+            history.push(token);
+        }
+        history.truncate(3);
+    }
+    assert_eq!(history.listed(), 3);
+    let seen: Vec<_> = history
+        .seen()
+        .map(|seen| (seen.token.0, seen.outputs))
+        .collect();
+    assert_eq!(seen, [(0, 0), (1, 0), (2, 1)]);
+}

@@ -71,19 +71,18 @@ impl Outlook {
         } else if outcome.lookahead > 0 {
             self.remote = true;
         }
-        if !core::mem::take(&mut self.whole) {
-            return None;
-        }
+        let whole = core::mem::take(&mut self.whole);
         let after = draft.stats();
         let judged = Judged {
             planned: after.planned - before.planned,
             missing: after.missing - before.missing,
         };
-        // A verdict that nothing was planned for says nothing about the time.
-        if judged.planned > 0 {
+        // A verdict that nothing was planned for says nothing about the time. Where there seemed to be none,
+        // that nothing was missing does, or what is counted on would never rise again.
+        if judged.planned > 0 && (whole || judged.missing == 0) {
             timing.observe_build(f64::from(judged.missing) / f64::from(judged.planned));
         }
-        Some(judged)
+        whole.then_some(judged)
     }
 
     /// Plans the branches of `draft` if their candidates are known; says whether there is a new plan.

@@ -95,6 +95,14 @@ pub(super) struct Looked {
     pub(super) first: bool,
 }
 
+/// Whose proposals a window has.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Author {
+    Endpoint,
+    /// The driver.
+    Host,
+}
+
 impl TargetSession {
     /// Takes in a part of the continuations.
     pub(super) fn receive_entries(&mut self, part: &Entries, effects: &mut Effects) {
@@ -156,8 +164,11 @@ impl TargetSession {
         if !decided || !matches!(self.config.policy, Policy::Ssd(_)) {
             return None;
         }
-        // The driver may have verified less than it was told to, or lost patience with a window.
-        for (proposed, laws) in [(&self.window, &self.laws), (&self.late, &self.late_laws)] {
+        // The driver may have verified less than it was told to, or lost patience with a window. What is left
+        // of its own proposals the endpoint did not draft, and the driver makes them again.
+        let drafted = self.author == Author::Endpoint;
+        let window = drafted.then_some((&self.window, &self.laws));
+        for (proposed, laws) in window.into_iter().chain([(&self.late, &self.late_laws)]) {
             let rest = proposed
                 .find(verified.tokens)
                 .map(|node| proposed.below(node));
@@ -354,11 +365,13 @@ impl TargetSession {
             return 0;
         }
         self.propose(verified.local.into(), most);
+        self.author = Author::Host;
         self.window.len() as u32
     }
 
     fn propose(&mut self, proposals: Proposals, most: u32) {
         self.window = proposals;
+        self.author = Author::Endpoint;
         self.window.cut_below(most as usize);
         self.laws = Laws::default();
     }

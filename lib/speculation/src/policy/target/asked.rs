@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::{Effects, Phase, TargetSession};
+use super::{Effects, Phase, TargetSession, ahead::Author};
 use crate::{
     Proposals, Round,
     message::Window,
@@ -125,6 +125,7 @@ impl TargetSession {
         };
         if fits && waiting {
             self.window = proposals;
+            self.author = Author::Endpoint;
             self.laws = laws;
             self.phase = Phase::Collecting { deadline: None };
         } else if fits && matches!(self.config.policy, Policy::Ssd(_)) {
