@@ -238,7 +238,7 @@ impl Tally {
     pub fn hidden(&self) -> f64 {
         let spent = |label| self.draft.sum("foretoken_draft_time_seconds_total", label);
         let awaited = spent("purpose=\"awaited\"");
-        let lingered = self.target.sum("foretoken_round_lingered_seconds_sum", "");
+        let lingered = self.target.sum("foretoken_step_lingered_seconds_sum", "");
         let waits = (awaited + lingered) / (awaited + spent("purpose=\"ahead\""));
         // No number, if it drafted nothing, stays none.
         (1.0 - waits).clamp(0.0, 1.0)
@@ -321,7 +321,9 @@ pub(crate) mod tests {
 
     #[test]
     fn draft_time_is_hidden_that_no_target_waits_for() {
-        let target = "foretoken_round_lingered_seconds_sum{source=\"ahead\"} 0.05\n";
+        // Of 16 requests in each step.
+        let target = "foretoken_round_lingered_seconds_sum{source=\"ahead\"} 0.8\n\
+            foretoken_step_lingered_seconds_sum{} 0.05\n";
         let draft = |awaited| {
             format!(
                 "foretoken_draft_time_seconds_total{{purpose=\"awaited\"}} {awaited}\n\

@@ -304,11 +304,15 @@ impl Worker {
         Flow::On
     }
 
-    /// Ends the requests whose clients have gone or, for all that is known here, have enough.
+    /// Ends the requests whose clients have gone or, for all that is known here, have enough, and forgets
+    /// refusals that are old.
     fn sweep(&mut self) {
         let all = self.now >= self.sweep_due;
         if all {
             self.sweep_due = self.now + SWEEP;
+            for request in self.requests.values_mut() {
+                request.refused.forget_old(self.now);
+            }
         }
         let gone: Vec<_> = self
             .requests

@@ -72,7 +72,7 @@ impl Counts {
         let ahead = spent("purpose=ahead");
         // Nothing is ahead of a verdict that waits for it.
         let lingered = targets
-            .sum("foretoken_round_lingered_seconds_sum")
+            .sum("foretoken_step_lingered_seconds_sum")
             .min(ahead);
         let fate = |fate| targets.of("foretoken_entry_tokens_total", fate);
         Self {

@@ -150,7 +150,8 @@ foretoken_entry_tokens_total{fate=\"received\"} 400
 foretoken_entry_tokens_total{fate=\"used\"} 40
 foretoken_entry_tokens_total{fate=\"late\"} 25
 foretoken_windows_late_total 3
-foretoken_round_lingered_seconds_sum 0.5
+foretoken_round_lingered_seconds_sum 8
+foretoken_step_lingered_seconds_sum 0.5
 foretoken_round_bytes_sum 6300
 foretoken_round_bytes_count 10",
         )

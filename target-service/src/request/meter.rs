@@ -9,7 +9,7 @@ use foretoken_protocol::{
 use foretoken_speculation::{
     control::Limit,
     fallback::Fallback,
-    message::Account,
+    message::{Account, ToDraft, ToTarget},
     policy::target::{Course, Effects, Sought, Source, TargetStats},
 };
 
@@ -20,8 +20,8 @@ pub(crate) struct Turnaround {
     pub(crate) sought: Sought,
     /// How long it took, from verdict to verdict.
     pub(crate) took: Duration,
-    /// Bytes of the messages that were sent and received in it; none if no endpoint had to do
-    /// with it.
+    /// Bytes of the messages that were sent and received in it, but for those that open sessions; none
+    /// if no endpoint had to do with it.
     pub(crate) bytes: Option<u32>,
 }
 
@@ -69,7 +69,7 @@ impl Meter {
         self.asked = (asked > 0).then_some((now, asked));
         let sought = Sought::after(effects, self.begun.map(|begun| begun.sought));
         self.note_place(sought.source);
-        self.weigh(effects.messages.iter());
+        self.weigh_sent(&effects.messages);
         let bytes = std::mem::take(&mut self.bytes);
         let begun = self.begun.replace(Begun { at: now, sought })?;
         let round = Turnaround {
@@ -170,11 +170,25 @@ impl Meter {
         self.begun.is_some_and(|begun| begun.sought.is_in_a_row())
     }
 
-    /// Counts the bytes of messages to or from the endpoint.
-    pub(crate) fn weigh<'a, M: WireSize + 'a>(&mut self, messages: impl Iterator<Item = &'a M>) {
-        let bytes: usize = messages.map(WireSize::wire_size).sum();
-        self.bytes = self.bytes.saturating_add(bytes as u32);
+    /// Counts the bytes of a message from the endpoint.
+    pub(crate) fn weigh_received(&mut self, message: &ToTarget) {
+        self.weigh(message.wire_size(), true);
+    }
+
+    /// Counts the bytes of messages to the endpoint. One that opens a session has all tokens so far and is
+    /// of no round: where an endpoint is asked often, or is lost, what rounds take would be hidden by it.
+    pub(crate) fn weigh_sent(&mut self, messages: &[ToDraft]) {
+        for message in messages {
+            let opens = matches!(message, ToDraft::Open(_));
+            self.weigh(message.wire_size(), !opens);
+        }
+    }
+
+    fn weigh(&mut self, bytes: usize, is_of_round: bool) {
         self.all_bytes += bytes as u64;
+        if is_of_round {
+            self.bytes = self.bytes.saturating_add(bytes as u32);
+        }
     }
 
     /// Bytes of all messages so far.
@@ -202,7 +216,7 @@ impl Meter {
 mod tests {
     use foretoken_speculation::{
         Epoch, SessionId,
-        message::{Outcome, ToDraft, ToTarget},
+        message::{Open, Outcome},
         policy::target::Lookup,
     };
 
@@ -241,7 +255,8 @@ mod tests {
             session: foretoken_speculation::SessionId(1),
             epoch: foretoken_speculation::Epoch(1),
         };
-        meter.weigh([&opened, &opened].into_iter());
+        meter.weigh_received(&opened);
+        meter.weigh_received(&opened);
         let later = now + Duration::from_millis(3);
         let effects = outcome(4);
         let round = meter
@@ -255,6 +270,29 @@ mod tests {
         );
         let first = effects.messages[0].wire_size();
         assert_eq!(meter.all_bytes(), (sizes + first) as u64);
+    }
+
+    #[test]
+    fn what_opens_a_session_is_of_no_round() {
+        let (mut meter, now) = (Meter::default(), Instant::now());
+        let open = ToDraft::Open(Open::default());
+        let mut bytes = Vec::new();
+        // The prompt, then one that begins anew, then one after a refusal, which a verdict sends.
+        meter.weigh_sent(std::slice::from_ref(&open));
+        meter.verdict(&outcome(4), now, Duration::ZERO);
+        meter.weigh_sent(std::slice::from_ref(&open));
+        for messages in [outcome(4).messages, vec![open.clone()]] {
+            let effects = Effects {
+                messages,
+                ..Effects::default()
+            };
+            let round = meter.verdict(&effects, now, Duration::ZERO);
+            bytes.push(round.expect("it ended").bytes);
+        }
+        let told = outcome(4).messages[0].wire_size();
+        assert_eq!(bytes, [Some(told as u32), None]);
+        let all = 3 * open.wire_size() + 2 * told;
+        assert_eq!(meter.all_bytes(), all as u64);
     }
 
     #[test]

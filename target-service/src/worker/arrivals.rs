@@ -13,6 +13,9 @@ use crate::{
 
 /// How long after a refusal that may be temporary an endpoint is asked again.
 const REOPEN_AFTER: Duration = Duration::from_millis(500);
+/// How long such a refusal keeps a request from turning to that endpoint again: the longest time after which
+/// the one that it waits for is asked again.
+pub(super) const REFUSED_FOR: Duration = REOPEN_AFTER.saturating_mul(8);
 
 impl Worker {
     /// Takes a request in, or says at once why not.

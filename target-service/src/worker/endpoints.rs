@@ -306,7 +306,7 @@ impl Endpoints {
         self.list.iter_mut().find(|endpoint| endpoint.link == link)
     }
 
-    fn learned(&self, cohort: Cohort) -> Option<&Learned> {
+    pub(super) fn learned(&self, cohort: Cohort) -> Option<&Learned> {
         let mut list = self.list.iter();
         let endpoint = list.find(|endpoint| endpoint.link == cohort.link)?;
         Some(endpoint.cohorts.of(cohort))

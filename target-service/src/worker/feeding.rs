@@ -8,7 +8,7 @@ use foretoken_engine::{
 };
 use foretoken_speculation::{Proposals, TokenId, gather::Due};
 
-use crate::request::Request;
+use crate::{inbox::LinkKey, request::Request};
 
 /// Plain steps that have to have come before one for it to take what such steps take in a row. The
 /// first ones after speculation take up to a fifth longer: the cores were at something else.
@@ -18,6 +18,8 @@ const SETTLING: u32 = 6;
 #[derive(Clone, Copy)]
 pub(super) struct Share {
     pub(super) request: RequestId,
+    /// The endpoint that the request was bound to. It may have another by the time its window is decided.
+    pub(super) link: Option<LinkKey>,
     pub(super) seq: SeqId,
     /// Tokens with KV before the step.
     pub(super) len: usize,
@@ -134,6 +136,7 @@ impl Feeding {
         let end = self.tokens.len();
         self.shares.push(Share {
             request: request.id,
+            link: request.link,
             seq,
             len,
             start,

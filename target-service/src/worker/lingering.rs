@@ -46,6 +46,7 @@ impl Worker {
                     decision.had = Some(self.tokens_for(decision));
                 }
             }
+            self.mark_awaited(decisions, stake.cohort);
             let since = self.now;
             let Some(came) = self.wait_for_more(inbox, decisions, stake, since + patience) else {
                 return Flow::End;
@@ -59,7 +60,12 @@ impl Worker {
             }
             wait = Wait::Next;
         }
-        self.feeding.lingered = self.now.saturating_duration_since(begun);
+        if has_waited {
+            let lingered = self.now.saturating_duration_since(begun);
+            self.feeding.lingered = lingered;
+            let seconds = lingered.as_secs_f64();
+            self.metrics.step_lingered_seconds.observe(seconds);
+        }
         Flow::On
     }
 
@@ -98,6 +104,14 @@ impl Worker {
                 }
             }
             self.now = self.clock.now();
+        }
+    }
+
+    /// Marks the verdicts of a cohort that more may come for.
+    fn mark_awaited(&self, decisions: &mut [Decision], cohort: Cohort) {
+        for decision in decisions {
+            let drafted = self.drafted(decision);
+            decision.is_awaited |= drafted.is_some_and(|(own, it)| own == cohort && it.grows);
         }
     }
 

@@ -47,8 +47,10 @@ pub(super) struct Decision {
     tried: u32,
     /// Nodes of the tail to keep, if the window was a tree.
     path: Option<Vec<u32>>,
-    /// Tokens of what was drafted for it that were there before, if it waited for more.
+    /// Tokens of what was drafted for it that were there before, if its step waited for more.
     pub(super) had: Option<u32>,
+    /// Whether the step waited for more of what was drafted for this one.
+    pub(super) is_awaited: bool,
 }
 
 impl Decision {
@@ -92,6 +94,8 @@ pub(super) struct Verdict {
     /// What was emitted, if somebody reads along.
     pub(super) tokens: Option<Vec<u32>>,
     pub(super) lookup: Option<Lookup>,
+    /// Whether its step waited for more of what was drafted for it.
+    is_awaited: bool,
     /// How the window was lowered, if it was drawn.
     pub(super) drawn: Option<Saguaro>,
     /// The round that ended with it.
@@ -135,6 +139,7 @@ impl Worker {
                 tried: tried.min(most),
                 path,
                 had: None,
+                is_awaited: false,
             });
         }
         decisions
@@ -158,7 +163,7 @@ impl Worker {
                 continue;
             };
             let accepted = &decision.emitted[..decided.accepted];
-            let drawn = self.endpoints.observe_laws(request, accepted);
+            let drawn = self.endpoints.observe_laws(share.link, request, accepted);
             let suggested = suggestions.tell(request);
             let step = Step {
                 rows: rows - decision.drafted as u32,
@@ -192,6 +197,7 @@ impl Worker {
             let own = std::mem::replace(&mut request.own, local);
             let taught = Taught {
                 lesson: decision.lesson(own.is_some(), &self.feeding, sessions, round),
+                fed: share.link,
                 own,
                 drawn: drawn.is_some(),
             };
@@ -208,6 +214,7 @@ impl Worker {
                 emitted: decision.emitted.len(),
                 tokens: is_read.then(|| decision.emitted.iter().map(|token| token.0).collect()),
                 lookup: effects.lookup,
+                is_awaited: decision.is_awaited,
                 drawn,
                 round,
             });
@@ -238,7 +245,12 @@ impl Worker {
         let Some(request) = self.requests.get_mut(&verdict.request) else {
             return;
         };
-        request.meter.note_lingered(self.feeding.lingered);
+        let lingered = if verdict.is_awaited {
+            self.feeding.lingered
+        } else {
+            Duration::ZERO
+        };
+        request.meter.note_lingered(lingered);
         request.record(verdict, &self.feeding, self.now);
         self.metrics.note_pass(&Counted {
             drafted: verdict.drafted,
@@ -246,7 +258,7 @@ impl Worker {
             tree: verdict.path.is_some(),
             emitted: verdict.emitted,
             verification: self.feeding.took,
-            lingered: self.feeding.lingered,
+            lingered,
             drawn: verdict.drawn.is_some(),
             lookup: verdict.lookup,
             round: verdict.round,

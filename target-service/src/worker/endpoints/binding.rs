@@ -14,12 +14,12 @@ use foretoken_speculation::{
     },
 };
 
-use super::{Endpoint, Endpoints, Hearing, Slots, fresh_patience};
+use super::{Endpoint, Endpoints, Hearing, Slots, choice::keeps, fresh_patience};
 use crate::{
     config::{TreesName, VerificationConfig},
     inbox::{self, LinkKey},
     request::{Refusal, Request},
-    worker::{Worker, bound, cohort::Cohorts},
+    worker::{Worker, arrivals::REFUSED_FOR, bound, cohort::Cohorts},
 };
 
 impl Worker {
@@ -32,10 +32,9 @@ impl Worker {
         let Some(link) = self.endpoints.pick(request) else {
             return;
         };
-        if request.is_adaptive() && self.endpoints.rests(request.cohort(link)) {
-            return;
+        if self.endpoints.is_of_use(link, request) {
+            self.bind_to(link, request);
         }
-        self.bind_to(link, request);
     }
 
     /// Looks at what a choice depends on: the sessions that endpoints hold for this target, and the time
@@ -75,6 +74,7 @@ impl Worker {
             request.session.set_patience(endpoint.patience.clone());
         }
         let effects = request.session.handle(now, Input::LinkUp);
+        request.meter.weigh_sent(&effects.messages);
         self.endpoints.post(Some(link), effects.messages);
         self.metrics.sessions.inc();
     }
@@ -86,8 +86,9 @@ impl Worker {
             return;
         };
         if request.session.is_bound() {
-            let close = request.session.close();
-            self.endpoints.post(request.link, vec![close]);
+            let close = vec![request.session.close()];
+            request.meter.weigh_sent(&close);
+            self.endpoints.post(request.link, close);
         }
         request.session.handle(now, Input::LinkDown);
         request.refused.forget_all_for_now();
@@ -222,14 +223,21 @@ impl Worker {
     }
 
     /// Takes an unbound request from its endpoint, if it has one, and binds it to another, if there is
-    /// one: where it is, its session may ask again.
+    /// one: where it is, its session may ask again. Where that is so it is not left for one with which no
+    /// lookahead pays, but by the few that find out whether one does again.
     fn pass_on(&mut self, request: &mut Request) {
         self.take_stock();
-        if self.endpoints.pick(request).is_some() {
-            request.unlink(&self.metrics);
-            request.session.handle(self.elapsed(), Input::LinkDown);
-            self.bind(request);
+        let Some(link) = self.endpoints.pick(request) else {
+            return;
+        };
+        let own = request.link;
+        let asks_again = own.is_some_and(|own| !request.refused.has_for_good(own));
+        if asks_again && !self.endpoints.is_of_use(link, request) && !keeps(request) {
+            return;
         }
+        request.unlink(&self.metrics);
+        request.session.handle(self.elapsed(), Input::LinkDown);
+        self.bind(request);
     }
 
     pub(in crate::worker) fn receive(&mut self, link: LinkKey, message: &ToTarget, at: Instant) {
@@ -239,10 +247,11 @@ impl Worker {
             return;
         };
         let cohort = request.cohort(link);
-        request.meter.weigh(std::iter::once(message));
+        request.meter.weigh_received(message);
         let was_bound = request.session.is_bound();
         let had_slot = request.has_slot;
         let effects = request.session.handle(now, Input::Received(message));
+        request.meter.weigh_sent(&effects.messages);
         if let Some(account) = &effects.account {
             request.meter.note_account(account);
         }
@@ -304,7 +313,9 @@ impl Worker {
         }
         if was_bound && !is_bound {
             let refusal = match message {
-                ToTarget::Refused { retry: true, .. } | ToTarget::Resync(_) => Refusal::ForNow,
+                ToTarget::Refused { retry: true, .. } | ToTarget::Resync(_) => Refusal::ForNow {
+                    until: self.now + REFUSED_FOR,
+                },
                 _ => Refusal::ForGood,
             };
             self.give_up(link, session.0, refusal, had_slot);
@@ -332,7 +343,8 @@ impl Worker {
 
     /// Passes a request that an endpoint does not want (or serves badly) to the next one; if there
     /// is none it stays, and its session asks again if the refusal was temporary. One that it had served, or does
-    /// not want at all, may ask anybody again; one whose turn it only was not would ask two in turns for ever.
+    /// not want at all, may ask anybody again; one whose turn it only was not would ask two in turns for ever, and
+    /// asks the other again only after a while.
     fn give_up(&mut self, link: LinkKey, session: u64, refusal: Refusal, was_served: bool) {
         let Some(request) = bound(&mut self.requests, link, session) else {
             return;

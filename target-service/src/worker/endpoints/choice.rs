@@ -34,7 +34,7 @@ impl Endpoints {
             return best.map(|endpoint| endpoint.link);
         }
         let id = request.id.0;
-        let explores = !request.is_adaptive() || mix(id).is_multiple_of(KEEPING);
+        let explores = !request.is_adaptive() || keeps(request);
         let standing = |endpoint: &Endpoint| Standing {
             suspect: endpoint.suspect,
             full: !endpoint.has_room(),
@@ -46,6 +46,16 @@ impl Endpoints {
         let best = candidates.min_by(|(a, _), (b, _)| a.compare(b));
         best.map(|(_, link)| link)
     }
+
+    /// Whether an endpoint is of use to `request`, as far as is known.
+    pub(super) fn is_of_use(&self, link: LinkKey, request: &Request) -> bool {
+        !request.is_adaptive() || !self.rests(request.cohort(link))
+    }
+}
+
+/// Whether `request` keeps to its own endpoint though no lookahead pays with it, to find out whether one does.
+pub(super) fn keeps(request: &Request) -> bool {
+    mix(request.id.0).is_multiple_of(KEEPING)
 }
 
 /// How an endpoint compares with others for one request.

@@ -5,15 +5,17 @@ use foretoken_speculation::{TokenId, fallback::Miss, saguaro::Saguaro};
 
 use super::Endpoints;
 use crate::{
+    inbox::LinkKey,
     request::Request,
     worker::cohort::{Cohort, Learned},
 };
 
 impl Endpoints {
-    /// Takes in what the window of `request` was drawn from, if it was drawn, and what this target
-    /// makes of that; these of its tokens were accepted. Says how it was lowered then.
+    /// Takes in what the window of `request` was drawn from by the endpoint of `link`, if it was drawn,
+    /// and what this target makes of that; these of its tokens were accepted. Says how it was lowered then.
     pub(in crate::worker) fn observe_laws(
         &mut self,
+        link: Option<LinkKey>,
         request: &Request,
         accepted: &[TokenId],
     ) -> Option<Saguaro> {
@@ -22,7 +24,7 @@ impl Endpoints {
         if laws.q.is_empty() || request.seen.is_empty() {
             return None;
         }
-        let cohort = request.link.map(|link| request.cohort(link));
+        let cohort = link.map(|link| request.cohort(link));
         if let Some(learned) = cohort.and_then(|cohort| self.learned_mut(cohort)) {
             // What was drawn beside the spine says nothing of what comes next on it.
             let window = request.session.window();

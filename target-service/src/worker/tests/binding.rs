@@ -5,11 +5,14 @@ use std::time::Duration;
 use foretoken_engine::schedule::RequestId;
 use foretoken_protocol::{
     generate::GenerateRequest,
-    link::{LinkEvent, Malformed, Welcome},
+    link::{LinkEvent, LoadReport, Malformed, Welcome},
 };
 use foretoken_speculation::{Epoch, SessionId, message::ToTarget};
 
-use super::rig::{Fault, Output, Rig, language, plain, request};
+use super::{
+    endpoint::MiniEndpoint,
+    rig::{Fault, Output, Rig, language, plain, request, slow_language},
+};
 use crate::{
     config::{LookaheadConfig, TargetConfig},
     inbox::LinkKey,
@@ -27,13 +30,24 @@ fn rig() -> Rig {
 
 /// It refuses the `number`-th request, for now.
 fn refuse(rig: &mut Rig, number: u64) {
+    refuse_at(rig, 1, number, true);
+}
+
+/// The endpoint of a link refuses what the `number`-th request asks it, for now or for good.
+fn refuse_at(rig: &mut Rig, link: u64, number: u64, retry: bool) {
+    let session = &rig.worker.requests[&RequestId(number)].session;
     let refused = ToTarget::Refused {
-        session: SessionId(number),
-        epoch: Epoch(1),
+        session: session.id(),
+        epoch: session.epoch(),
         reason: "all slots are taken".into(),
-        retry: true,
+        retry,
     };
-    rig.link(LinkEvent::Messages(vec![refused].into()));
+    rig.hear(link, LinkEvent::Messages(vec![refused].into()));
+}
+
+/// The endpoint that the `number`-th request has, or waits for.
+fn link_of(rig: &Rig, number: u64) -> Option<LinkKey> {
+    rig.worker.requests[&RequestId(number)].link
 }
 
 fn has_room(rig: &Rig) -> bool {
@@ -188,6 +202,75 @@ fn asks_the_first_again_after(event: LinkEvent) {
 #[test]
 fn who_loses_its_endpoint_asks_the_one_again_that_had_nothing_for_it_then() {
     asks_the_first_again_after(LinkEvent::Down("killed".into()));
+}
+
+#[test]
+fn a_refusal_is_forgotten_after_a_while() {
+    let asked = request(1, 1.0, 60);
+    let (mut rig, mut output) = asks_the_other(&asked);
+    // It asks again in half a second, in one more and so on, so long only where it is.
+    for (after, link) in [(0, 2), (3, 2), (2, 1)] {
+        rig.pass(Duration::from_secs(after));
+        let tokens = output.tokens.len();
+        rig.until(&mut output, tokens + 2);
+        refuse_at(&mut rig, 2, 1, true);
+        assert_eq!(link_of(&rig, 1), Some(LinkKey(link)), "{after} s later");
+    }
+    rig.run(std::slice::from_mut(&mut output));
+    assert_eq!(output.tokens, plain(&asked));
+    assert!(output.stats().accepted > 10, "the first one has room again");
+}
+
+/// A target whose endpoint, of link 1, is of no use, with another one, of link 2, which comes before it.
+fn beside_one_of_no_use() -> Rig {
+    let config = TargetConfig {
+        lookahead: LookaheadConfig::Adaptive { max: 4 },
+        ..TargetConfig::default()
+    };
+    let ms = Duration::from_millis(1);
+    let mut rig = Rig::new(config, slow_language(ms, ms), 0.0);
+    rig.endpoint = MiniEndpoint::new(&language(), 0.0);
+    rig.connect();
+    let mut output = rig.ask(request(1, 0.0, 200));
+    rig.run(std::slice::from_mut(&mut output));
+    assert_eq!(rig.endpoint.sessions(), 0, "it was let go");
+    rig.endpoints(&[("other", 2), ("draft", 1)]);
+    rig.hear(2, LinkEvent::Up(Welcome::default()));
+    rig
+}
+
+#[test]
+fn who_is_refused_for_now_waits_there_rather_than_for_an_endpoint_of_no_use() {
+    let mut rig = beside_one_of_no_use();
+    let load = LoadReport {
+        slots: 64,
+        used: 10,
+        draining: false,
+    };
+    rig.hear(2, LinkEvent::Load(load));
+    let numbers = 2..=41;
+    let mut outputs: Vec<_> = numbers
+        .clone()
+        .map(|number| rig.ask(request(number, 0.0, 400)))
+        .collect();
+    rig.until(&mut outputs[39], 2);
+    for number in numbers.clone() {
+        assert_eq!(link_of(&rig, number), Some(LinkKey(2)), "{number}");
+        refuse_at(&mut rig, 2, number, number < 41);
+    }
+    // It is short of pages: that it has slots is no news.
+    rig.hear(2, LinkEvent::Load(load));
+    let waits = |rig: &Rig, number: &u64| link_of(rig, *number) == Some(LinkKey(2));
+    let (waiting, others): (Vec<_>, Vec<_>) = numbers.partition(|number| waits(&rig, number));
+    assert!(others.contains(&41), "it need not wait");
+    assert!((2..12).contains(&others.len()), "{others:?} find out");
+    rig.pass(Duration::from_millis(600));
+    let tokens = outputs[39].tokens.len();
+    rig.until(&mut outputs[39], tokens + 2);
+    for number in waiting {
+        let session = &rig.worker.requests[&RequestId(number)].session;
+        assert!(session.is_bound(), "{number} has not asked again");
+    }
 }
 
 #[test]

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use foretoken_engine::schedule::RequestId;
 use foretoken_protocol::generate::GenerateError;
 
 use super::rig::{Rig, language, request};
 use crate::{
-    config::{LookaheadConfig, TargetConfig},
-    inbox::Message,
+    config::{LookaheadConfig, PolicyName, TargetConfig},
+    inbox::{LinkKey, Message},
 };
 
 fn rig(config: TargetConfig) -> Rig {
@@ -78,6 +79,26 @@ fn a_request_without_a_token_has_no_first_one() {
         }
     }
     assert_eq!(rig.counted("vllm:e2e_request_latency_seconds_count"), 2);
+}
+
+#[test]
+fn an_answer_tells_the_bytes_of_all_messages_about_it() {
+    for policy in [PolicyName::Speculative, PolicyName::Ssd] {
+        let mut rig = rig(TargetConfig {
+            policy,
+            ..TargetConfig::default()
+        });
+        let mut output = rig.ask(request(1, 1.0, 60));
+        rig.until(&mut output, 10);
+        // Of the next verdict it says that it does not know the session.
+        rig.endpoint.restart();
+        rig.until(&mut output, 20);
+        rig.worker.let_go(RequestId(1));
+        assert!(rig.worker.bind_running(LinkKey(1), RequestId(1)));
+        rig.run(std::slice::from_mut(&mut output));
+        assert_eq!(rig.opens, 3);
+        assert_eq!(output.stats().bytes, rig.bytes, "{policy:?}");
+    }
 }
 
 #[test]

@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
+use foretoken_engine::schedule::RequestId;
+use foretoken_protocol::link::{LinkEvent, Transport, TransportOptions, Welcome};
+
 use super::{
     endpoint::MiniEndpoint,
     rig::{Fault, Output, Rig, language, request, slow_language},
 };
 use crate::{
-    config::{LookaheadConfig, TargetConfig},
+    config::{LookaheadConfig, PolicyName, SsdConfig, TargetConfig, VerificationConfig},
+    inbox::{LinkKey, Message},
     worker::cohort::Cohort,
 };
 
@@ -84,6 +88,51 @@ fn serve(rig: &mut Rig, tokens: u32) -> (Output, Option<Cohort>) {
         cohort = bound.or(cohort);
     }
     (output, cohort)
+}
+
+#[test]
+fn a_window_is_put_down_to_the_endpoint_that_it_came_from_though_that_is_lost_meanwhile() {
+    let config = TargetConfig {
+        policy: PolicyName::Ssd,
+        ssd: SsdConfig {
+            lookahead: LookaheadConfig::Fixed(4),
+            ..SsdConfig::default()
+        },
+        verification: VerificationConfig::Rejection { support: 8 },
+        ..TargetConfig::default()
+    };
+    let mut rig = slow(config);
+    rig.connect();
+    rig.endpoints(&[("draft", 1), ("other", 2)]);
+    rig.hear(2, LinkEvent::Up(Welcome::default()));
+    let mut output = rig.ask(request(1, 1.0, 60));
+    rig.until(&mut output, 10);
+    // Windows, and what is known of what they were drawn from.
+    let taught = |rig: &Rig| {
+        let (told, request) = (
+            rig.worker.endpoints.told(),
+            &rig.worker.requests[&RequestId(1)],
+        );
+        [1, 2].map(|link| {
+            let learned = rig.worker.endpoints.learned(request.cohort(LinkKey(link)));
+            let tuner = format!("{:?}", learned.expect("it is there").tuner);
+            (told[link as usize - 1].rounds.windows, tuner)
+        })
+    };
+    let link = |rig: &Rig| rig.worker.requests[&RequestId(1)].link;
+    let [own, other] = taught(&rig);
+    assert_eq!((link(&rig), other.0), (Some(LinkKey(1)), 0));
+    let transport = Transport::start(TransportOptions::default()).expect("it starts");
+    let (postbox, inbox) = transport.mailbox();
+    let down = LinkEvent::Down("killed".into());
+    let message = Message::Link(LinkKey(1), down, rig.worker.clock.now());
+    assert!(postbox.post(message).is_ok(), "it listens");
+    rig.worker.turn(Some(&inbox));
+    assert_eq!(link(&rig), Some(LinkKey(2)));
+    let [own_then, other_then] = taught(&rig);
+    assert_eq!(own_then.0, own.0 + 1, "a window was verified");
+    assert_ne!(own_then.1, own.1);
+    assert_eq!(other_then, other);
 }
 
 /// What is thought of an answer of four tokens after a request of so many.

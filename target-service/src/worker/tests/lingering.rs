@@ -65,15 +65,18 @@ fn verdict(rig: &mut Rig, inbox: &Mailbox<Message>) -> Outcome {
 
 /// What an endpoint is told of a verdict, the second of whose two tokens comes soon after its step, and
 /// these.
-fn told_of_a_late_token(asked: &GenerateRequest, expected: &[TokenId]) -> (Outcome, Vec<TokenId>) {
+fn told_of_a_late_token(
+    rig: &mut Rig,
+    asked: &GenerateRequest,
+    expected: &[TokenId],
+) -> (Outcome, Vec<TokenId>) {
     let transport = Transport::start(TransportOptions::default()).expect("it starts");
     let (postbox, inbox) = transport.mailbox();
-    let mut rig = rig();
     let _output = rig.ask(asked.clone());
     // Some rounds, so that it is known what time is worth.
-    let mut before = verdict(&mut rig, &inbox);
+    let mut before = verdict(rig, &inbox);
     for _ in 0..2 {
-        before = verdict(&mut rig, &inbox);
+        before = verdict(rig, &inbox);
     }
     assert_eq!((before.lingered, before.awaited), (Duration::ZERO, 0));
     let base_len = before.base_len + before.tokens.len() as u32;
@@ -104,7 +107,7 @@ fn told_of_a_late_token(asked: &GenerateRequest, expected: &[TokenId]) -> (Outco
             let message = Message::Link(LinkKey(1), late, Instant::now());
             assert!(postbox.post(message).is_ok(), "it listens");
         });
-        verdict(&mut rig, &inbox)
+        verdict(rig, &inbox)
     });
     assert_eq!(told.tokens, next[..1]);
     (told, next[1..].to_vec())
@@ -114,11 +117,35 @@ fn told_of_a_late_token(asked: &GenerateRequest, expected: &[TokenId]) -> (Outco
 fn an_endpoint_is_told_how_many_tokens_its_verdict_waited_for() {
     let asked = request(3, 0.0, 60);
     let expected = plain(&asked);
-    let mut tries = (0..TRIES).map(|_| told_of_a_late_token(&asked, &expected));
+    let mut tries = (0..TRIES).map(|_| told_of_a_late_token(&mut rig(), &asked, &expected));
     let waited = tries.find(|(told, _)| told.awaited > 0);
     let (told, tokens) = waited.expect("it came while it was waited for");
     let window = told.verifying.expect("it was drafted for");
     assert_eq!(window.tokens(), tokens);
     assert_eq!(told.awaited, 1);
     assert!(!told.lingered.is_zero() && told.elapsed >= STEP);
+}
+
+#[test]
+fn a_wait_is_counted_for_its_step_once_and_for_no_request_that_waits_for_nothing() {
+    let asked = request(3, 0.0, 60);
+    let expected = plain(&asked);
+    let mut tries = (0..TRIES).map(|_| {
+        let mut rig = rig();
+        let _beside = rig.ask(GenerateRequest {
+            policy: Some("Autoregressive".into()),
+            ..request(4, 0.0, 60)
+        });
+        let (told, _) = told_of_a_late_token(&mut rig, &asked, &expected);
+        (rig, told)
+    });
+    let waited = tries.find(|(_, told)| !told.lingered.is_zero());
+    let (rig, told) = waited.expect("it waited");
+    let lingered = told.lingered.as_secs_f64();
+    for of in ["step", "round"] {
+        let shown = |what| rig.shown(&format!("foretoken_{of}_lingered_seconds_{what}"));
+        let (count, sum) = (shown("count"), shown("sum"));
+        assert!((count - 1.0).abs() < 1e-9, "{count} for each {of}");
+        assert!((sum - lingered).abs() < 1e-9, "{sum} s, not {lingered}");
+    }
 }

@@ -22,7 +22,7 @@ use foretoken_protocol::{
         EventReceiver, EventSender, FinishReason, GenerateError, GenerateEvent, GenerateRequest,
         GenerationStats,
     },
-    link::{LinkEvent, LoadReport, Welcome},
+    link::{LinkEvent, LoadReport, Welcome, WireSize},
 };
 use foretoken_speculation::{
     Seed, TokenId,
@@ -73,6 +73,8 @@ pub(super) struct Rig {
     carried: usize,
     /// How often the endpoint was asked to open a session.
     pub(super) opens: usize,
+    /// Bytes of all messages, both ways.
+    pub(super) bytes: u64,
     registry: Registry,
 }
 
@@ -243,6 +245,7 @@ impl Rig {
             turns: 0,
             carried: 0,
             opens: 0,
+            bytes: 0,
             registry,
         }
     }
@@ -381,6 +384,7 @@ impl Rig {
 
     fn carry(&mut self) -> bool {
         let sent = self.sent();
+        self.weigh(&sent);
         let mut answers = Vec::new();
         for message in &sent {
             if !self.lost() {
@@ -400,6 +404,7 @@ impl Rig {
         self.late = late;
         let due = due.into_iter().map(|(_, answer)| answer).collect();
         let due = self.fault.deliver(due);
+        self.weigh(&due);
         let delivered = !due.is_empty();
         if delivered {
             self.link(LinkEvent::Messages(due.into()));
@@ -421,6 +426,11 @@ impl Rig {
             return;
         }
         self.endpoint.handle(message, answers);
+    }
+
+    fn weigh(&mut self, messages: &[impl WireSize]) {
+        let bytes: usize = messages.iter().map(WireSize::wire_size).sum();
+        self.bytes += bytes as u64;
     }
 
     fn lost(&mut self) -> bool {

@@ -8,12 +8,14 @@ use foretoken_speculation::{
 };
 
 use super::Endpoints;
-use crate::{metrics::Metrics, request::Request};
+use crate::{inbox::LinkKey, metrics::Metrics, request::Request};
 
 /// What there is to be learned from a verdict.
 pub(super) struct Taught {
     /// What it says of lookaheads.
     pub(super) lesson: Lesson,
+    /// The endpoint that the request had when its window was fed, if any.
+    pub(super) fed: Option<LinkKey>,
     /// Where the window came from, if it was of this host.
     pub(super) own: Option<Origin>,
     /// Whether the window was drawn, and came with what it was drawn from.
@@ -28,11 +30,16 @@ impl Taught {
         endpoints: &mut Endpoints,
         metrics: &Metrics,
     ) {
-        let Self { lesson, own, drawn } = self;
+        let Self {
+            lesson,
+            fed,
+            own,
+            drawn,
+        } = self;
         let bound = request.link.map(|link| request.cohort(link));
-        match (own, bound) {
+        match (own, fed) {
             (Some(origin), _) => metrics.note_local(*origin, lesson.tried, lesson.accepted),
-            (None, Some(cohort)) => endpoints.observe_window(cohort, lesson),
+            (None, Some(link)) => endpoints.observe_window(request.cohort(*link), lesson),
             (None, None) => {}
         }
         if let (Some(lookup), Some(cohort)) = (effects.lookup, bound)
