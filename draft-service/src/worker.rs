@@ -5,16 +5,18 @@
 //!   ^_______________________________________________________________________________|
 //! ```
 //!
-//! The thread sleeps only when no session wants anything. A window leaves with the step that
-//! completed it.
+//! The thread sleeps only when no session wants anything and everything that came was taken in. A
+//! window leaves with the step that completed it.
 
 mod branches;
+mod held;
 mod outgoing;
 mod report;
 mod room;
 mod sessions;
 mod step;
 mod tenants;
+mod unheard;
 
 use std::{
     collections::HashMap,
@@ -41,6 +43,7 @@ use crate::{
 };
 use sessions::Session;
 use tenants::Tenants;
+use unheard::Unheard;
 
 /// Most refused targets whose reasons are remembered, so that each is logged once.
 const MOST_REFUSED: usize = 256;
@@ -53,6 +56,11 @@ const LONGEST_GRACE: Duration = Duration::from_secs(365 * 24 * 3600);
 /// How long links may wait between the steps of a window: a look at them (4 us) after each step
 /// of a small model would be a tenth of its time.
 const LINK_PAUSE: Duration = Duration::from_micros(100);
+
+/// How long messages are taken in between two steps, if so many have come: verdicts that come
+/// together are to share a step. Where steps take longer it is as long as the one before, so that
+/// whoever sends more than that doubles the time of others' steps and no more.
+const HEARING: Duration = Duration::from_micros(500);
 
 /// What steps take by rows, where nobody measured it; the real times are learned within some hundreds
 /// of steps.
@@ -133,6 +141,9 @@ pub(crate) struct Worker<O> {
     began: Instant,
     /// Time in steps so far.
     busy: Duration,
+    /// Time that the latest step took.
+    latest: Duration,
+    unheard: Unheard,
     sessions: Vec<Session>,
     /// Whom the links belong to.
     tenants: Tenants,
@@ -195,6 +206,8 @@ impl<O: Outlet> Worker<O> {
             board: Board::default(),
             began: Instant::now(),
             busy: Duration::ZERO,
+            latest: Duration::ZERO,
+            unheard: Unheard::default(),
             sessions: Vec::new(),
             tenants: Tenants::new(config.quotas.clone()),
             learned: HashMap::new(),
@@ -263,6 +276,7 @@ impl<O: Outlet> Worker<O> {
                     return;
                 }
             }
+            self.listen(self.latest.max(HEARING));
             self.now = Instant::now();
             if self.now >= leases_due {
                 leases_due = self.now + NAP;
@@ -285,10 +299,11 @@ impl<O: Outlet> Worker<O> {
             if self.may_leave() {
                 return;
             }
-            if worked {
+            let nap = self.nap();
+            if worked || nap.is_zero() {
                 continue;
             }
-            if let Some(message) = inbox.recv_timeout(self.nap())
+            if let Some(message) = inbox.recv_timeout(nap)
                 && self.hear(message).is_break()
             {
                 return;
@@ -312,10 +327,10 @@ impl<O: Outlet> Worker<O> {
         self.sessions.iter().any(building)
     }
 
-    /// Takes in one message; a break ends the thread.
+    /// Is told one thing; a break ends the thread. What links say is for [`Self::listen`].
     fn hear(&mut self, message: Message) -> ControlFlow<()> {
         match message {
-            Message::Link(listener, event) => self.take(listener, event),
+            Message::Link(listener, event) => self.unheard.add(listener, event),
             Message::Drain => self.drain(),
             Message::Stop => return ControlFlow::Break(()),
         }
@@ -331,12 +346,15 @@ impl<O: Outlet> Worker<O> {
 
     /// Whether it was told to drain, and nobody is left or the grace is over.
     fn may_leave(&self) -> bool {
-        self.leaves_at
-            .is_some_and(|at| self.sessions.is_empty() || self.now >= at)
+        let is_left = self.sessions.is_empty() && self.unheard.links() == 0;
+        self.leaves_at.is_some_and(|at| is_left || self.now >= at)
     }
 
     /// How long to sleep if nothing happens.
     fn nap(&self) -> Duration {
+        if self.unheard.links() > 0 {
+            return Duration::ZERO;
+        }
         let due = [self.leaves_at, self.resumes_at];
         let left = |at: Instant| at.saturating_duration_since(Instant::now());
         due.into_iter()
@@ -389,15 +407,17 @@ impl<O: Outlet> Worker<O> {
             }
             ServerEvent::Messages { link, messages } => {
                 for message in messages {
-                    self.metrics.note_bytes(Direction::Received, &message);
-                    match message {
-                        ToDraft::Open(open) if self.leaves_at.is_some() => {
-                            self.turn_away(link, &open);
-                        }
-                        message => self.handle(link, message),
-                    }
+                    self.take_message(link, message);
                 }
             }
+        }
+    }
+
+    fn take_message(&mut self, link: LinkId, message: ToDraft) {
+        self.metrics.note_bytes(Direction::Received, &message);
+        match message {
+            ToDraft::Open(open) if self.leaves_at.is_some() => self.turn_away(link, &open),
+            message => self.handle(link, message),
         }
     }
 

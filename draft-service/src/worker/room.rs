@@ -11,7 +11,7 @@
 //!                        than those have whose branches would go
 //!                      > other branches > a session of a tenant with its share
 //! pages for a session  branches of its tenant, and of those with more than that would have
-//!                      > a session of the tenant with most, if that is more, branches apart
+//!                      > sessions of whoever has most each time, while that is more, branches apart
 //!                      > branches of those with more than its tenant has now
 //! ```
 //!
@@ -25,70 +25,42 @@ use foretoken_engine::{batch::SeqId, runner::PAGE_TOKENS};
 use foretoken_protocol::link::LinkId;
 use foretoken_speculation::{SessionId, fanout::Limit, policy::draft::Grant};
 
-use super::{
-    Outlet, Worker,
-    sessions::Session,
-    tenants::{Holdings, TenantId},
-};
+use super::{Outlet, Worker, held::Held, sessions::Session, tenants::TenantId};
 use crate::config::QuotaConfig;
 
 /// What a session whose pages are for somebody else is told.
 const PAGES_GO: &str = "its pages go to a target with fewer";
 
-/// What tenants have.
-struct Held {
-    sessions: Holdings,
-    /// Pages of sessions, without branches.
-    trunks: Holdings,
-    /// All of their pages.
-    pages: Holdings,
-}
-
 /// A session that wants to be admitted.
 struct Asker {
     tenant: Option<TenantId>,
-    /// Pages of its tokens.
+    /// Pages that its tenant would have more with it.
     pages: usize,
 }
 
 impl Session {
-    /// Pages of its tokens, read or not.
-    fn trunk_pages(&self) -> usize {
-        self.draft.tokens().len().div_ceil(PAGE_TOKENS)
-    }
-
-    /// Pages that count as those of its branches, between builds too, or it would have more and
-    /// less in turns.
-    fn branch_pages_held(&self) -> usize {
-        if self.draft.drafts_ahead() {
-            self.forks.pages_of_a_build()
-        } else {
-            self.forks.pages()
-        }
-    }
-
     /// Whether branches are drafted for it.
     fn builds(&self) -> bool {
         self.draft.build().is_some() || !self.forks.is_empty()
     }
-
-    /// All its sequences.
-    fn seqs(&self) -> impl Iterator<Item = SeqId> {
-        self.forks.seqs().iter().copied().chain([self.seq])
-    }
 }
 
 impl<O: Outlet> Worker<O> {
-    /// Finds a slot, and pages for `len` tokens, for a session of `link`; otherwise says what there
-    /// is none of, and nobody has lost anything.
-    pub(super) fn admit(&mut self, link: LinkId, len: usize) -> Result<(), (Limit, String)> {
+    /// Finds a slot, and pages for `len` tokens, for a session of `link` whose sequence `seq` is and
+    /// has what is cached of them; otherwise says what there is none of, and nobody has lost anything.
+    pub(super) fn admit(
+        &mut self,
+        link: LinkId,
+        seq: SeqId,
+        len: usize,
+    ) -> Result<(), (Limit, String)> {
         // A verdict may have ended builds that no step has looked at since.
         for session in &mut self.sessions {
             session.forks.reap(&mut self.engine, &session.draft);
         }
         let tenant = self.tenants.of(link);
-        let held = self.held();
-        if let Some(quota) = tenant.and_then(|tenant| self.tenants.spent(tenant, &held.sessions)) {
+        let sessions = self.sessions_held();
+        if let Some(quota) = tenant.and_then(|tenant| self.tenants.spent(tenant, &sessions)) {
             let QuotaConfig {
                 namespace,
                 max_slots,
@@ -98,45 +70,46 @@ impl<O: Outlet> Worker<O> {
             let reason = format!("namespace {namespace} has all {most} slots of its quota");
             return Err((Limit::Quota, reason));
         }
-        let asker = Asker {
-            tenant,
-            pages: len.div_ceil(PAGE_TOKENS),
-        };
-        let pages = len / PAGE_TOKENS + 2;
-        let needed = pages + self.promised(&asker, &held);
-        let short = needed.saturating_sub(self.engine.free_pages());
+        let cached = self.engine.len(seq).unwrap_or(0) / PAGE_TOKENS;
+        let pages = len / PAGE_TOKENS + 2 - cached;
+        let free = self.engine.free_pages();
         let no_slot = self.sessions.len() >= self.limits.sessions;
-        if !no_slot && short == 0 {
+        if !no_slot && pages + self.promised(|_| false) <= free {
             return Ok(());
         }
-        let gives = tenant.and_then(|tenant| {
-            if no_slot {
-                self.tenants.gives_way(tenant, &held.sessions)
-            } else {
-                let (trunks, sessions) = (&held.trunks, &held.sessions);
-                self.tenants
-                    .gives_pages(tenant, asker.pages, trunks, sessions)
-            }
-        });
-        let youngest =
-            gives.and_then(|gives| self.youngest(|session| self.is_of(session, &[gives])));
-        if no_slot && youngest.is_none() {
+        let mut held = self.held();
+        // What it shares is not given back by others.
+        held.keep(seq, &self.engine);
+        let has = tenant.map_or(cached, |tenant| held.added(seq, tenant, &self.engine));
+        let asker = Asker {
+            tenant,
+            pages: len.div_ceil(PAGE_TOKENS) - cached + has,
+        };
+        let needed = pages + self.promised(|session| self.yields(session, &asker, 0, &held));
+        let short = needed.saturating_sub(free);
+        let gives = tenant.filter(|_| no_slot);
+        let gives = gives.and_then(|tenant| self.tenants.gives_way(tenant, &held.sessions));
+        let first = gives.and_then(|gives| self.youngest_of(gives, &[]));
+        if no_slot && first.is_none() {
             let reason = format!("all {} slots are taken", self.limits.sessions);
             return Err((Limit::Slots, reason));
         }
-        let ways = [None, youngest];
-        let ways = &ways[usize::from(no_slot)..];
-        let Some((evicted, shed)) = self.cheapest(ways, short, &asker, &held) else {
+        let Some((gone, shed)) = self.cheapest(first, short, &asker, &held) else {
             let reason = format!("{pages} KV pages are needed and not free");
             return Err((Limit::Pages, reason));
         };
+        let gone: Vec<_> = gone.into_iter().map(|index| self.name(index)).collect();
         for index in shed {
             self.shed(index);
         }
-        if let Some(index) = evicted {
-            let (link, id) = self.name(index);
+        for (place, (link, id)) in gone.into_iter().enumerate() {
             let slot = "its slot goes to a target with fewer";
-            self.evict(link, id, if no_slot { slot } else { PAGES_GO });
+            let reason = if no_slot && place == 0 {
+                slot
+            } else {
+                PAGES_GO
+            };
+            self.evict(link, id, reason);
         }
         Ok(())
     }
@@ -185,33 +158,6 @@ impl<O: Outlet> Worker<O> {
         true
     }
 
-    /// Sessions that the tenants hold.
-    pub(super) fn sessions_held(&self) -> Holdings {
-        let mut sessions = Holdings::default();
-        for session in &self.sessions {
-            if let Some(tenant) = self.tenants.of(session.link) {
-                sessions.add(tenant, 1);
-            }
-        }
-        sessions
-    }
-
-    fn held(&self) -> Held {
-        let (mut trunks, mut pages) = (Holdings::default(), Holdings::default());
-        for session in &self.sessions {
-            if let Some(tenant) = self.tenants.of(session.link) {
-                let trunk = session.trunk_pages();
-                trunks.add(tenant, trunk);
-                pages.add(tenant, trunk + session.branch_pages_held());
-            }
-        }
-        Held {
-            sessions: self.sessions_held(),
-            trunks,
-            pages,
-        }
-    }
-
     fn is_of(&self, session: &Session, tenants: &[TenantId]) -> bool {
         let tenant = self.tenants.of(session.link);
         tenant.is_some_and(|tenant| tenants.contains(&tenant))
@@ -230,11 +176,11 @@ impl<O: Outlet> Worker<O> {
         })
     }
 
-    /// Pages that are free and not for the asker: what those that are here are yet to take, or they
-    /// would drive each other out.
-    fn promised(&self, asker: &Asker, held: &Held) -> usize {
+    /// Pages that are free and not for somebody new: what those that are here are yet to take, or
+    /// they would drive each other out; for builds only of those whose branches do not give way.
+    fn promised(&self, yields: impl Fn(&Session) -> bool) -> usize {
         let kept = |session: &Session| {
-            let build = if self.yields(session, asker, 0, held) {
+            let build = if yields(session) {
                 0
             } else {
                 session.branch_pages_held() - session.forks.pages()
@@ -244,42 +190,52 @@ impl<O: Outlet> Worker<O> {
         self.sessions.iter().map(kept).sum()
     }
 
-    /// Pages that what the session has yet to read will take, but for one that is copied because others
-    /// see it too.
+    /// Pages that the session is yet to take.
     fn outstanding(&self, session: &Session) -> usize {
         let read = self.engine.len(session.seq).unwrap_or(0);
         match session.draft.tokens().len().saturating_sub(read) {
             // It decodes, and grows by a page now and then.
             0 | 1 => 0,
-            rows => self.engine.pages_needed(session.seq, rows).unwrap_or(0),
+            _ => session.unread_pages(&self.engine),
         }
     }
 
-    /// Of the `ways` to find `short` pages, by giving up no session or this one, the first that
-    /// does, and whose branches go besides.
+    /// Finds `short` pages for the asker: who goes besides `first`, each time the youngest session of
+    /// who has most then, as few as suffice, and whose branches.
     fn cheapest(
         &self,
-        ways: &[Option<usize>],
+        first: Option<usize>,
         short: usize,
         asker: &Asker,
         held: &Held,
-    ) -> Option<(Option<usize>, Vec<usize>)> {
-        let freed = |&evicted: &Option<usize>| {
-            let freed = evicted.map_or(0, |index| {
-                let session = &self.sessions[index];
-                let seqs: Vec<_> = session.seqs().collect();
-                self.engine.owned_together(&seqs).unwrap_or(0) + self.outstanding(session)
-            });
-            (evicted, freed)
-        };
-        let ways: Vec<_> = ways.iter().map(freed).collect();
+    ) -> Option<(Vec<usize>, Vec<usize>)> {
         for more in [asker.pages, 0] {
-            for &(evicted, freed) in &ways {
+            let (mut left, mut gone, mut freed) = (held.clone(), Vec::new(), 0);
+            let mut next = first;
+            loop {
+                if let Some(index) = next {
+                    let session = &self.sessions[index];
+                    freed += self.outstanding(session);
+                    if let Some(tenant) = self.tenants.of(session.link) {
+                        freed += left.close(session, tenant, &self.engine);
+                    }
+                    gone.push(index);
+                }
                 let may_shed = |index: usize| {
-                    evicted != Some(index) && self.yields(&self.sessions[index], asker, more, held)
+                    let session = &self.sessions[index];
+                    !gone.contains(&index) && self.yields(session, asker, more, &left)
                 };
                 if let Some(shed) = self.branches_of(short.saturating_sub(freed), may_shed) {
-                    return Some((evicted, shed));
+                    return Some((gone, shed));
+                }
+                next = asker.tenant.and_then(|tenant| {
+                    let (trunks, sessions) = (&left.trunks, &left.sessions);
+                    let tenants = &self.tenants;
+                    let gives = tenants.gives_pages(tenant, asker.pages, trunks, sessions)?;
+                    self.youngest_of(gives, &gone)
+                });
+                if next.is_none() {
+                    break;
                 }
             }
         }
@@ -317,22 +273,20 @@ impl<O: Outlet> Worker<O> {
         let builders = builders.filter_map(|session| self.tenants.of(session.link));
         let wants = |tenant| self.tenants.part(tenant, &held.pages, 0.0, sessions);
         let most = builders.map(wants).fold(0.0, f64::max);
-        let mut left = held.trunks.clone();
-        let (mut names, mut seqs) = (Vec::new(), Vec::new());
+        let (mut left, mut names, mut freed) = (held.clone(), Vec::new(), 0);
         for index in self.by_age() {
             let session = &self.sessions[index];
             let tenant = self.tenants.of(session.link);
             let Some(tenant) = tenant.filter(|tenant| rich.contains(tenant)) else {
                 continue;
             };
-            let own = session.trunk_pages();
-            if self.tenants.part(tenant, &left, -(own as f64), sessions) < most {
+            let own = left.alone(session, tenant, &self.engine) as f64;
+            if self.tenants.part(tenant, &left.trunks, -own, sessions) < most {
                 continue;
             }
-            left.take(tenant, own);
             names.push(self.name(index));
-            seqs.extend(session.seqs());
-            if self.engine.owned_together(&seqs).unwrap_or(0) >= short {
+            freed += left.close(session, tenant, &self.engine);
+            if freed >= short {
                 return Some(names);
             }
         }
@@ -366,6 +320,13 @@ impl<O: Outlet> Worker<O> {
         let sessions = sessions.filter(|(_, session)| one(session));
         let youngest = sessions.max_by_key(|(_, session)| session.opened);
         youngest.map(|(index, _)| index)
+    }
+
+    /// The youngest session of the tenant that is not `gone`.
+    fn youngest_of(&self, tenant: TenantId, gone: &[usize]) -> Option<usize> {
+        let is_left =
+            |index: &usize| !gone.contains(index) && self.is_of(&self.sessions[*index], &[tenant]);
+        self.by_age().into_iter().find(is_left)
     }
 
     /// All sessions, the youngest first.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use foretoken_engine::batch::{Engine, Reuse, SeqId};
+use foretoken_engine::batch::{Engine, Reuse, SeqError, SeqId};
 use foretoken_protocol::link::LinkId;
 use foretoken_speculation::{
     Round, SessionId,
@@ -88,6 +88,21 @@ impl Session {
             tracing::error!(%error, "a tree had no such nodes");
         }
     }
+
+    /// Gives back pages of what it no longer wants; its first `same` tokens are what they were. The
+    /// next step would do so too, but who wants nothing read has none.
+    fn let_go(&mut self, engine: &mut Engine, same: usize) -> Result<(), SeqError> {
+        self.forks.reap(engine, &self.draft);
+        let read = engine.tokens(self.seq)?;
+        let wanted = self.draft.tokens().iter().skip(same);
+        let common = read.iter().skip(same).zip(wanted);
+        let common = common.take_while(|(read, wanted)| read == wanted);
+        let kept = (same + common.count()).min(read.len());
+        if kept < read.len() || !engine.tail(self.seq)?.is_empty() {
+            engine.truncate(self.seq, kept)?;
+        }
+        Ok(())
+    }
 }
 
 impl<O: Outlet> Worker<O> {
@@ -121,6 +136,7 @@ impl<O: Outlet> Worker<O> {
         session.heard = self.now;
         let (before, awaited) = (session.draft.stats(), session.draft.awaits());
         let was_drafting = session.draft.remaining() > 0;
+        let decided = session.draft.decided().len();
         let answer = session.draft.handle(&message);
         // What was said before, or comes late, changes nothing.
         if session.draft.awaits() != awaited {
@@ -128,6 +144,16 @@ impl<O: Outlet> Worker<O> {
                 self.metrics.abandoned.inc();
             }
             session.join_decided(&mut self.engine);
+            // An `Open` may change everything, a verdict what was not decided before it.
+            let same = match &message {
+                ToDraft::Open(_) => 0,
+                ToDraft::Outcome(_) | ToDraft::Close { .. } => decided,
+            };
+            if session.draft.is_bound()
+                && let Err(error) = session.let_go(&mut self.engine, same)
+            {
+                tracing::error!(%error, "a session had no sequence");
+            }
             match &message {
                 ToDraft::Outcome(outcome) => self.hear_verdict(index, outcome, &before),
                 // It begins anew: nothing is verified that it knows of.
@@ -224,7 +250,11 @@ impl<O: Outlet> Worker<O> {
             recording.ended(&session.draft.stats(), self.now);
         }
         session.forks.close(&mut self.engine);
-        if let Err(error) = self.engine.close(session.seq) {
+        self.close_sequence(session.seq);
+    }
+
+    fn close_sequence(&mut self, seq: SeqId) {
+        if let Err(error) = self.engine.close(seq) {
             tracing::error!(%error, "a session had no sequence");
         }
     }
@@ -252,17 +282,18 @@ impl<O: Outlet> Worker<O> {
         if !draft.is_bound() {
             return answer.unwrap_or_else(|| refuse("the session is closed".into(), false));
         }
-        // Only for one that will be: others may lose something by it.
-        if let Err((limit, reason)) = self.admit(link, len) {
-            self.metrics.refused_for(limit);
-            return refuse(reason, true);
-        }
         let reuse = if self.prefix_cache && !open.keeps_nothing {
             Reuse::Within(self.tenants.salt(link, open.salt))
         } else {
             Reuse::Off
         };
         let seq = self.engine.open(&open.tokens, reuse);
+        // Only for one that will be: others may lose something by it.
+        if let Err((limit, reason)) = self.admit(link, seq, len) {
+            self.close_sequence(seq);
+            self.metrics.refused_for(limit);
+            return refuse(reason, true);
+        }
         let cached = self.engine.cached_len(seq).unwrap_or(0);
         if let Some(work) = draft.work().map(|work| work.ticket) {
             draft.stepped(work, cached, &[], &mut self.scratch);

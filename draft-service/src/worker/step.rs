@@ -73,6 +73,7 @@ impl<O: Outlet> Worker<O> {
         let purposes = grants.iter().map(|grant| grant.purpose);
         let was_for = purposes.min().unwrap_or(Purpose::Follow);
         self.busy += took;
+        self.latest = took;
         self.metrics.note_step(was_for, rows, took);
         for grant in &grants {
             if let Some(session) = self.sessions.get_mut(grant.session) {

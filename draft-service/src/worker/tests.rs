@@ -17,10 +17,12 @@ use rig::*;
 
 mod accounts;
 mod branches;
+mod held;
 mod isolation;
 mod rig;
 mod room;
 mod sharing;
+mod unheard;
 
 #[test]
 fn a_window_is_what_the_model_samples_with_the_requests_noise() {

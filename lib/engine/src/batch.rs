@@ -32,7 +32,7 @@ pub use self::fault::{SeqError, StepError};
 pub use self::feed::{Feed, StepLogits, Wants};
 use self::sequence::Slab;
 use crate::kv::{AuditError, PagePool, Salt, Usage, pages_for};
-use crate::runner::{ModelRunner, PAGE_TOKENS, RunnerInfo};
+use crate::runner::{ModelRunner, PAGE_TOKENS, PageIndex, RunnerInfo};
 
 /// Names an open sequence of one [`Engine`]. Ids are not reused: that of a closed sequence is an
 /// error, never somebody else's sequence.
@@ -258,22 +258,10 @@ impl Engine {
             .count())
     }
 
-    /// Pages that closing all of `seqs`, each named once, would give back: those no other sequence
-    /// references. A sequence and its forks own more together than each of them does.
-    pub fn owned_together(&self, seqs: &[SeqId]) -> Result<usize, SeqError> {
-        let mut others = vec![0_u32; self.runner.info().pages];
-        for page in self.sequences.iter().flat_map(|sequence| &sequence.pages) {
-            others[page.0 as usize] += 1;
-        }
-        let mut owned = 0;
-        for &seq in seqs {
-            for page in &self.sequences.get(seq)?.pages {
-                let others = &mut others[page.0 as usize];
-                *others = others.saturating_sub(1);
-                owned += usize::from(*others == 0);
-            }
-        }
-        Ok(owned)
+    /// The page table of `seq`: pages of its trunk and of its tail, in order and none twice. Others
+    /// may name the same.
+    pub fn pages(&self, seq: SeqId) -> Result<&[PageIndex], SeqError> {
+        Ok(&self.sequences.get(seq)?.pages)
     }
 
     /// Whether the next row of `seq` must copy a page first, because a fork shares it.

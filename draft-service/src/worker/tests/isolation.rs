@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use foretoken_engine::batch::SeqId;
 use foretoken_speculation::{guess::OutcomeKey, message::Entries, noise::philox};
 
 use super::{branches::open_ahead, *};
@@ -216,8 +217,11 @@ fn live_with(pages: usize) -> usize {
         let worker = &world.rig.worker;
         assert!(worker.sessions.len() <= 9);
         for session in &worker.sessions {
-            let owned = worker.engine.owned_together(session.forks.seqs());
-            assert_eq!(owned, Ok(session.forks.pages()), "pages of branches");
+            let mut all = worker.held().all;
+            let pages = |&seq: &SeqId| worker.engine.pages(seq).expect("it is open");
+            let seqs = session.forks.seqs().iter();
+            let owned: usize = seqs.map(|seq| all.take(pages(seq))).sum();
+            assert_eq!(owned, session.forks.pages(), "pages of branches");
         }
     }
     world.rig.settle();

@@ -35,7 +35,7 @@ pub(super) fn own_prompt(number: u32) -> Vec<TokenId> {
 }
 
 /// The same of another length.
-fn own_prompt_of(len: u32, number: u32) -> Vec<TokenId> {
+pub(super) fn own_prompt_of(len: u32, number: u32) -> Vec<TokenId> {
     let tokens = prompt(len).into_iter();
     let tokens = tokens.map(|token| TokenId((token.0 + number) % 64));
     tokens.collect()
@@ -168,7 +168,7 @@ fn a_prompt_gets_the_pages_of_a_target_with_more_or_nobody_loses_any() {
         rig.settle();
     }
     assert_eq!(held(&rig, A), 5);
-    // It needs more than the youngest of the other's sessions has.
+    // It needs more than the other's sessions have until that would have less.
     rig.tell(B, open(9, prompt(200)));
     let sent = rig.collect();
     let reason = refusal(&sent, B, 9);

@@ -176,30 +176,22 @@ fn a_fork_shares_pages_until_one_side_writes() {
 }
 
 #[test]
-fn sequences_own_together_what_only_they_reference_and_closing_them_gives_that_back() {
+fn who_shares_pages_names_the_same_ones_and_a_copy_is_another() {
     let mut engine = engine();
     let seq = with_text(&mut engine, 40);
     let other = engine.open(&text(40), SHARED);
-    let forks = [18, 20].map(|len| engine.fork(seq, len).unwrap());
-    engine.step(&[feed(forks[0], &[TokenId(9)])]).unwrap();
-    let shared_by_all = engine.cached_len(other).unwrap() / PAGE_TOKENS;
-    assert_eq!((shared_by_all, engine.usage().referenced), (2, 4));
-    let owned = |seqs: &[SeqId]| engine.owned_together(seqs).unwrap();
-    assert_eq!(owned(&[]), 0);
-    assert_eq!(
-        [owned(&[seq]), owned(&forks[..1]), owned(&forks[1..])],
-        [1, 1, 0]
-    );
-    assert_eq!(owned(&[forks[1], seq, forks[0]]), 2);
-    assert_eq!(owned(&[seq, other, forks[0], forks[1]]), 4);
-    engine.close(other).unwrap();
-    let owned = engine.owned_together(&[seq, forks[0], forks[1]]).unwrap();
-    let free = engine.free_pages();
-    for seq in [seq, forks[0], forks[1]] {
-        engine.close(seq).unwrap();
-    }
-    assert_eq!((owned, engine.free_pages() - free), (4, 4));
-    assert_eq!(engine.owned_together(&[seq]), Err(SeqError::Unknown(seq)));
+    let fork = engine.fork(seq, 20).unwrap();
+    let pages = |engine: &Engine, seq| engine.pages(seq).unwrap().to_vec();
+    let of_seq = pages(&engine, seq);
+    assert_eq!(of_seq.len(), 3);
+    assert_eq!(pages(&engine, other), of_seq[..2]);
+    assert_eq!(pages(&engine, fork), of_seq[..2]);
+    engine.step(&[feed(fork, &[TokenId(9)])]).unwrap();
+    let of_fork = pages(&engine, fork);
+    assert_eq!(of_fork[0], of_seq[0]);
+    assert!(!of_seq.contains(&of_fork[1]), "it was written to");
+    engine.close(seq).unwrap();
+    assert_eq!(engine.pages(seq), Err(SeqError::Unknown(seq)));
 }
 
 #[test]
