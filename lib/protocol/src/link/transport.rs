@@ -335,41 +335,57 @@ pub(super) async fn turn() {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
-    use std::sync::mpsc::channel;
+    use std::{os::unix::net::UnixListener, sync::mpsc::channel};
 
     use super::*;
     use crate::{Address, link::Welcome};
 
+    /// Whether links through memory can be polled once that to `address` could not be made.
+    fn others_are_polled_without(address: Address) -> bool {
+        let ours = Transport::start(TransportOptions::default()).expect("a thread");
+        let stop = CancellationToken::new();
+        let options = LinkOptions {
+            backoff_min: Duration::from_secs(3600),
+            backoff_max: Duration::from_secs(3600),
+            ..LinkOptions::default()
+        };
+        let (sender, events) = channel();
+        let tell = move |event| drop(sender.send(event));
+        let _link = ours.dial(address, Hello::default(), options, &stop, tell);
+        let event = events.recv_timeout(Duration::from_secs(60));
+        assert!(
+            matches!(event, Ok(LinkEvent::Incompatible(_) | LinkEvent::Down(_))),
+            "{event:?}"
+        );
+        let Driver {
+            polled, departures, ..
+        } = &*ours.driver;
+        polled.visit(true, departures)
+    }
+
     #[test]
-    fn an_endpoint_that_there_is_no_link_to_keeps_nobody_from_polling_the_others() {
+    fn an_endpoint_that_hangs_up_keeps_nobody_from_polling_the_others() {
         let folder = tempfile::TempDir::new().expect("a folder");
-        let unix = Address::Unix(folder.path().join("link"));
-        for address in [unix, Address::loopback(0)] {
-            let start = || Transport::start(TransportOptions::default()).expect("a thread");
-            let (theirs, ours) = (start(), start());
-            let stop = CancellationToken::new();
-            let options = LinkOptions {
-                backoff_max: Duration::from_secs(3600),
-                ..LinkOptions::default()
-            };
-            let welcome = Welcome {
-                vocab_size: 13,
-                ..Welcome::default()
-            };
-            let listener = Listener::bind(&address).expect("binds");
-            let server = theirs
-                .serve(listener, Terms::new(welcome, options), &stop, |_| ())
-                .expect("listens");
-            let (sender, events) = channel();
-            let tell = move |event| drop(sender.send(event));
-            let address = server.address().clone();
-            let _link = ours.dial(address, Hello::default(), options, &stop, tell);
-            let event = events.recv_timeout(Duration::from_secs(60));
-            assert!(matches!(event, Ok(LinkEvent::Incompatible(_))), "{event:?}");
-            let Driver {
-                polled, departures, ..
-            } = &*ours.driver;
-            assert!(polled.visit(true, departures), "{:?}", server.address());
-        }
+        let path = folder.path().join("link");
+        let listener = UnixListener::bind(&path).expect("binds");
+        let hangs_up = thread::spawn(move || drop(listener.accept()));
+        assert!(others_are_polled_without(Address::Unix(path)));
+        hangs_up.join().expect("ends");
+    }
+
+    #[test]
+    fn an_endpoint_of_another_kind_keeps_nobody_from_polling_the_others() {
+        let theirs = Transport::start(TransportOptions::default()).expect("a thread");
+        let stop = CancellationToken::new();
+        let welcome = Welcome {
+            vocab_size: 13,
+            ..Welcome::default()
+        };
+        let terms = Terms::new(welcome, LinkOptions::default());
+        let listener = Listener::bind(&Address::loopback(0)).expect("binds");
+        let server = theirs
+            .serve(listener, terms, &stop, |_| ())
+            .expect("listens");
+        assert!(others_are_polled_without(server.address().clone()));
     }
 }
