@@ -316,17 +316,19 @@ impl<O: Outlet> Worker<O> {
 
     /// The youngest session that is `one`.
     fn youngest(&self, one: impl Fn(&Session) -> bool) -> Option<usize> {
-        let sessions = self.sessions.iter().enumerate();
-        let sessions = sessions.filter(|(_, session)| one(session));
-        let youngest = sessions.max_by_key(|(_, session)| session.opened);
-        youngest.map(|(index, _)| index)
+        self.youngest_besides(&[], one)
     }
 
     /// The youngest session of the tenant that is not `gone`.
     fn youngest_of(&self, tenant: TenantId, gone: &[usize]) -> Option<usize> {
-        let is_left =
-            |index: &usize| !gone.contains(index) && self.is_of(&self.sessions[*index], &[tenant]);
-        self.by_age().into_iter().find(is_left)
+        self.youngest_besides(gone, |session| self.is_of(session, &[tenant]))
+    }
+
+    fn youngest_besides(&self, gone: &[usize], one: impl Fn(&Session) -> bool) -> Option<usize> {
+        let sessions = self.sessions.iter().enumerate();
+        let sessions = sessions.filter(|(index, session)| !gone.contains(index) && one(session));
+        let youngest = sessions.max_by_key(|(_, session)| session.opened);
+        youngest.map(|(index, _)| index)
     }
 
     /// All sessions, the youngest first.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use foretoken_engine::schedule::{Refusal, RequestId};
 use foretoken_protocol::generate::{FinishReason, GenerateError};
+use foretoken_speculation::policy::target::MOST_DOUBLINGS;
 
 use super::{Worker, endpoints::fresh_patience};
 use crate::{
@@ -15,7 +16,7 @@ use crate::{
 const REOPEN_AFTER: Duration = Duration::from_millis(500);
 /// How long such a refusal keeps a request from turning to that endpoint again: the longest time after which
 /// the one that it waits for is asked again.
-pub(super) const REFUSED_FOR: Duration = REOPEN_AFTER.saturating_mul(8);
+pub(super) const REFUSED_FOR: Duration = REOPEN_AFTER.saturating_mul(1 << MOST_DOUBLINGS);
 
 impl Worker {
     /// Takes a request in, or says at once why not.

@@ -36,7 +36,7 @@ use crate::{
 const MOST_UNHEARD: u32 = 8;
 /// The wait before an endpoint is asked again doubles with each refusal in a row, this often at most:
 /// to ask costs the whole sequence.
-const MOST_DOUBLINGS: u32 = 3;
+pub const MOST_DOUBLINGS: u32 = 3;
 
 /// What a session is made of.
 #[derive(Clone, Debug)]
