@@ -54,7 +54,7 @@ impl<O: Outlet> Worker<O> {
         seq: SeqId,
         len: usize,
     ) -> Result<(), (Limit, String)> {
-        // A verdict may have ended builds that no step has looked at since.
+        // Steps end builds too, and the forks of those are closed with the next.
         for session in &mut self.sessions {
             session.forks.reap(&mut self.engine, &session.draft);
         }
