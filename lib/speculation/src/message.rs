@@ -230,50 +230,106 @@ impl TreeBudget {
 /// How likely tokens have to be to be proposed, beside the first one of a chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cutoffs {
-    /// Those of a window, which is waited for while it is drafted.
-    pub window: Cutoff,
-    /// Those of continuations, which are drafted ahead.
-    pub entries: Cutoff,
+    /// Those of a window, which is waited for while it is drafted, in ten-thousandths.
+    pub window: u32,
+    /// Those of continuations, which are drafted ahead, in ten-thousandths.
+    pub entries: u32,
+    /// What both rise by along a chain.
+    pub rise: Rise,
+}
+
+impl Cutoffs {
+    /// Those at these probabilities.
+    pub fn new(window: f64, entries: f64, rise: Rise) -> Self {
+        Self {
+            window: parts(window),
+            entries: parts(entries),
+            rise,
+        }
+    }
+
+    /// The one of a window.
+    pub fn of_window(self) -> Cutoff {
+        Cutoff {
+            parts: self.window,
+            rise: self.rise,
+        }
+    }
+
+    /// The one of continuations.
+    pub fn of_entries(self) -> Cutoff {
+        Cutoff {
+            parts: self.entries,
+            rise: self.rise,
+        }
+    }
+}
+
+/// By how much likelier the later tokens of a chain have to be, where their rows are dearer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rise {
+    /// Tokens before them.
+    pub after: u32,
+    /// In ten-thousandths.
+    pub parts: u32,
+}
+
+impl Rise {
+    /// By this probability after so many tokens.
+    pub fn new(after: u32, probability: f64) -> Self {
+        Self {
+            after,
+            parts: parts(probability),
+        }
+    }
 }
 
 /// The least probability of being accepted, with all tokens before it, for which a token is worth
 /// the time that it adds to a round. By default every token is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cutoff {
-    /// In ten-thousandths.
-    pub parts: u32,
+    parts: u32,
+    rise: Rise,
 }
 
 impl Cutoff {
     /// The one at this probability.
     pub fn new(probability: f64) -> Self {
-        // A number that is none becomes 0.
         Self {
-            parts: libm::round(probability.clamp(0.0, 1.0) * SHARE_UNIT) as u32,
+            parts: parts(probability),
+            rise: Rise::default(),
         }
     }
 
     /// Whether it leaves any token out.
     pub fn cuts(self) -> bool {
-        self.parts > 0
+        self.parts > 0 || self.rise.parts > 0
     }
 
     /// Tokens of a chain whose tokens have these chances, each with all before it: it ends before the
     /// first that is too unlikely, but never before its first one.
     pub fn tokens(self, mut chances: impl Iterator<Item = f64>) -> u32 {
         let first = u32::from(chances.next().is_some());
-        let least = self.probability();
-        first + chances.take_while(|&chance| chance >= least).count() as u32
+        let later = (first..).zip(chances);
+        let worth = later.take_while(|&(index, chance)| chance >= self.at(index));
+        first + worth.count() as u32
     }
 
-    /// The probability.
-    pub fn probability(self) -> f64 {
-        f64::from(self.parts) / SHARE_UNIT
+    /// The probability that the token has to have that `index` others of a chain come before.
+    pub fn at(self, index: u32) -> f64 {
+        let rises = index >= self.rise.after;
+        let more = if rises { self.rise.parts } else { 0 };
+        f64::from(self.parts.saturating_add(more)) / SHARE_UNIT
     }
 }
 
-/// One in [`TreeBudget::row_cost`] and [`Cutoff::parts`].
+/// One in numbers of ten-thousandths.
 const SHARE_UNIT: f64 = 10_000.0;
+
+/// A probability in ten-thousandths. A number that is none becomes 0.
+fn parts(probability: f64) -> u32 {
+    libm::round(probability.clamp(0.0, 1.0) * SHARE_UNIT) as u32
+}
 
 impl Outcome {
     /// Tokens of the window that the target now waits for, if any.

@@ -120,7 +120,7 @@ impl Stopgap {
                 rows: step.rows,
                 sessions: step.sessions,
                 lookahead: options.lookahead.of(verified.suggested),
-                cutoff: request.session.cutoffs(verified).window,
+                cutoff: request.session.cutoffs(verified).of_window(),
                 caught_up: request.session.is_caught_up(),
                 local: offer.tokens.len() as u32,
                 local_accepted: accepted,

@@ -21,7 +21,7 @@ use foretoken_speculation::{
     fanout::FanOut,
     guess::OutcomeKey,
     message::{
-        Branching, Cutoff, Cutoffs, Delivery, Entries, Open, Outcome, Resync, Side,
+        Branching, Cutoffs, Delivery, Entries, Open, Outcome, Resync, Rise, Side,
         SparseDistribution, ToDraft, ToTarget, TreeBudget, Window,
     },
     saguaro::Saguaro,
@@ -83,8 +83,12 @@ fn target_frame() -> TargetFrame {
                 row_cost: 300,
             }),
             cutoffs: Cutoffs {
-                window: Cutoff { parts: 3000 },
-                entries: Cutoff { parts: 500 },
+                window: 3000,
+                entries: 500,
+                rise: Rise {
+                    after: 4,
+                    parts: 2000,
+                },
             },
             saguaro: Saguaro::new(3, 5),
             lingered: Duration::from_micros(300),

@@ -19,7 +19,7 @@ use foretoken_speculation::{
     Epoch, Proposals, Round, Seed, SessionId, TokenId,
     fanout::FanOut,
     message::{
-        Branching, Cutoff, Cutoffs, Delivery, Entries, Open, Outcome, ToDraft, ToTarget, TreeBudget,
+        Branching, Cutoffs, Delivery, Entries, Open, Outcome, Rise, ToDraft, ToTarget, TreeBudget,
     },
     saguaro::Saguaro,
     sampling::SamplingParams,
@@ -399,7 +399,6 @@ fn impossible(which: u32) -> Outcome {
     let nodes = [u32::MAX, 0, MOST];
     let tree = TreeBudget::new(nodes[which as usize % 3], row_cost[which as usize % 5]);
     let parts = [0, u32::MAX, 10_000][which as usize % 3];
-    let cutoff = [Cutoff { parts }, Cutoff::new(f64::NAN)][which as usize % 2];
     let window = match which % 3 {
         0 => Some(Proposals::new()),
         // Nothing but second choices.
@@ -410,8 +409,12 @@ fn impossible(which: u32) -> Outcome {
         verifying: window,
         tree: Some(tree).filter(|_| !which.is_multiple_of(4)),
         cutoffs: Cutoffs {
-            window: cutoff,
-            entries: Cutoff { parts },
+            window: [parts, 0][which as usize % 2],
+            entries: parts,
+            rise: Rise {
+                after: which % 2,
+                parts,
+            },
         },
         saguaro: Saguaro::new(MOST, u32::MAX),
         lingered,

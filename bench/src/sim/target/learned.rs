@@ -105,7 +105,7 @@ impl Learned {
             rows,
             sessions: load.sessions,
             lookahead,
-            cutoff: cutoffs.window,
+            cutoff: cutoffs.of_window(),
             caught_up,
             local: 0,
             local_accepted: 0.0,

@@ -13,7 +13,7 @@ use foretoken_speculation::{
     fanout::FanOut,
     guess::OutcomeKey,
     message::{
-        Account, Branching, Cutoff, Cutoffs, Delivery, Entries, Keyed as _, Open, Outcome, Resync,
+        Account, Branching, Cutoffs, Delivery, Entries, Keyed as _, Open, Outcome, Resync, Rise,
         Side, ToDraft, ToTarget, TreeBudget, Window,
     },
     saguaro::Saguaro,
@@ -94,8 +94,10 @@ impl Wire for ToDraft {
                     nodes: tree.nodes,
                     row_cost: tree.row_cost,
                 }),
-                window_cutoff: outcome.cutoffs.window.parts,
-                entries_cutoff: outcome.cutoffs.entries.parts,
+                window_cutoff: outcome.cutoffs.window,
+                entries_cutoff: outcome.cutoffs.entries,
+                cutoffs_rise_after: outcome.cutoffs.rise.after,
+                cutoffs_rise: outcome.cutoffs.rise.parts,
                 saguaro: distribution::write_saguaro(outcome.saguaro),
                 lingered_us: micros(outcome.lingered),
                 awaited: outcome.awaited,
@@ -166,11 +168,11 @@ impl Wire for ToDraft {
                         row_cost: tree.row_cost,
                     }),
                     cutoffs: Cutoffs {
-                        window: Cutoff {
-                            parts: outcome.window_cutoff,
-                        },
-                        entries: Cutoff {
-                            parts: outcome.entries_cutoff,
+                        window: outcome.window_cutoff,
+                        entries: outcome.entries_cutoff,
+                        rise: Rise {
+                            after: outcome.cutoffs_rise_after,
+                            parts: outcome.cutoffs_rise,
                         },
                     },
                     saguaro: distribution::read_saguaro(outcome.saguaro)?,

@@ -1,10 +1,16 @@
 //! Which tokens are worth proposing.
 
+use alloc::vec::Vec;
+
 use super::{Controller, Load};
 use crate::{
     fallback::Expected,
-    message::{Cutoff, Cutoffs},
+    message::{Cutoff, Cutoffs, Rise},
 };
+
+/// By how much dearer the rows of later tokens have to be for two prices to stand for them instead of one:
+/// times of steps are measured, and so are never quite even.
+const DEARER: f64 = 1.25;
 
 impl Controller {
     /// How likely tokens have to be to be proposed in windows of up to `lookahead` tokens, of each
@@ -18,24 +24,30 @@ impl Controller {
     ///
     /// With the rate that this leads to instead of the present one, it is the rule with the most
     /// tokens a second (Dinkelbach 1967); present rates approach it round by round.
+    ///
+    /// Rows become dearer where an accelerator has all it can do, so those of the first tokens have
+    /// one price and the others theirs.
     pub fn cutoffs(&self, lookahead: u32, load: Load) -> Cutoffs {
         if lookahead == 0 {
             return Cutoffs::default();
         }
-        let sessions = load.sessions.max(1);
-        let rows = |k: u32| {
-            sessions
-                .saturating_mul(1 + k)
-                .saturating_add(load.other_rows)
-        };
-        let added = self.steps.seconds(rows(lookahead)) - self.steps.seconds(rows(0));
-        let row = added / f64::from(lookahead);
         let (_, token) = self.answers.fit();
         let pace = self.goodput(lookahead, load).max(self.goodput(0, load));
-        Cutoffs {
-            window: Cutoff::new(pace * (row + token)),
-            entries: Cutoff::new(pace * row),
-        }
+        let (row, dearer) = priced(&self.row_seconds(lookahead, load));
+        let rise = dearer.map(|(after, more)| Rise::new(after, pace * more));
+        Cutoffs::new(pace * (row + token), pace * row, rise.unwrap_or_default())
+    }
+
+    /// What the row of each token of a window adds to the steps of all sessions of `load`, each of which
+    /// has such windows, beside the first one, which is always there: seconds.
+    fn row_seconds(&self, lookahead: u32, load: Load) -> Vec<f64> {
+        let sessions = f64::from(load.sessions.max(1));
+        let others = (sessions - 1.0) * (1.0 + self.rows(lookahead)) + f64::from(load.other_rows);
+        let step = |tokens: u32| self.steps.mean_seconds(others + 1.0 + f64::from(tokens));
+        let beside = 1.min(lookahead - 1)..lookahead;
+        beside
+            .map(|tokens| sessions * (step(tokens + 1) - step(tokens)))
+            .collect()
     }
 
     /// What windows of up to `k` tokens come to that end before tokens less likely than this.
@@ -46,6 +58,28 @@ impl Controller {
             tokens: self.acceptance.expected(tokens),
         }
     }
+}
+
+/// One price for these rows, those of the second token of a window and of all later ones; and where the
+/// later are dearer, after how many tokens, and by how much: the two prices that are closest to theirs.
+fn priced(rows: &[f64]) -> (f64, Option<(u32, f64)>) {
+    let mean = |rows: &[f64]| rows.iter().sum::<f64>() / rows.len() as f64;
+    // What a split explains of the squares of differences: the more, the closer the two prices are.
+    let explained = |&split: &usize| {
+        let (few, more) = rows.split_at(split);
+        let apart = mean(more) - mean(few);
+        few.len() as f64 * more.len() as f64 * apart * apart
+    };
+    let splits = (1..rows.len()).filter(|&split| {
+        let (few, more) = rows.split_at(split);
+        mean(more) > DEARER * mean(few)
+    });
+    let best = splits.max_by(|one, other| explained(one).total_cmp(&explained(other)));
+    best.map_or((mean(rows), None), |split| {
+        let (few, more) = rows.split_at(split);
+        let more = mean(more) - mean(few);
+        (mean(few), Some((1 + split as u32, more)))
+    })
 }
 
 #[cfg(test)]
@@ -76,15 +110,61 @@ mod tests {
                 let row = 100e-6 * f64::from(sessions);
                 let pace = controller.goodput(lookahead, load);
                 let close = |cutoff: Cutoff, exact: f64| {
-                    assert!(
-                        (cutoff.probability() - exact.min(1.0)).abs() < 1e-4,
-                        "{exact}"
-                    );
+                    assert!((cutoff.at(1) - exact.min(1.0)).abs() < 1e-4, "{exact}");
                 };
-                close(cutoffs.entries, pace * row);
-                close(cutoffs.window, pace * (row + 30e-6));
+                close(cutoffs.of_entries(), pace * row);
+                close(cutoffs.of_window(), pace * (row + 30e-6));
+                assert_eq!(cutoffs.rise, Rise::default());
             }
         }
+    }
+
+    #[test]
+    fn tokens_have_to_be_likelier_where_rows_are_dearer() {
+        // 0.05 ms a row up to six, 0.19 from there on.
+        let ms =
+            |rows: u32| 1.0 + 0.05 * f64::from(rows.min(6)) + 0.19 * f64::from(rows.max(6) - 6);
+        let steps =
+            [1, 2, 4, 6, 8, 16, 32].map(|rows| (rows, Duration::from_secs_f64(1e-3 * ms(rows))));
+        let answers = AnswerTime::new(50 * US, 30 * US);
+        let config = ControlConfig::of(Drafting::Ahead, 15);
+        let controller = Controller::new(config, StepCost::new(steps.to_vec()), answers);
+        for lookahead in [7, 8, 15] {
+            let pace = controller.goodput(lookahead, Load::of(1));
+            let cutoffs = controller.cutoffs(lookahead, Load::of(1));
+            for (cutoff, token) in [(cutoffs.of_entries(), 0.0), (cutoffs.of_window(), 0.03)] {
+                // The sixth row is that of the fifth token.
+                for (index, row) in [(1, 0.05), (4, 0.05), (5, 0.19), (14, 0.19)] {
+                    let exact = pace * 1e-3 * (row + token);
+                    let found = cutoff.at(index);
+                    assert!(
+                        (found - exact).abs() < 2e-4,
+                        "{index} of {lookahead}: {found} {exact}"
+                    );
+                }
+            }
+        }
+        // Among many rows all are dear, and few tokens have cheap ones only.
+        for (lookahead, load) in [(15, Load::of(4)), (5, Load::of(1)), (1, Load::of(1))] {
+            let cutoffs = controller.cutoffs(lookahead, load);
+            assert_eq!(cutoffs.rise, Rise::default(), "{lookahead} {load:?}");
+        }
+    }
+
+    #[test]
+    fn rows_have_two_prices_only_where_later_ones_are_clearly_dearer() {
+        let rise = |rows: &[f64]| priced(rows).1;
+        assert_eq!(rise(&[]), None);
+        assert_eq!(rise(&[2.0]), None);
+        assert_eq!(rise(&[2.0, 2.4, 1.8, 2.4]), None);
+        assert_eq!(rise(&[2.0, 2.0, 1.0]), None);
+        assert_eq!(priced(&[2.0, 1.0]), (1.5, None));
+        assert_eq!(priced(&[1.0, 3.0, 3.0]), (1.0, Some((2, 2.0))));
+        assert_eq!(
+            priced(&[1.0, 1.0, 5.0, 1.0, 5.0, 5.0, 5.0]),
+            (2.0, Some((5, 3.0)))
+        );
+        assert_eq!(priced(&[0.0, 0.0, 1.0]), (0.0, Some((3, 1.0))));
     }
 
     #[test]

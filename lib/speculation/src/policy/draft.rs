@@ -123,7 +123,7 @@ struct Wish {
 impl Wish {
     /// Whether it matters how likely the tokens of the window are.
     fn weighs(&self) -> bool {
-        self.tree.is_some() || self.cutoffs.window.cuts()
+        self.tree.is_some() || self.cutoffs.of_window().cuts()
     }
 }
 

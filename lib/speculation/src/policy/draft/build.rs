@@ -52,7 +52,7 @@ pub(super) struct Order {
 impl Order {
     /// Whether it matters how likely what is drawn is.
     fn weighs(&self) -> bool {
-        self.tree.is_some() || self.cutoffs.entries.cuts()
+        self.tree.is_some() || self.cutoffs.of_entries().cuts()
     }
 }
 
@@ -278,7 +278,7 @@ impl Build {
             return;
         };
         planner.plan(&self.candidates, order.budget, &mut self.guesses);
-        self.goes_on = if order.cutoffs.entries.cuts() {
+        self.goes_on = if order.cutoffs.of_entries().cuts() {
             planner.estimates().goes_on()
         } else {
             1.0
@@ -323,7 +323,7 @@ impl Build {
     /// How likely tokens of a window have to be that is asked for.
     pub(super) fn window_cutoff(&self) -> Cutoff {
         let order = self.order.as_ref();
-        order.map_or_else(Cutoff::default, |order| order.cutoffs.window)
+        order.map_or_else(Cutoff::default, |order| order.cutoffs.of_window())
     }
 
     pub(super) fn guesses(&self) -> &[Guess] {
@@ -419,7 +419,7 @@ impl Build {
         sampler.truncate(base);
         let looked_at = rows.len() as u32;
         let drawn = Entries::drawn_of(&column);
-        if step > 0 && order.cutoffs.entries.cuts() {
+        if step > 0 && order.cutoffs.of_entries().cuts() {
             self.ends.0 += looked_at;
             self.ends.1 += looked_at - drawn;
         }
@@ -478,8 +478,12 @@ impl Build {
         self.stage = Stage::Branching;
         if order.weighs() {
             let branches = self.guesses.len();
-            self.growth
-                .begin(order.tree, order.cutoffs.entries, order.steps, branches);
+            self.growth.begin(
+                order.tree,
+                order.cutoffs.of_entries(),
+                order.steps,
+                branches,
+            );
         }
         let glued = self.glue_tree().is_some();
         self.layout

@@ -301,7 +301,7 @@ impl DraftSession {
             // Of a tree the best part is chosen in the end. A window without a token would teach
             // nothing.
             let chain = job.wish.tree.is_none() && !proposals.is_empty();
-            all || (chain && next < job.wish.cutoffs.window.probability())
+            all || (chain && next < job.wish.cutoffs.of_window().at(proposals.len() as u32))
         })?;
         let epoch = binding.epoch;
         let lookahead = proposals.len().min(wish.lookahead as usize);

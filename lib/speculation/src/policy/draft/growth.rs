@@ -23,7 +23,7 @@ use crate::{
 pub(super) struct Growth {
     pub(super) chances: Chances,
     /// Probability from which a branch's next token is worth its row, after its first one.
-    cutoff: f64,
+    cutoff: Cutoff,
     /// The same for second choices.
     price: f64,
     /// Second choices of a branch, at most.
@@ -40,7 +40,7 @@ impl Growth {
     pub(super) fn new() -> Self {
         Self {
             chances: Chances::default(),
-            cutoff: 0.0,
+            cutoff: Cutoff::default(),
             price: 0.0,
             most: 0,
             reached: Vec::new(),
@@ -60,7 +60,7 @@ impl Growth {
         let acceptance = self.chances.acceptance();
         self.price = tree.map_or(1.0, |tree| choose::price(tree, acceptance, steps));
         self.most = tree.map_or(0, |tree| (tree.nodes as usize).saturating_sub(steps));
-        self.cutoff = cutoff.probability();
+        self.cutoff = cutoff;
         self.drawn.reset(COUPLED, Chances::beside(tree.is_some()));
         self.reached.clear();
         self.reached.resize(branches, (1.0, 0));
@@ -82,7 +82,7 @@ impl Growth {
         {
             let (accepts, sides) = self.chances.of(&row);
             // A continuation without a token would be none.
-            if after > 0 && *reached * accepts < self.cutoff {
+            if after > 0 && *reached * accepts < self.cutoff.at(after) {
                 return None;
             }
             let worth = choose::sides(sides, *reached, self.price);

@@ -5,15 +5,12 @@ use super::{
     *,
 };
 use crate::{
-    message::{Cutoff, Cutoffs},
+    message::{Cutoffs, Rise},
     verify::Verification,
 };
 
 fn cutoffs(window: f64, entries: f64) -> Cutoffs {
-    Cutoffs {
-        window: Cutoff::new(window),
-        entries: Cutoff::new(entries),
-    }
+    Cutoffs::new(window, entries, Rise::default())
 }
 
 fn ssd(delivery: Delivery) -> Policy {
@@ -37,7 +34,14 @@ fn what_ends_early_changes_no_token_whatever_becomes_of_messages_and_endpoints()
         for faults in [Faults::default(), Faults::ALL] {
             for seed in 0..12 {
                 let cutoff = 0.1 * (1 + seed % 9) as f64;
-                play(policy, seed, faults, 1.5, cutoffs(cutoff, cutoff));
+                let rise = Rise::new(seed as u32 % 5, 0.3);
+                play(
+                    policy,
+                    seed,
+                    faults,
+                    1.5,
+                    Cutoffs::new(cutoff, cutoff, rise),
+                );
             }
         }
     }
@@ -172,34 +176,45 @@ fn continuations_end_before_unlikely_tokens() {
     }
     // After an even token one that is sure and one that is not, and another that is sure; after an odd
     // one the last two of these.
-    for (place, key) in parts[0].keys.iter().enumerate() {
-        let tokens = parts.iter().map_while(|part| part.tokens.get(place));
-        let tokens = tokens.take_while(|&&token| token != Entries::ENDED);
-        let expected = if key.token.0 % 2 == 0 { 3 } else { 2 };
-        assert_eq!(tokens.count(), expected, "{key:?} {parts:?}");
-    }
-    let even = parts[0].keys.iter().filter(|key| key.token.0 % 2 == 0);
-    assert!((1..parts[0].keys.len()).contains(&even.count()));
+    assert_eq!(lengths(&parts), [2, 3]);
     // The column in which the last one ends is the last.
     assert_eq!(parts.len(), 4);
     // What is known of ends is planned with where continuations end, and nowhere else.
-    let goes_on = |bench: &mut Bench, entries: f64, round: u32| {
+    let mut next = |cutoffs, round: u32| {
         let ToDraft::Outcome(told) = verifying(round, base + round - 400, &[1], &[2], 6) else {
             unreachable!();
         };
-        let cutoffs = cutoffs(0.0, entries);
-        let told = Outcome { cutoffs, ..told };
-        bench.draft.handle(&ToDraft::Outcome(told));
-        bench.parts();
-        bench.draft.goes_on()
+        bench
+            .draft
+            .handle(&ToDraft::Outcome(Outcome { cutoffs, ..told }));
+        let parts = bench.parts();
+        (parts, bench.draft.goes_on())
     };
-    assert!(goes_on(&mut bench, 0.4, 400) < 0.8);
-    assert!(goes_on(&mut bench, 0.0, 401) >= 1.0);
+    assert!(next(cutoffs(0.0, 0.4), 400).1 < 0.8);
+    assert!(next(cutoffs(0.0, 0.0), 401).1 >= 1.0);
+    // Tokens after two others have to be likelier.
+    let (parts, goes_on) = next(Cutoffs::new(0.0, 0.4, Rise::new(2, 0.2)), 402);
+    assert_eq!(lengths(&parts), [2, 2]);
+    assert!(goes_on < 0.8);
+}
+
+/// Tokens of continuations after an odd token, and after an even one; there are both.
+fn lengths(parts: &[Entries]) -> [usize; 2] {
+    let mut lengths = [Vec::new(), Vec::new()];
+    for (place, key) in parts[0].keys.iter().enumerate() {
+        let tokens = parts.iter().map_while(|part| part.tokens.get(place));
+        let tokens = tokens.take_while(|&&token| token != Entries::ENDED);
+        lengths[usize::from(key.token.0 % 2 == 0)].push(tokens.count());
+    }
+    lengths.map(|alike| {
+        assert!(alike.windows(2).all(|two| two[0] == two[1]), "{parts:?}");
+        alike[0]
+    })
 }
 
 #[test]
 fn windows_end_before_a_token_that_is_too_unlikely_unless_they_are_drawn_by_ratio() {
-    let ask = |verification, cutoff| {
+    let ask = |verification, cutoff, rise| {
         let (mut draft, mut scratch) = (DraftSession::new(SessionId(3), VOCAB, 64), Scratch::new());
         let ToDraft::Open(mut opening) = open(1, &[1, 2]) else {
             unreachable!();
@@ -211,10 +226,7 @@ fn windows_end_before_a_token_that_is_too_unlikely_unless_they_are_drawn_by_rati
             unreachable!();
         };
         draft.handle(&ToDraft::Outcome(Outcome {
-            cutoffs: Cutoffs {
-                window: Cutoff::new(cutoff),
-                ..Cutoffs::default()
-            },
+            cutoffs: Cutoffs::new(cutoff, 0.0, rise),
             ..told
         }));
         let sent = settle(&mut draft, &mut scratch);
@@ -224,7 +236,12 @@ fn windows_end_before_a_token_that_is_too_unlikely_unless_they_are_drawn_by_rati
         window.proposals.len()
     };
     // Until something is known each is accepted seven times in ten.
-    let coupled = |cutoff| ask(Verification::Coupled, cutoff);
+    let even = Rise::default();
+    let coupled = |cutoff| ask(Verification::Coupled, cutoff, even);
     assert_eq!([0.0, 0.4, 0.5, 0.9].map(coupled), [6, 2, 1, 1]);
-    assert_eq!(ask(Verification::Rejection { support: 4 }, 1.0), 6);
+    assert_eq!(ask(Verification::Rejection { support: 4 }, 1.0, even), 6);
+    // 0.34 after two tokens, 0.24 after three, 0.17 after four.
+    let rising = |after| ask(Verification::Coupled, 0.2, Rise::new(after, 0.1));
+    assert_eq!([0, 2, 3, 4, 5].map(rising), [3, 3, 3, 4, 4]);
+    assert_eq!(ask(Verification::Coupled, 0.0, Rise::new(4, 1.0)), 4);
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    message::{Cutoff, Cutoffs, Side, TreeBudget},
+    message::{Cutoffs, Rise, Side, TreeBudget},
     policy::draft::ForkFeed,
     saguaro::Saguaro,
 };
@@ -124,10 +124,17 @@ fn any_to_target() -> impl Strategy<Value = ToTarget> {
 
 /// Some for every number.
 fn cutoffs(number: u32) -> Cutoffs {
-    let [window, entries] = [3000, u32::MAX / 4].map(|factor| Cutoff {
-        parts: number.wrapping_mul(factor),
-    });
-    Cutoffs { window, entries }
+    let [window, entries, parts] =
+        [3000, u32::MAX / 4, u32::MAX / 2].map(|factor| number.wrapping_mul(factor));
+    let rise = Rise {
+        after: number % 5,
+        parts,
+    };
+    Cutoffs {
+        window,
+        entries,
+        rise,
+    }
 }
 
 /// A chain, or as much of a tree as these tokens can be, two under each node.

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    message::{Cutoff, Cutoffs, Side, TreeBudget},
+    message::{Cutoffs, Rise, Side, TreeBudget},
     verify::coupled_tree,
 };
 
@@ -14,13 +14,10 @@ fn play(policy: Policy, seed: u64, faults: Faults, blur: f32, row_cost: f64) -> 
     let params = demanding([0.0, 0.7, 1.0][seed as usize % 3]);
     let tree = Some(TreeBudget::new(14, row_cost));
     // Every third request's windows and continuations may end early besides.
-    let ends = Cutoff::new(if seed % 3 == 2 { 0.2 } else { 0.0 });
+    let ends = if seed % 3 == 2 { 0.2 } else { 0.0 };
     let (world, _) = played(policy, params, seed, faults, blur, |world| {
         world.tree = tree;
-        world.cutoffs = Cutoffs {
-            window: ends,
-            entries: ends,
-        };
+        world.cutoffs = Cutoffs::new(ends, ends, Rise::new(2, ends));
     });
     let stats = world.target.stats();
     assert!(stats.accepted <= stats.drafted);

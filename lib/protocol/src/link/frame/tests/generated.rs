@@ -166,7 +166,11 @@ pub(super) fn to_draft() -> impl Strategy<Value = ToDraft> {
         option::of(proposals()),
         0..=4096_u32,
         option::of(tree),
-        (saguaro(), any::<(u32, u32, u32)>(), any::<(u32, u32)>()),
+        (
+            saguaro(),
+            any::<(u32, u32, u32)>(),
+            any::<(u32, u32, u32, u32)>(),
+        ),
     );
     let outcome = (key(), any::<u32>(), any::<u32>(), tokens(9), next).prop_map(
         |((session, epoch), round, base_len, tokens, next)| {
@@ -184,8 +188,12 @@ pub(super) fn to_draft() -> impl Strategy<Value = ToDraft> {
                 branches,
                 tree,
                 cutoffs: Cutoffs {
-                    window: Cutoff { parts: cutoffs.0 },
-                    entries: Cutoff { parts: cutoffs.1 },
+                    window: cutoffs.0,
+                    entries: cutoffs.1,
+                    rise: Rise {
+                        after: cutoffs.2,
+                        parts: cutoffs.3,
+                    },
                 },
                 saguaro,
                 lingered: Duration::from_micros(lingered.into()),

@@ -22,10 +22,7 @@ fn a_round_drafted_ahead_takes_few_bytes_both_ways() {
             lookahead,
             verifying: Some((0..lookahead).map(token).collect::<Vec<_>>().into()),
             branches,
-            cutoffs: Cutoffs {
-                window: Cutoff::new(0.25),
-                entries: Cutoff::new(0.05),
-            },
+            cutoffs: Cutoffs::new(0.25, 0.05, Rise::new(4, 0.2)),
             lingered: Duration::from_micros(900),
             awaited: 2,
             elapsed: Duration::from_millis(23),
@@ -57,7 +54,7 @@ fn a_round_drafted_ahead_takes_few_bytes_both_ways() {
         };
         bytes += draft_bytes(&part).len();
     }
-    assert!(bytes <= 680, "{bytes} bytes a round");
+    assert!(bytes <= 684, "{bytes} bytes a round");
 }
 
 /// What the first column of a build comes with.
