@@ -84,9 +84,9 @@ struct Dialled {
 }
 
 impl Outlet for Dialled {
-    fn send(&self, messages: Vec<ToDraft>) {
+    fn send(&self, up: u64, messages: Vec<ToDraft>) {
         // A lost link reports itself; sessions that missed messages are opened anew.
-        if let Err(error) = self.link.send(messages) {
+        if let Err(error) = self.link.send_over(up, messages) {
             tracing::debug!(address = %self.link.address(), %error, "messages were not sent");
         }
     }

@@ -60,8 +60,9 @@ pub(crate) trait Dial: Send {
 
 /// The sending end of a link.
 pub(crate) trait Outlet: Send {
-    /// Sends one step's messages in one frame. Never blocks.
-    fn send(&self, messages: Vec<ToDraft>);
+    /// Sends one step's messages in one frame over the connection that is the `up`-th it told of, unless
+    /// that is lost. Never blocks.
+    fn send(&self, up: u64, messages: Vec<ToDraft>);
 }
 
 /// One endpoint.
@@ -73,6 +74,8 @@ pub(super) struct Endpoint {
     share: Option<f64>,
     outlet: Box<dyn Outlet>,
     pub(super) up: bool,
+    /// How often it was said to be.
+    pub(super) ups: u64,
     /// Why it is not, as far as that was logged.
     pub(super) trouble: Option<String>,
     pub(super) suspect: bool,
@@ -182,7 +185,7 @@ impl Endpoints {
                 continue;
             }
             let messages = std::mem::take(&mut endpoint.outgoing);
-            endpoint.outlet.send(messages);
+            endpoint.outlet.send(endpoint.ups, messages);
             any = true;
         }
         any

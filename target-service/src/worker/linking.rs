@@ -60,6 +60,7 @@ impl Worker {
             return;
         };
         endpoint.up = true;
+        endpoint.ups += 1;
         endpoint.trouble = None;
         endpoint.refused = false;
         endpoint.said = (welcome.instance.clone(), welcome.model_digest.clone());

@@ -92,6 +92,13 @@ impl Link {
         self.queue.push(messages)
     }
 
+    /// The same, over the connection that the `up`-th [`LinkEvent::Up`] told of and no other: for
+    /// whoever takes events in later than they come. What it says to sessions of a connection that is
+    /// lost would open some in the next one that nobody closes.
+    pub fn send_over(&self, up: u64, messages: Vec<ToDraft>) -> Result<(), SendError> {
+        self.queue.push_over(up, messages)
+    }
+
     /// Where the endpoint is.
     pub fn address(&self) -> &Address {
         &self.address

@@ -181,6 +181,8 @@ struct State<F: OutgoingFrame> {
     control: Control<F::Introduction>,
     /// The connection that may take messages.
     generation: u64,
+    /// Connections that messages have flowed over.
+    opened: u64,
     phase: Phase,
     /// Messages the peer still allows.
     credit: usize,
@@ -216,6 +218,7 @@ impl<F: OutgoingFrame> Queue<F> {
             backlog: Backlog::default(),
             control: Control::default(),
             generation: 0,
+            opened: 0,
             phase: Phase::Closed,
             credit: 0,
             moved: false,
@@ -256,6 +259,7 @@ impl<F: OutgoingFrame> Queue<F> {
     /// Lets messages flow.
     pub(super) fn open(&self, max_frame: usize) {
         let mut state = self.lock();
+        state.opened += 1;
         state.phase = Phase::Open;
         state.max_frame = max_frame;
     }
@@ -271,7 +275,27 @@ impl<F: OutgoingFrame> Queue<F> {
 
     /// Adds the messages of one step.
     pub(super) fn push(&self, messages: Vec<F::Message>) -> Result<(), SendError> {
-        let mut state = self.lock();
+        self.add(self.lock(), messages)
+    }
+
+    /// The same, for the connection that was the `opened`-th to let messages flow and no other.
+    pub(super) fn push_over(
+        &self,
+        opened: u64,
+        messages: Vec<F::Message>,
+    ) -> Result<(), SendError> {
+        let state = self.lock();
+        if state.opened != opened {
+            return Err(SendError::Down);
+        }
+        self.add(state, messages)
+    }
+
+    fn add(
+        &self,
+        mut state: MutexGuard<'_, State<F>>,
+        messages: Vec<F::Message>,
+    ) -> Result<(), SendError> {
         if state.phase != Phase::Open {
             return Err(SendError::Down);
         }

@@ -200,6 +200,14 @@ fn a_lost_endpoint_is_noticed_and_found_again() {
         wait_up(&target);
         target.link.send(vec![open(1, 1)]).expect("is up");
         assert_eq!(received(&endpoint, 1), [open(1, 1)]);
+        // What was meant for the lost connection is not for this one.
+        for up in [0, 1, 3] {
+            let sent = target.link.send_over(up, vec![open(2, 1)]);
+            assert_eq!(sent, Err(SendError::Down), "{up}");
+        }
+        let sent = target.link.send_over(2, vec![open(3, 1)]);
+        assert_eq!(sent, Ok(()));
+        assert_eq!(received(&endpoint, 1), [open(3, 1)]);
     });
 }
 

@@ -154,6 +154,7 @@ impl Worker {
             share: None,
             outlet,
             up,
+            ups: 0,
             trouble,
             suspect,
             hearing: Hearing::default(),

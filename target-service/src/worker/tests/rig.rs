@@ -4,7 +4,7 @@ mod clock;
 mod fault;
 
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     pin::Pin,
     sync::{Arc, Mutex},
     task::{Context, Waker},
@@ -46,18 +46,31 @@ use crate::{
 
 type Wire = Arc<Mutex<VecDeque<ToDraft>>>;
 
-struct TestDial(Wire);
-struct TestOutlet(Wire);
+/// How often each link was said to be up.
+type Ups = Arc<Mutex<HashMap<LinkKey, u64>>>;
+
+struct TestDial(Wire, Ups);
+struct TestOutlet {
+    wire: Wire,
+    link: LinkKey,
+    ups: Ups,
+}
 
 impl Dial for TestDial {
-    fn dial(&self, _link: LinkKey, _callee: &Callee) -> Box<dyn Outlet> {
-        Box::new(TestOutlet(Arc::clone(&self.0)))
+    fn dial(&self, link: LinkKey, _callee: &Callee) -> Box<dyn Outlet> {
+        Box::new(TestOutlet {
+            wire: Arc::clone(&self.0),
+            link,
+            ups: Arc::clone(&self.1),
+        })
     }
 }
 
 impl Outlet for TestOutlet {
-    fn send(&self, messages: Vec<ToDraft>) {
-        self.0.lock().expect("no test panicked").extend(messages);
+    fn send(&self, up: u64, messages: Vec<ToDraft>) {
+        let ups = self.ups.lock().expect("no test panicked");
+        assert_eq!(ups.get(&self.link), Some(&up), "meant for another");
+        self.wire.lock().expect("no test panicked").extend(messages);
     }
 }
 
@@ -68,6 +81,7 @@ pub(super) struct Rig {
     /// What its time is told by, unless that is the host's clock.
     clock: Option<TestClock>,
     wire: Wire,
+    ups: Ups,
     late: Vec<(usize, ToTarget)>,
     turns: usize,
     carried: usize,
@@ -219,7 +233,8 @@ impl Rig {
         let engine = Engine::new(runner);
         let (metrics, registry) = Metrics::new("test", engine.info());
         let wire = Wire::default();
-        let dial = Box::new(TestDial(Arc::clone(&wire)));
+        let ups = Ups::default();
+        let dial = Box::new(TestDial(Arc::clone(&wire), Arc::clone(&ups)));
         let steps = if language.latency == Latency::default() {
             Vec::new()
         } else {
@@ -241,6 +256,7 @@ impl Rig {
             fault: Fault::None,
             clock: None,
             wire,
+            ups,
             late: Vec::new(),
             turns: 0,
             carried: 0,
@@ -290,8 +306,12 @@ impl Rig {
 
     /// A link says something.
     pub(super) fn hear(&mut self, link: u64, event: LinkEvent) {
-        let at = self.worker.clock.now();
-        self.worker.take(Message::Link(LinkKey(link), event, at));
+        let (link, at) = (LinkKey(link), self.worker.clock.now());
+        if let LinkEvent::Up(_) = event {
+            let mut ups = self.ups.lock().expect("no test panicked");
+            *ups.entry(link).or_default() += 1;
+        }
+        self.worker.take(Message::Link(link, event, at));
     }
 
     pub(super) fn ask(&mut self, request: GenerateRequest) -> Output {
