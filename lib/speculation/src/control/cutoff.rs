@@ -39,13 +39,13 @@ impl Controller {
     }
 
     /// What the row of each token of a window adds to the steps of all sessions of `load`, each of which
-    /// has such windows, beside the first one, which is always there: seconds.
+    /// has such windows: seconds.
     fn row_seconds(&self, lookahead: u32, load: Load) -> Vec<f64> {
         let sessions = f64::from(load.sessions.max(1));
         let others = (sessions - 1.0) * (1.0 + self.rows(lookahead)) + f64::from(load.other_rows);
         let step = |tokens: u32| self.steps.mean_seconds(others + 1.0 + f64::from(tokens));
-        let beside = 1.min(lookahead - 1)..lookahead;
-        beside
+        let tokens = 0..lookahead;
+        tokens
             .map(|tokens| sessions * (step(tokens + 1) - step(tokens)))
             .collect()
     }
@@ -60,8 +60,10 @@ impl Controller {
     }
 }
 
-/// One price for these rows, those of the second token of a window and of all later ones; and where the
-/// later are dearer, after how many tokens, and by how much: the two prices that are closest to theirs.
+/// One price for the rows of a window's tokens; and where the later are dearer, after how many tokens, and
+/// by how much: the two prices that are closest to theirs. That there are rows at all may cost more than how
+/// many; the first token, which is always there, has a share of that like all others. Without, none of them
+/// would cost anything on a paper's machine, and its slow draft made fewer continuations, all of them long.
 fn priced(rows: &[f64]) -> (f64, Option<(u32, f64)>) {
     let mean = |rows: &[f64]| rows.iter().sum::<f64>() / rows.len() as f64;
     // What a split explains of the squares of differences: the more, the closer the two prices are.
@@ -78,7 +80,7 @@ fn priced(rows: &[f64]) -> (f64, Option<(u32, f64)>) {
     best.map_or((mean(rows), None), |split| {
         let (few, more) = rows.split_at(split);
         let more = mean(more) - mean(few);
-        (mean(few), Some((1 + split as u32, more)))
+        (mean(few), Some((split as u32, more)))
     })
 }
 
@@ -159,12 +161,14 @@ mod tests {
         assert_eq!(rise(&[2.0, 2.4, 1.8, 2.4]), None);
         assert_eq!(rise(&[2.0, 2.0, 1.0]), None);
         assert_eq!(priced(&[2.0, 1.0]), (1.5, None));
-        assert_eq!(priced(&[1.0, 3.0, 3.0]), (1.0, Some((2, 2.0))));
+        assert_eq!(priced(&[1.0, 3.0, 3.0]), (1.0, Some((1, 2.0))));
         assert_eq!(
             priced(&[1.0, 1.0, 5.0, 1.0, 5.0, 5.0, 5.0]),
-            (2.0, Some((5, 3.0)))
+            (2.0, Some((4, 3.0)))
         );
-        assert_eq!(priced(&[0.0, 0.0, 1.0]), (0.0, Some((3, 1.0))));
+        assert_eq!(priced(&[0.0, 0.0, 1.0]), (0.0, Some((2, 1.0))));
+        // The first makes all of them dear.
+        assert_eq!(priced(&[5.0, 1.0, 1.0, 1.0]), (2.0, None));
     }
 
     #[test]
