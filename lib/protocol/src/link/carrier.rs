@@ -39,3 +39,45 @@ impl<F: Send> Frames<F> for Streaming<F> {
         self.message().await.map_err(|status| (&status).into())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        cell::Cell,
+        future::{Future as _, poll_fn},
+        pin::pin,
+        task::Poll,
+    };
+
+    use tonic::{codec::Codec as _, codegen::http::StatusCode};
+
+    use super::{
+        super::{
+            codec::FrameCodec,
+            frame::{DraftFrame, TargetFrame},
+        },
+        *,
+    };
+
+    #[test]
+    fn of_many_frames_that_have_come_some_are_taken_at_a_time() {
+        let frames = 10_000;
+        // Each is a length of no bytes, not compressed.
+        let body = "\0".repeat(5 * frames);
+        let decoder = FrameCodec::<TargetFrame, DraftFrame>::default().decoder();
+        let mut frames = Streaming::new_response(decoder, body, StatusCode::OK, None, None);
+        let taken = Cell::new(0);
+        let take = async {
+            while let Ok(Some(_)) = frames.next().await {
+                taken.set(taken.get() + 1);
+            }
+        };
+        let once = async {
+            let mut take = pin!(take);
+            poll_fn(|context| Poll::Ready(take.as_mut().poll(context).is_ready())).await
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        let is_over = runtime.expect("a runtime").block_on(once);
+        assert!(!is_over && (1..1000).contains(&taken.get()), "{taken:?}");
+    }
+}
