@@ -33,15 +33,10 @@ impl Controller {
     }
 
     /// What a further row of a session adds to the time of a round, as a share of the time of a
-    /// round without proposals: on average over `nodes` rows in each session. That many, whatever windows
-    /// have on average, which end early.
+    /// round without proposals: on average over `nodes` rows in each session.
     fn row_cost(&self, nodes: u32, lookahead: u32, load: Load) -> f64 {
-        let sessions = load.sessions.max(1);
-        let step = |proposals: u32| {
-            let rows = sessions.saturating_mul(1 + proposals);
-            self.steps.seconds(rows.saturating_add(load.other_rows))
-        };
-        let (bare, full) = (step(0), step(nodes));
+        let bare = self.step_seconds(0, load);
+        let full = self.step_seconds(nodes, load);
         let round = bare + self.answer_seconds(lookahead);
         ((full - bare) / (round * f64::from(nodes.max(1)))).max(0.0)
     }
@@ -55,7 +50,7 @@ mod tests {
     use super::*;
     use crate::control::{AnswerTime, ControlConfig, StepCost};
 
-    fn controller(steps: &[(u32, u64)]) -> Controller {
+    fn budget(steps: &[(u32, u64)], nodes: u32) -> TreeBudget {
         let steps = steps
             .iter()
             .map(|&(rows, us)| (rows, Duration::from_micros(us)));
@@ -64,27 +59,10 @@ mod tests {
             trees: true,
             ..ControlConfig::default()
         };
-        Controller::new(config, StepCost::new(steps.collect()), answers)
-    }
-
-    fn budget_of(controller: &Controller, nodes: u32) -> TreeBudget {
-        let budget = controller.tree_budget(nodes, 4, Load::default());
-        budget.expect("trees come first")
-    }
-
-    fn budget(steps: &[(u32, u64)], nodes: u32) -> TreeBudget {
-        budget_of(&controller(steps), nodes)
-    }
-
-    #[test]
-    fn rows_of_trees_cost_what_they_do_however_short_windows_are() {
-        let mut controller = controller(&[(1, 1000), (7, 1600), (64, 1600 + 57 * 200)]);
-        for _ in 0..200 {
-            controller.observe_round(4, 1, 1);
-            controller.observe_coverage(4, 1, true);
-        }
-        assert!(controller.length(4) < 1.1);
-        assert_eq!(budget_of(&controller, 32), TreeBudget::new(6, 0.1));
+        let controller = Controller::new(config, StepCost::new(steps.collect()), answers);
+        controller
+            .tree_budget(nodes, 4, Load::default())
+            .expect("trees come first")
     }
 
     #[test]
