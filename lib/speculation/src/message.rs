@@ -294,7 +294,8 @@ pub struct Cutoff {
 
 impl Cutoff {
     /// The one at this probability.
-    pub fn new(probability: f64) -> Self {
+    #[cfg(test)]
+    pub(crate) fn new(probability: f64) -> Self {
         Self {
             parts: parts(probability),
             rise: Rise::default(),

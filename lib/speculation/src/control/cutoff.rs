@@ -1,7 +1,5 @@
 //! Which tokens are worth proposing.
 
-use alloc::vec::Vec;
-
 use super::{Controller, Load};
 use crate::{
     fallback::Expected,
@@ -33,21 +31,17 @@ impl Controller {
         }
         let (_, token) = self.answers.fit();
         let pace = self.goodput(lookahead, load).max(self.goodput(0, load));
-        let (row, dearer) = priced(&self.row_seconds(lookahead, load));
+        let (row, dearer) = priced(lookahead, self.steps_by_tokens(lookahead, load));
         let rise = dearer.map(|(after, more)| Rise::new(after, pace * more));
         Cutoffs::new(pace * (row + token), pace * row, rise.unwrap_or_default())
     }
 
-    /// What the row of each token of a window adds to the steps of all sessions of `load`, each of which
-    /// has such windows: seconds.
-    fn row_seconds(&self, lookahead: u32, load: Load) -> Vec<f64> {
+    /// What the steps of all sessions of `load` take whose windows have so many tokens, by those of one
+    /// session beside others with such of up to `lookahead`: seconds.
+    fn steps_by_tokens(&self, lookahead: u32, load: Load) -> impl Fn(u32) -> f64 {
         let sessions = f64::from(load.sessions.max(1));
         let others = (sessions - 1.0) * (1.0 + self.rows(lookahead)) + f64::from(load.other_rows);
-        let step = |tokens: u32| self.steps.mean_seconds(others + 1.0 + f64::from(tokens));
-        let tokens = 0..lookahead;
-        tokens
-            .map(|tokens| sessions * (step(tokens + 1) - step(tokens)))
-            .collect()
+        move |tokens| sessions * self.steps.mean_seconds(others + 1.0 + f64::from(tokens))
     }
 
     /// What windows of up to `k` tokens come to that end before tokens less likely than this.
@@ -60,27 +54,26 @@ impl Controller {
     }
 }
 
-/// One price for the rows of a window's tokens; and where the later are dearer, after how many tokens, and
-/// by how much: the two prices that are closest to theirs. That there are rows at all may cost more than how
-/// many; the first token, which is always there, has a share of that like all others. Without, none of them
-/// would cost anything on a paper's machine, and its slow draft made fewer continuations, all of them long.
-fn priced(rows: &[f64]) -> (f64, Option<(u32, f64)>) {
-    let mean = |rows: &[f64]| rows.iter().sum::<f64>() / rows.len() as f64;
-    // What a split explains of the squares of differences: the more, the closer the two prices are.
-    let explained = |&split: &usize| {
-        let (few, more) = rows.split_at(split);
-        let apart = mean(more) - mean(few);
-        few.len() as f64 * more.len() as f64 * apart * apart
-    };
-    let splits = (1..rows.len()).filter(|&split| {
-        let (few, more) = rows.split_at(split);
-        mean(more) > DEARER * mean(few)
+/// One price for the rows of a window's tokens, of which so many cost `step`; and where the later are
+/// dearer, after how many tokens, and by how much: the two prices that are closest to theirs. That there are
+/// rows at all may cost more than how many; the first token, which is always there, has a share of that like
+/// all others. Without, none of them would cost anything on a paper's machine, and its slow draft made fewer
+/// continuations, all of them long.
+fn priced(tokens: u32, step: impl Fn(u32) -> f64) -> (f64, Option<(u32, f64)>) {
+    let (none, all) = (step(0), step(tokens));
+    let splits = (1..tokens).map(|split| {
+        let some = step(split);
+        let (few, more) = (f64::from(split), f64::from(tokens - split));
+        let (cheap, dear) = ((some - none) / few, (all - some) / more);
+        // What it explains of the squares of differences: the more, the closer the two prices are.
+        let explained = few * more * (dear - cheap) * (dear - cheap);
+        (split, cheap, dear, explained)
     });
-    let best = splits.max_by(|one, other| explained(one).total_cmp(&explained(other)));
-    best.map_or((mean(rows), None), |split| {
-        let (few, more) = rows.split_at(split);
-        let more = mean(more) - mean(few);
-        (mean(few), Some((split as u32, more)))
+    let bends = splits.filter(|&(_, cheap, dear, _)| dear > DEARER * cheap);
+    let best = bends.max_by(|one, other| one.3.total_cmp(&other.3));
+    let mean = (all - none) / f64::from(tokens);
+    best.map_or((mean, None), |(split, cheap, dear, _)| {
+        (cheap, Some((split, dear - cheap)))
     })
 }
 
@@ -155,6 +148,10 @@ mod tests {
 
     #[test]
     fn rows_have_two_prices_only_where_later_ones_are_clearly_dearer() {
+        let priced = |rows: &[f64]| {
+            let step = |tokens: u32| rows[..tokens as usize].iter().sum();
+            super::priced(rows.len() as u32, step)
+        };
         let rise = |rows: &[f64]| priced(rows).1;
         assert_eq!(rise(&[]), None);
         assert_eq!(rise(&[2.0]), None);
