@@ -208,22 +208,15 @@ pub struct Outcome {
 pub struct TreeBudget {
     /// Most proposals of a tree.
     pub nodes: u32,
-    /// What each of them adds to the time of a round, in ten-thousandths of the time of a round
-    /// without any.
-    pub row_cost: u32,
+    /// How likely each of them has to be, the likelier ones before it.
+    pub cutoff: Cutoff,
 }
 
 impl TreeBudget {
-    /// A budget of up to `nodes` proposals, each of which costs this share of a round without any.
-    pub fn new(nodes: u32, row_cost: f64) -> Self {
-        // A number that is none becomes 0, a large one stays large: trees then never pay.
-        let row_cost = libm::round(row_cost * SHARE_UNIT) as u32;
-        Self { nodes, row_cost }
-    }
-
-    /// The time of a round with so many proposals, in rounds without any.
-    pub fn time(&self, proposals: usize) -> f64 {
-        1.0 + f64::from(self.row_cost) / SHARE_UNIT * proposals as f64
+    /// A budget of up to `nodes` proposals, each of which has to be at least so likely.
+    pub fn new(nodes: u32, probability: f64) -> Self {
+        let cutoff = Cutoff::new(probability, Rise::default());
+        Self { nodes, cutoff }
     }
 }
 
@@ -265,17 +258,17 @@ impl Cutoffs {
     }
 }
 
-/// By how much likelier the later tokens of a chain have to be, where their rows are dearer.
+/// By how much likelier later proposals have to be, where their rows are dearer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rise {
-    /// Tokens before them.
+    /// Proposals before them.
     pub after: u32,
     /// In ten-thousandths.
     pub parts: u32,
 }
 
 impl Rise {
-    /// By this probability after so many tokens.
+    /// By this probability after so many proposals.
     pub fn new(after: u32, probability: f64) -> Self {
         Self {
             after,
@@ -288,17 +281,18 @@ impl Rise {
 /// the time that it adds to a round. By default every token is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cutoff {
-    parts: u32,
-    rise: Rise,
+    /// In ten-thousandths.
+    pub parts: u32,
+    /// What it rises by from one proposal to the next.
+    pub rise: Rise,
 }
 
 impl Cutoff {
     /// The one at this probability.
-    #[cfg(test)]
-    pub(crate) fn new(probability: f64) -> Self {
+    pub fn new(probability: f64, rise: Rise) -> Self {
         Self {
             parts: parts(probability),
-            rise: Rise::default(),
+            rise,
         }
     }
 
@@ -307,8 +301,8 @@ impl Cutoff {
         self.parts > 0 || self.rise.parts > 0
     }
 
-    /// Tokens of a chain whose tokens have these chances, each with all before it: it ends before the
-    /// first that is too unlikely, but never before its first one.
+    /// How many proposals with these chances, each no likelier than the one before, are worth it: they end
+    /// before the first that is too unlikely, but never before the first of all.
     pub fn tokens(self, mut chances: impl Iterator<Item = f64>) -> u32 {
         let first = u32::from(chances.next().is_some());
         let later = (first..).zip(chances);
@@ -316,7 +310,7 @@ impl Cutoff {
         first + worth.count() as u32
     }
 
-    /// The probability that the token has to have that `index` others of a chain come before.
+    /// The probability that a proposal has to have that comes after `index` others.
     pub fn at(self, index: u32) -> f64 {
         let rises = index >= self.rise.after;
         let more = if rises { self.rise.parts } else { 0 };

@@ -21,7 +21,7 @@ use foretoken_speculation::{
     fanout::FanOut,
     guess::OutcomeKey,
     message::{
-        Branching, Cutoffs, Delivery, Entries, Open, Outcome, Resync, Rise, Side,
+        Branching, Cutoff, Cutoffs, Delivery, Entries, Open, Outcome, Resync, Rise, Side,
         SparseDistribution, ToDraft, ToTarget, TreeBudget, Window,
     },
     saguaro::Saguaro,
@@ -80,7 +80,13 @@ fn target_frame() -> TargetFrame {
             branches: 24,
             tree: Some(TreeBudget {
                 nodes: 12,
-                row_cost: 300,
+                cutoff: Cutoff {
+                    parts: 300,
+                    rise: Rise {
+                        after: 5,
+                        parts: 900,
+                    },
+                },
             }),
             cutoffs: Cutoffs {
                 window: 3000,

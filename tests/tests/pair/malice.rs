@@ -19,7 +19,8 @@ use foretoken_speculation::{
     Epoch, Proposals, Round, Seed, SessionId, TokenId,
     fanout::FanOut,
     message::{
-        Branching, Cutoffs, Delivery, Entries, Open, Outcome, Rise, ToDraft, ToTarget, TreeBudget,
+        Branching, Cutoff, Cutoffs, Delivery, Entries, Open, Outcome, Rise, ToDraft, ToTarget,
+        TreeBudget,
     },
     saguaro::Saguaro,
     sampling::SamplingParams,
@@ -395,10 +396,17 @@ fn impossible(which: u32) -> Outcome {
         2 => (longest, Duration::ZERO, 0),
         _ => (Duration::ZERO, longest, 1),
     };
-    let row_cost = [f64::NAN, f64::NEG_INFINITY, 0.0, 1e-300, f64::INFINITY];
+    let likely = [f64::NAN, f64::NEG_INFINITY, 0.0, 1e-300, f64::INFINITY];
     let nodes = [u32::MAX, 0, MOST];
-    let tree = TreeBudget::new(nodes[which as usize % 3], row_cost[which as usize % 5]);
     let parts = [0, u32::MAX, 10_000][which as usize % 3];
+    let rise = Rise {
+        after: parts % 7,
+        parts,
+    };
+    let tree = TreeBudget {
+        nodes: nodes[which as usize % 3],
+        cutoff: Cutoff::new(likely[which as usize % 5], rise),
+    };
     let window = match which % 3 {
         0 => Some(Proposals::new()),
         // Nothing but second choices.

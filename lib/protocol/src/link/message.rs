@@ -13,8 +13,8 @@ use foretoken_speculation::{
     fanout::FanOut,
     guess::OutcomeKey,
     message::{
-        Account, Branching, Cutoffs, Delivery, Entries, Keyed as _, Open, Outcome, Resync, Rise,
-        Side, ToDraft, ToTarget, TreeBudget, Window,
+        Account, Branching, Cutoff, Cutoffs, Delivery, Entries, Keyed as _, Open, Outcome, Resync,
+        Rise, Side, ToDraft, ToTarget, TreeBudget, Window,
     },
     saguaro::Saguaro,
     sampling::SamplingParams,
@@ -92,7 +92,9 @@ impl Wire for ToDraft {
                 branches: outcome.branches,
                 tree: outcome.tree.map(|tree| proto::TreeBudget {
                     nodes: tree.nodes,
-                    row_cost: tree.row_cost,
+                    cutoff: tree.cutoff.parts,
+                    rise_after: tree.cutoff.rise.after,
+                    rise: tree.cutoff.rise.parts,
                 }),
                 window_cutoff: outcome.cutoffs.window,
                 entries_cutoff: outcome.cutoffs.entries,
@@ -165,7 +167,13 @@ impl Wire for ToDraft {
                     branches: outcome.branches,
                     tree: outcome.tree.map(|tree| TreeBudget {
                         nodes: tree.nodes,
-                        row_cost: tree.row_cost,
+                        cutoff: Cutoff {
+                            parts: tree.cutoff,
+                            rise: Rise {
+                                after: tree.rise_after,
+                                parts: tree.rise,
+                            },
+                        },
                     }),
                     cutoffs: Cutoffs {
                         window: outcome.window_cutoff,

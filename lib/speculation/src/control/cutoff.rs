@@ -30,10 +30,16 @@ impl Controller {
             return Cutoffs::default();
         }
         let (_, token) = self.answers.fit();
-        let pace = self.goodput(lookahead, load).max(self.goodput(0, load));
+        let pace = self.pace(lookahead, load);
         let (row, dearer) = priced(lookahead, self.steps_by_tokens(lookahead, load));
         let rise = dearer.map(|(after, more)| Rise::new(after, pace * more));
         Cutoffs::new(pace * (row + token), pace * row, rise.unwrap_or_default())
+    }
+
+    /// Tokens a second and session that are emitted at least, with windows of up to `lookahead` tokens or
+    /// without.
+    pub(super) fn pace(&self, lookahead: u32, load: Load) -> f64 {
+        self.goodput(lookahead, load).max(self.goodput(0, load))
     }
 
     /// What the steps of all sessions of `load` take whose windows have so many tokens, by those of one
@@ -59,7 +65,7 @@ impl Controller {
 /// rows at all may cost more than how many; the first token, which is always there, has a share of that like
 /// all others. Without, none of them would cost anything on a paper's machine, and its slow draft made fewer
 /// continuations, all of them long.
-fn priced(tokens: u32, step: impl Fn(u32) -> f64) -> (f64, Option<(u32, f64)>) {
+pub(super) fn priced(tokens: u32, step: impl Fn(u32) -> f64) -> (f64, Option<(u32, f64)>) {
     let (none, all) = (step(0), step(tokens));
     let splits = (1..tokens).map(|split| {
         let some = step(split);
@@ -71,7 +77,7 @@ fn priced(tokens: u32, step: impl Fn(u32) -> f64) -> (f64, Option<(u32, f64)>) {
     });
     let bends = splits.filter(|&(_, cheap, dear, _)| dear > DEARER * cheap);
     let best = bends.max_by(|one, other| one.3.total_cmp(&other.3));
-    let mean = (all - none) / f64::from(tokens);
+    let mean = (all - none) / f64::from(tokens.max(1));
     best.map_or((mean, None), |(split, cheap, dear, _)| {
         (cheap, Some((split, dear - cheap)))
     })
@@ -208,7 +214,7 @@ mod tests {
         for round in 1..4000_u32 {
             controller.observe_round(8, 8, round.trailing_zeros().min(8));
         }
-        let found = |k, cutoff| controller.windows(k, Cutoff::new(cutoff));
+        let found = |k, cutoff| controller.windows(k, Cutoff::new(cutoff, Rise::default()));
         for (k, cutoff, length, tokens) in [
             (8, 0.0, 8.0, 2.0),
             (8, 0.2, 2.0, 1.75),

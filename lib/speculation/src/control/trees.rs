@@ -1,56 +1,48 @@
 //! What a target has for trees of proposals.
 
-use super::{Controller, Load};
-use crate::message::TreeBudget;
+use super::{Controller, Load, cutoff::priced};
+use crate::message::{Cutoff, Rise, TreeBudget};
 
 /// Most proposals of a tree: further ones are hardly ever likely enough.
 pub const MOST_NODES: u32 = 32;
-/// Proposals beside a chain that rows are priced by, where they do not all cost the same.
-const BESIDE: u32 = 2;
-/// How much dearer rows may be on average over a large tree than over a small one for one price to
-/// stand for both.
-const DEARER: f64 = 1.1;
-/// Share of a round below which a row is cheap, whatever others cost.
-const CHEAP: f64 = 0.002;
 
 impl Controller {
     /// What a tree of up to `nodes` proposals may have in each session of `load`, whose windows have
-    /// `lookahead` tokens; nothing if chains are better or it is their turn. It has one price for all
-    /// rows, by which its owner decides about the last of a chain as well as about what is beside it.
-    /// So where rows become dearer, as on a core that soon computes all it can, only as many are
-    /// offered as the price is right for.
+    /// `lookahead` tokens; nothing if chains are better or it is their turn.
+    ///
+    /// A proposal is worth its row by the rule for the tokens of windows (see [`cutoffs`](Self::cutoffs)).
+    /// What a step takes longer because there are proposals at all is in no row's price, since every tree
+    /// has one: on a paper's machine it is most of what they cost, and shared among as many as there may be
+    /// it would make the first of them dear and the last cheap.
     pub fn tree_budget(&self, nodes: u32, lookahead: u32, load: Load) -> Option<TreeBudget> {
         if !self.ways.trees() {
             return None;
         }
-        let few = nodes.min(lookahead + BESIDE);
-        let [first, all] = [few, nodes].map(|rows| self.row_cost(rows, lookahead, load));
-        Some(if all > DEARER * first + CHEAP {
-            TreeBudget::new(few, first)
-        } else {
-            TreeBudget::new(nodes, all)
+        let (sessions, others) = (f64::from(load.sessions.max(1)), f64::from(load.other_rows));
+        let step = |further: u32| {
+            let rows = sessions * (2.0 + f64::from(further));
+            self.steps.mean_seconds(rows + others)
+        };
+        let (row, dearer) = priced(nodes.saturating_sub(1), step);
+        let pace = self.pace(lookahead, load);
+        let rise = dearer.map(|(after, more)| Rise::new(1 + after, pace * more));
+        Some(TreeBudget {
+            nodes,
+            cutoff: Cutoff::new(pace * row, rise.unwrap_or_default()),
         })
-    }
-
-    /// What a further row of a session adds to the time of a round, as a share of the time of a
-    /// round without proposals: on average over `nodes` rows in each session.
-    fn row_cost(&self, nodes: u32, lookahead: u32, load: Load) -> f64 {
-        let bare = self.step_seconds(0, load);
-        let full = self.step_seconds(nodes, load);
-        let round = bare + self.answer_seconds(lookahead);
-        ((full - bare) / (round * f64::from(nodes.max(1)))).max(0.0)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use core::time::Duration;
-    use std::vec;
 
     use super::*;
     use crate::control::{AnswerTime, ControlConfig, StepCost};
 
-    fn budget(steps: &[(u32, u64)], nodes: u32) -> TreeBudget {
+    const LOOKAHEAD: u32 = 4;
+
+    fn controller(steps: &[(u32, u64)]) -> Controller {
         let steps = steps
             .iter()
             .map(|&(rows, us)| (rows, Duration::from_micros(us)));
@@ -59,24 +51,61 @@ mod tests {
             trees: true,
             ..ControlConfig::default()
         };
-        let controller = Controller::new(config, StepCost::new(steps.collect()), answers);
-        controller
-            .tree_budget(nodes, 4, Load::default())
-            .expect("trees come first")
+        Controller::new(config, StepCost::new(steps.collect()), answers)
+    }
+
+    fn budget_of(controller: &Controller, nodes: u32) -> TreeBudget {
+        let budget = controller.tree_budget(nodes, LOOKAHEAD, Load::default());
+        budget.expect("trees come first")
     }
 
     #[test]
-    fn rows_that_cost_alike_are_all_offered_and_where_they_become_dearer_only_the_first() {
-        let free = vec![(1, 1000), (64, 1000)];
-        assert_eq!(budget(&free, 32), TreeBudget::new(32, 0.0));
-        let alike = vec![(1, 1000), (64, 1000 + 63 * 10)];
-        assert_eq!(budget(&alike, 32), TreeBudget::new(32, 0.01));
-        // The first six cost half as much as the others.
-        let dearer = vec![(1, 1000), (7, 1600), (64, 1600 + 57 * 200)];
-        assert_eq!(budget(&dearer, 32), TreeBudget::new(6, 0.1));
-        assert_eq!(budget(&dearer, 3), TreeBudget::new(3, 0.1));
-        // Those of a second tile of an accelerator, which is still nothing beside a round.
-        let tiles = vec![(1, 1000), (16, 1001), (17, 1030), (64, 1032)];
-        assert_eq!(budget(&tiles, 32).nodes, 32);
+    fn proposals_have_to_be_worth_further_rows_and_later_ones_more_where_those_are_dearer() {
+        let cutoffs = |steps: &[(u32, u64)], nodes| {
+            let (controller, load) = (controller(steps), Load::default());
+            let budget = budget_of(&controller, nodes);
+            assert_eq!(budget.nodes, nodes);
+            let pace = controller.pace(LOOKAHEAD, load);
+            // In percent, what they would have to be if a token were emitted in each millisecond.
+            let percent = |index| 100.0 * budget.cutoff.at(index) / pace / 1e-3;
+            [0, 5, 6, 7, 31].map(|index| percent(index).round() as u32)
+        };
+        assert_eq!(cutoffs(&[(1, 1000), (64, 1000)], 32), [0; 5]);
+        let alike = [(1, 1000), (64, 1000 + 63 * 100)];
+        assert_eq!(cutoffs(&alike, 32), [10; 5]);
+        // Those after the sixth cost twice as much as the others.
+        let dearer = [(1, 1000), (7, 1600), (64, 1600 + 57 * 200)];
+        assert_eq!(cutoffs(&dearer, 32), [10, 10, 20, 20, 20]);
+        assert_eq!(cutoffs(&dearer, 6), [10; 5]);
+        // That there are any takes a quarter, and how many nothing up to seven, as on a paper's machine.
+        let papers = [(1, 800), (2, 1000), (8, 1000), (64, 1000 + 56 * 100)];
+        assert_eq!(cutoffs(&papers, 32), [0, 0, 0, 10, 10]);
+        assert_eq!(cutoffs(&papers, 1), [0; 5]);
+        assert_eq!(cutoffs(&papers, 0), [0; 5]);
+    }
+
+    #[test]
+    fn rows_are_those_of_trees_however_short_windows_are() {
+        let mut controller = controller(&[(1, 1000), (7, 1600), (64, 1600 + 57 * 200)]);
+        let dearer_from = |controller: &Controller| budget_of(controller, 32).cutoff.rise.after;
+        assert_eq!(dearer_from(&controller), 6);
+        for _ in 0..200 {
+            controller.observe_round(LOOKAHEAD, 1, 1);
+            controller.observe_coverage(LOOKAHEAD, 1, true);
+        }
+        assert!(controller.length(LOOKAHEAD) < 1.1);
+        assert_eq!(dearer_from(&controller), 6);
+    }
+
+    #[test]
+    fn a_row_of_each_session_makes_the_step_of_all_longer() {
+        let controller = controller(&[(1, 1000), (128, 1000 + 127 * 20)]);
+        for sessions in [1, 3] {
+            let load = Load::of(sessions);
+            let budget = controller.tree_budget(16, LOOKAHEAD, load);
+            let rows = controller.pace(LOOKAHEAD, load) * 20e-6 * f64::from(sessions);
+            let found = budget.expect("trees come first").cutoff.at(3);
+            assert!((found - rows).abs() < 1e-4, "{found} {rows}");
+        }
     }
 }

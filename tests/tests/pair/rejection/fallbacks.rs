@@ -1,8 +1,4 @@
-//! Whatever follows a verdict that nothing was drafted for, samples follow the target's law.
-//!
-//! Of each kind there are 10^5 tokens, but of two that are told from others by who decides alone:
-//! `LockStep` chooses what `Auto` does, by another rule, and with `Pull` both that there can be ask the
-//! endpoint. Of these there are 2 * 10^4.
+//! Whatever follows a verdict that nothing was drafted for, 10^5 samples follow the target's law.
 
 use foretoken_protocol::Address;
 use foretoken_target::{DeliveryName, OnLossName};
@@ -13,16 +9,14 @@ use super::{refrains::Refrains, *};
 struct Kind {
     fallback: FallbackName,
     delivery: DeliveryName,
-    requests: u64,
     /// Whether so much of it has happened that it would show if anything was wrong.
     happened: fn(&Tally) -> bool,
 }
 
-fn pushed(fallback: FallbackName, requests: u64, happened: fn(&Tally) -> bool) -> Kind {
+fn pushed(fallback: FallbackName, happened: fn(&Tally) -> bool) -> Kind {
     Kind {
         fallback,
         delivery: DeliveryName::Push,
-        requests,
         happened,
     }
 }
@@ -43,15 +37,15 @@ fn terse(seed: u64, policy: &str) -> GenerateRequest {
     request
 }
 
-/// Has so many requests answered, and more until enough has happened.
+/// Has a thousand requests of a hundred tokens answered, and more until enough has happened.
 async fn assert_lawful(
     name: &str,
     client: &GenerateClient,
-    (policy, requests): (&str, u64),
+    policy: &str,
     happened: impl Fn(&Tally) -> bool,
 ) {
     let mut tally = Tally::default();
-    for seeds in draws(requests) {
+    for seeds in draws(1000) {
         let asked = seeds.map(|seed| terse(seed, policy));
         tally.fill(client, asked).await;
         if happened(&tally) {
@@ -83,7 +77,7 @@ async fn assert_kinds_lawful(kinds: impl IntoIterator<Item = Kind>) {
         });
         let (client, target) = target(config, Refrains::runner(unhurried()));
         let name = format!("{fallback:?} {delivery:?}");
-        assert_lawful(&name, &client, ("SSD", kind.requests), kind.happened).await;
+        assert_lawful(&name, &client, "SSD", kind.happened).await;
         target.end().await;
     }
     endpoint.end().await;
@@ -92,11 +86,11 @@ async fn assert_kinds_lawful(kinds: impl IntoIterator<Item = Kind>) {
 #[tokio::test]
 async fn after_misses_that_no_endpoint_is_asked_about_samples_follow_the_law() {
     assert_kinds_lawful([
-        pushed(FallbackName::Nothing, 1000, |tally| {
+        pushed(FallbackName::Nothing, |tally| {
             assert_eq!(tally.local + tally.remote, 0, "{tally:?}");
             tally.hits > 1000 && tally.alone > 1000
         }),
-        pushed(FallbackName::Local, 1000, |tally| {
+        pushed(FallbackName::Local, |tally| {
             assert_eq!(tally.remote, 0, "{tally:?}");
             tally.hits > 1000 && tally.local > 1000
         }),
@@ -107,16 +101,16 @@ async fn after_misses_that_no_endpoint_is_asked_about_samples_follow_the_law() {
 #[tokio::test]
 async fn after_misses_that_an_endpoint_may_be_asked_about_samples_follow_the_law() {
     assert_kinds_lawful([
-        pushed(FallbackName::Remote, 1000, |tally| {
+        pushed(FallbackName::Remote, |tally| {
             assert_eq!(tally.local, 0, "{tally:?}");
             tally.hits > 1000 && tally.remote > 1000
         }),
-        pushed(FallbackName::Auto, 1000, |tally| {
+        pushed(FallbackName::Auto, |tally| {
             tally.hits > 1000 && tally.alone.min(tally.local).min(tally.remote) > 100
         }),
         // The endpoint is asked as long as the rule thinks that so many rows are few.
-        pushed(FallbackName::LockStep, 200, |tally| {
-            tally.hits > 200 && tally.local > 200
+        pushed(FallbackName::LockStep, |tally| {
+            tally.hits > 1000 && tally.local > 1000
         }),
     ])
     .await;
@@ -124,16 +118,16 @@ async fn after_misses_that_an_endpoint_may_be_asked_about_samples_follow_the_law
 
 #[tokio::test]
 async fn samples_of_windows_that_are_pulled_follow_the_law() {
-    let kind = |fallback, requests, happened| Kind {
+    let kind = |fallback, happened| Kind {
         delivery: DeliveryName::Pull,
-        ..pushed(fallback, requests, happened)
+        ..pushed(fallback, happened)
     };
     assert_kinds_lawful([
-        kind(FallbackName::Auto, 1000, |tally| {
+        kind(FallbackName::Auto, |tally| {
             tally.hits > 1000 && tally.remote > 1000
         }),
-        kind(FallbackName::Remote, 200, |tally| {
-            tally.hits > 200 && tally.remote > 200
+        kind(FallbackName::Remote, |tally| {
+            tally.hits > 1000 && tally.remote > 1000
         }),
     ])
     .await;
@@ -149,8 +143,7 @@ async fn samples_of_a_target_that_proposes_for_itself_follow_the_law() {
             ..TargetConfig::default()
         });
         let (client, target) = target(config, Refrains::runner(unhurried()));
-        // Of both together there are 10^5 tokens.
-        assert_lawful(policy, &client, (policy, 500), |tally| {
+        assert_lawful(policy, &client, policy, |tally| {
             let rejected = tally.drafted - tally.accepted;
             tally.accepted > 1000 && rejected > 1000
         })

@@ -4,7 +4,7 @@ use foretoken_speculation::{
     fanout::FanOut,
     guess::OutcomeKey,
     message::{
-        Account, Branching, Cutoffs, Delivery, Entries, Open, Outcome, Resync, Rise, Side,
+        Account, Branching, Cutoff, Cutoffs, Delivery, Entries, Open, Outcome, Resync, Rise, Side,
         SparseDistribution, TreeBudget, Window,
     },
     saguaro::Saguaro,

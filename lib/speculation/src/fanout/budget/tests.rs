@@ -3,6 +3,7 @@ use std::{vec, vec::Vec};
 use super::*;
 use crate::{
     fanout::samples::{falling, guesses, step},
+    message::Rise,
     noise::philox,
 };
 
@@ -75,7 +76,7 @@ fn what_a_hit_saves_grows_with_its_depth_and_is_less_if_a_miss_is_answered() {
     // One that ends before tokens of a chance of less than a fifth has two, one of less than nine tenths
     // its first.
     let ends = |cutoff| {
-        let early = alone.with_remote_fallback(Cutoff::new(cutoff), 0.1, 2.5);
+        let early = alone.with_remote_fallback(Cutoff::new(cutoff, Rise::default()), 0.1, 2.5);
         early.miss
     };
     assert!((ends(0.2) - 0.5).abs() < 1e-12 && (ends(0.9) - 0.25).abs() < 1e-12);

@@ -15,7 +15,7 @@ use crate::{
     message::{Cutoff, Side, TreeBudget},
     proposal::Proposer,
     sampling::{Sampler, Scratch},
-    tree::choose,
+    tree::choose::Spine,
 };
 
 /// What is thought of the tokens that branches draw.
@@ -24,8 +24,9 @@ pub(super) struct Growth {
     pub(super) chances: Chances,
     /// Probability from which a branch's next token is worth its row, after its first one.
     cutoff: Cutoff,
-    /// The same for second choices.
-    price: f64,
+    /// The same for second choices, and the chain that they are beside.
+    beside: Cutoff,
+    spine: Spine,
     /// Second choices of a branch, at most.
     most: usize,
     /// By guess: the probability that all its branch drew is accepted, and second choices so far.
@@ -41,7 +42,8 @@ impl Growth {
         Self {
             chances: Chances::default(),
             cutoff: Cutoff::default(),
-            price: 0.0,
+            beside: Cutoff::default(),
+            spine: Spine::default(),
             most: 0,
             reached: Vec::new(),
             sides: Vec::new(),
@@ -57,8 +59,11 @@ impl Growth {
         steps: usize,
         branches: usize,
     ) {
-        let acceptance = self.chances.acceptance();
-        self.price = tree.map_or(1.0, |tree| choose::price(tree, acceptance, steps));
+        self.beside = tree.map_or_else(Cutoff::default, |tree| tree.cutoff);
+        self.spine = Spine {
+            tokens: steps as u32,
+            acceptance: self.chances.acceptance(),
+        };
         self.most = tree.map_or(0, |tree| (tree.nodes as usize).saturating_sub(steps));
         self.cutoff = cutoff;
         self.drawn.reset(COUPLED, Chances::beside(tree.is_some()));
@@ -77,24 +82,27 @@ impl Growth {
     ) -> Option<TokenId> {
         self.drawn.clear();
         let token = self.drawn.draw(sampler, scratch, row);
-        if let (Some(row), Some((reached, count))) =
-            (self.drawn.row(0), self.reached.get_mut(entry))
+        if let (Some(row), Some(&(reached, mut count))) =
+            (self.drawn.row(0), self.reached.get(entry))
         {
             let (accepts, sides) = self.chances.of(&row);
+            let likely = reached * accepts;
             // A continuation without a token would be none.
-            if after > 0 && *reached * accepts < self.cutoff.at(after) {
+            if after > 0 && likely < self.cutoff.at(after) {
                 return None;
             }
-            let worth = choose::sides(sides, *reached, self.price);
-            for token in worth.take(self.most.saturating_sub(*count)) {
-                *count += 1;
+            for (token, chance) in sides {
+                if !self.is_worth((after, likely), count, reached * chance) {
+                    break;
+                }
+                count += 1;
                 self.sides.push(Side {
                     entry: entry as u32,
                     after,
                     token,
                 });
             }
-            *reached *= accepts;
+            self.reached[entry] = (likely, count);
         }
         Some(token)
     }
@@ -110,21 +118,21 @@ impl Growth {
     ) {
         self.drawn.clear();
         self.drawn.drawn(token, proposer.ranked());
-        let (Some(row), Some((reached, count))) = (self.drawn.row(0), self.reached.get_mut(entry))
+        let (Some(row), Some(&(reached, mut count))) = (self.drawn.row(0), self.reached.get(entry))
         else {
             return;
         };
         let (accepts, _) = self.chances.of(&row);
-        let mut refused = *reached * (1.0 - accepts);
-        *reached *= accepts;
+        let likely = reached * accepts;
+        let mut refused = reached - likely;
         for accepts in self.chances.drawn_beside() {
-            if *count >= self.most || refused * accepts <= self.price {
+            if !self.is_worth((after, likely), count, refused * accepts) {
                 break;
             }
             let Some(token) = proposer.draw_beside(seed) else {
                 break;
             };
-            *count += 1;
+            count += 1;
             refused *= 1.0 - accepts;
             self.sides.push(Side {
                 entry: entry as u32,
@@ -132,6 +140,15 @@ impl Growth {
                 token,
             });
         }
+        self.reached[entry] = (likely, count);
+    }
+
+    /// Whether a second choice of this `probability` is worth its row, `count` others of its branch come
+    /// before it, and its branch drew a token beside it, after as many others, which are all accepted with
+    /// probability `likely`.
+    fn is_worth(&self, (after, likely): (u32, f64), count: usize, probability: f64) -> bool {
+        let before = self.spine.before((after + 1, likely), probability) + count as u32;
+        count < self.most && probability > self.beside.at(before)
     }
 
     /// Takes in tokens of the branch of this entry that are there already, and nothing beside them.
@@ -151,4 +168,38 @@ impl Growth {
 /// Room for what is drawn as a coupled target decides, with the second choices beside it.
 pub(super) fn nothing_drawn() -> Candidates {
     Candidates::new(COUPLED, Chances::beside(true))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Rise;
+
+    #[test]
+    fn second_choices_leave_cheap_rows_to_what_is_likelier() {
+        let mut growth = Growth::new();
+        let tree = TreeBudget {
+            nodes: 12,
+            cutoff: Cutoff::new(0.0, Rise::new(4, 0.5)),
+        };
+        growth.begin(Some(tree), Cutoff::default(), 4, 1);
+        let mut is_worth = |acceptance, after, count, probability| {
+            growth.spine.acceptance = acceptance;
+            growth.is_worth((after, 0.9), count, probability)
+        };
+        // All four tokens of the chain are likelier, and then rows are dear.
+        assert!(!is_worth(0.9, 0, 0, 0.3));
+        assert!(is_worth(0.9, 0, 0, 0.55));
+        // Of the chain only the first is, and with two others two rows are taken besides.
+        assert!(is_worth(0.1, 0, 0, 0.3));
+        assert!(is_worth(0.1, 0, 2, 0.3));
+        assert!(!is_worth(0.1, 0, 3, 0.3));
+        // The tokens before it are likelier in any case.
+        assert!(is_worth(0.1, 2, 0, 0.3));
+        assert!(!is_worth(0.1, 3, 0, 0.3));
+        // No more than there is room for beside the chain, however cheap, and nothing that never is.
+        assert!(is_worth(0.1, 0, 7, 0.9));
+        assert!(!is_worth(0.1, 0, 8, 0.9));
+        assert!(!is_worth(0.1, 0, 0, 0.0));
+    }
 }

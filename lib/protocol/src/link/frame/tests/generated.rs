@@ -159,8 +159,11 @@ pub(super) fn to_draft() -> impl Strategy<Value = ToDraft> {
             })
         },
     );
-    let tree =
-        (any::<u32>(), any::<u32>()).prop_map(|(nodes, row_cost)| TreeBudget { nodes, row_cost });
+    let rise = || any::<(u32, u32)>().prop_map(|(after, parts)| Rise { after, parts });
+    let tree = (any::<u32>(), any::<u32>(), rise()).prop_map(|(nodes, parts, rise)| TreeBudget {
+        nodes,
+        cutoff: Cutoff { parts, rise },
+    });
     let next = (
         0..=4096_u32,
         option::of(proposals()),
@@ -169,7 +172,7 @@ pub(super) fn to_draft() -> impl Strategy<Value = ToDraft> {
         (
             saguaro(),
             any::<(u32, u32, u32)>(),
-            any::<(u32, u32, u32, u32)>(),
+            (any::<u32>(), any::<u32>(), rise()),
         ),
     );
     let outcome = (key(), any::<u32>(), any::<u32>(), tokens(9), next).prop_map(
@@ -190,10 +193,7 @@ pub(super) fn to_draft() -> impl Strategy<Value = ToDraft> {
                 cutoffs: Cutoffs {
                     window: cutoffs.0,
                     entries: cutoffs.1,
-                    rise: Rise {
-                        after: cutoffs.2,
-                        parts: cutoffs.3,
-                    },
+                    rise: cutoffs.2,
                 },
                 saguaro,
                 lingered: Duration::from_micros(lingered.into()),

@@ -237,21 +237,20 @@ fn continuations_with_tokens_beside_them_that_cannot_have_been_drawn_there_are_d
 #[test]
 fn with_rows_for_nothing_drawn_trees_are_accepted_further_than_chains() {
     for policy in [fixed(4), ahead(OnMiss::Remote)] {
-        let played = |row_cost: f64| -> (u32, usize) {
+        let played = |likely: Option<f64>| -> (u32, usize) {
             let worlds = (0..60).map(|seed| {
                 let (params, faults) = (sampling(1.0), Faults::default());
                 let support = Verification::Rejection { support: 16 };
                 let mut world = World::verifying(support, policy, params, seed, faults, 1.5, 64);
-                world.tree = Some(TreeBudget::new(14, row_cost));
+                world.tree = likely.map(|likely| TreeBudget::new(14, likely));
                 world.run();
                 assert!(world.trees.iter().all(|&(_, nodes)| nodes <= 14));
                 (world.target.stats().rounds, world.trees.len())
             });
             worlds.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
         };
-        let (with, trees) = played(0.0005);
-        // A row as dear as a round.
-        let (without, none) = played(3.0);
+        let (with, trees) = played(Some(0.0005));
+        let (without, none) = played(None);
         assert!(trees > 200 && none == 0, "{trees} {none}");
         assert!(
             with * 100 < without * 97,
