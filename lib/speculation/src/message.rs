@@ -283,7 +283,7 @@ impl Rise {
 pub struct Cutoff {
     /// In ten-thousandths.
     pub parts: u32,
-    /// What it rises by from one proposal to the next.
+    /// By how much later proposals have to be likelier than that.
     pub rise: Rise,
 }
 

@@ -85,12 +85,13 @@ mod tests {
     use super::*;
     use crate::{
         Seed,
+        message::Rise,
         noise::Domain,
         sampling::{RankBy, Sampler, SamplingParams, Scratch},
     };
 
-    fn budget(nodes: u32, row_cost: f64) -> TreeBudget {
-        TreeBudget::new(nodes, row_cost)
+    fn budget(nodes: u32, likely: f64) -> TreeBudget {
+        TreeBudget::new(nodes, likely)
     }
 
     /// A chain of `rows` drawn tokens, each ahead of the next one by `margin`.
@@ -145,6 +146,10 @@ mod tests {
         assert!(chain.is_chain());
         assert!(chain.len() < 2, "{chain:?}");
         assert!(window(&drawn(5, 20.0), &chances, budget(0, 0.0)).is_empty());
+        // As many as have cheap rows.
+        let mut budget = budget(12, 0.001);
+        budget.cutoff.rise = Rise::new(4, 0.9);
+        assert_eq!(window(&drawn(5, 0.05), &chances, budget).len(), 4);
     }
 
     #[test]
