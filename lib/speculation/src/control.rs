@@ -43,6 +43,7 @@ mod cost;
 mod coverage;
 mod cutoff;
 mod lesson;
+mod model;
 mod pace;
 mod probe;
 mod rest;
@@ -328,21 +329,6 @@ impl Controller {
         self.probe.postpone()
     }
 
-    /// Expected tokens per second and session with lookahead `k` under `load`.
-    pub fn goodput(&self, k: u32, load: Load) -> f64 {
-        self.expected(k) / self.seconds(k, load)
-    }
-
-    /// Tokens that windows of up to `k` have on average, if they are there.
-    pub fn length(&self, k: u32) -> f64 {
-        self.lengths.expected(k) - 1.0
-    }
-
-    /// What an endpoint takes for a window of up to `k` tokens, in seconds.
-    pub fn window_seconds(&self, k: u32) -> f64 {
-        self.answers.mean_seconds(self.length(k))
-    }
-
     /// When a window of up to `k` tokens is expected that was asked for so long ago.
     pub fn due(&self, k: u32, waited: Duration) -> Due {
         let seconds = self.window_seconds(k).clamp(0.0, 3600.0);
@@ -413,23 +399,6 @@ impl Controller {
         true
     }
 
-    /// The lookahead of at least `least` with the highest goodput.
-    fn best(&self, least: u32, load: Load) -> u32 {
-        let mut best = (least, f64::NEG_INFINITY);
-        for k in least..=self.config.max.max(least) {
-            let goodput = self.goodput(k, load);
-            if goodput > best.1 {
-                best = (k, goodput);
-            }
-        }
-        best.0
-    }
-
-    fn seconds(&self, k: u32, load: Load) -> f64 {
-        let step = self.step_seconds(k, load);
-        (step + self.answer_seconds(k) + self.rest.seconds(load, k)).max(step)
-    }
-
     /// How many times as good as none a lookahead has to be.
     fn enough(&self, load: Load) -> f64 {
         1.0 + f64::from(self.caution.margins(load)) * self.config.margin
@@ -439,36 +408,6 @@ impl Controller {
     /// fewer steps would count, and a choice among lookaheads would be one among their noise.
     fn part(&self) -> f64 {
         1.0 / f64::from(self.load.sessions.max(1))
-    }
-
-    /// Share of the tokens of windows of up to `k` that is there when they are to be verified.
-    #[cfg(test)]
-    fn covered(&self, k: u32) -> f64 {
-        self.rows(k) / self.length(k)
-    }
-
-    /// Expected tokens of a round with lookahead `k`.
-    fn expected(&self, k: u32) -> f64 {
-        1.0 + self.coverage.there(k, self.acceptance.reached())
-    }
-
-    /// Proposals of a round with lookahead `k`, on average.
-    fn rows(&self, k: u32) -> f64 {
-        self.coverage.there(k, self.lengths.reached())
-    }
-
-    /// What is waited for a window of up to `k` tokens.
-    fn answer_seconds(&self, k: u32) -> f64 {
-        match self.config.drafting {
-            Drafting::InTurn => self.window_seconds(k),
-            Drafting::Ahead => 0.0,
-        }
-    }
-
-    fn step_seconds(&self, k: u32, load: Load) -> f64 {
-        let sessions = f64::from(load.sessions.max(1));
-        let rows = sessions * (1.0 + self.rows(k));
-        self.steps.mean_seconds(rows + f64::from(load.other_rows))
     }
 
     /// Why not `k + 1`: what one more token brings, in time at the present pace, against what it

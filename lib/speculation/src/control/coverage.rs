@@ -87,15 +87,6 @@ impl Coverage {
         }
     }
 
-    /// Expected tokens that are there and wanted, of the first `k`, each of which is wanted with the
-    /// probability `wanted`.
-    pub(super) fn there(&self, k: u32, wanted: impl Iterator<Item = f64>) -> f64 {
-        let wanted = wanted.take(k as usize).enumerate();
-        wanted
-            .map(|(position, wanted)| self.at(position) * wanted)
-            .sum()
-    }
-
     /// Probability that the token at this position is there. One that was never sought is like the last
     /// that was.
     pub(super) fn at(&self, position: usize) -> f64 {

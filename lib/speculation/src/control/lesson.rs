@@ -42,7 +42,10 @@ impl Controller {
         // Where it did not end of itself, nothing is known of what might have followed.
         let whole = lesson.round.map(|(sought, _)| sought);
         let whole = whole.filter(|sought| sought.ended && !lesson.clipped);
-        let sought = whole.map_or(lesson.tried, |sought| sought.tokens);
+        // A second choice has nothing after it. Were that as unknown as what follows the end of a chain,
+        // deep trees would look better than they are.
+        let followed = (lesson.accepted + 1).min(lesson.drafted);
+        let sought = whole.map_or(lesson.tried.max(followed), |sought| sought.tokens);
         self.observe_round(sought, lesson.drafted, lesson.accepted);
     }
 
@@ -173,6 +176,25 @@ mod tests {
             assert_eq!(
                 known(|controller| controller.observe_window(&lesson)),
                 known(|controller| controller.observe_round(sought, 3, 3)),
+                "{lesson:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn nothing_follows_a_second_choice_where_the_chain_beside_it_goes_on() {
+        // The last token that was accepted: a second choice, the chain's second, and its last.
+        for (tried, accepted, drafted, sought) in [(2, 2, 5, 3), (3, 2, 5, 3), (5, 5, 5, 5)] {
+            let lesson = Lesson {
+                drafted,
+                tried,
+                accepted,
+                round: None,
+                ..lesson(Course::InARow)
+            };
+            assert_eq!(
+                known(|controller| controller.observe_window(&lesson)),
+                known(|controller| controller.observe_round(sought, drafted, accepted)),
                 "{lesson:?}"
             );
         }

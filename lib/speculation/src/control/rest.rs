@@ -76,7 +76,7 @@ impl Rest {
     }
 
     /// What is known of the nearest load that anything is known of.
-    fn under(&self, load: Load) -> &Table {
+    pub(super) fn under(&self, load: Load) -> &Table {
         let known = self.by_load.iter();
         let nearest = known.min_by_key(|(magnitude, _)| magnitude.abs_diff(load.magnitude()));
         nearest.map_or(&self.fresh, |(_, table)| table)
