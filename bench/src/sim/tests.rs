@@ -292,9 +292,7 @@ fn one_request_is_faster_than_the_papers() {
     for ((case, ratio), (_, with_trees)) in over_paper.iter().zip(&trees) {
         let least = if case.contains("70B/1B") { 1.08 } else { 1.06 };
         assert!(*ratio > least, "{case}: {ratio}");
-        assert!(*with_trees > 1.07, "{case}: {with_trees}");
-        // What was hoped for, by one or the other.
-        assert!(ratio.max(*with_trees) > 1.1, "{case}: {ratio} {with_trees}");
+        assert!(*with_trees > 1.1, "{case}: {with_trees}");
     }
 }
 
