@@ -126,3 +126,38 @@ impl Controller {
         core::iter::once(Means::PLAIN).chain(further)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::vec;
+
+    use super::*;
+    use crate::control::{AnswerTime, ControlConfig, StepCost};
+
+    #[test]
+    fn windows_are_as_long_as_they_are_however_little_of_them_is_there_in_time() {
+        let steps = StepCost::new(vec![]);
+        let answers = AnswerTime::beside(&steps);
+        let config = ControlConfig::of(Drafting::Ahead, 6);
+        let mut controller = Controller::new(config, steps, answers);
+        // Of up to six tokens a window has four, of which two are there, and accepted.
+        for _ in 0..2000 {
+            controller.observe_round(6, 4, 2);
+            controller.observe_coverage(6, 2, false);
+        }
+        for (k, length, rows, emitted) in
+            [(0, 0.0, 0.0, 1.0), (1, 1.0, 1.0, 2.0), (6, 4.0, 2.0, 3.0)]
+        {
+            let found = [
+                controller.length(k),
+                controller.rows(k),
+                controller.expected(k),
+            ];
+            let near = |(found, exact): (f64, f64)| (found - exact).abs() < 0.1;
+            assert!(
+                found.into_iter().zip([length, rows, emitted]).all(near),
+                "{k}: {found:?}"
+            );
+        }
+    }
+}
