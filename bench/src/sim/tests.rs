@@ -287,13 +287,13 @@ fn requests_at_once_are_more_than_a_tenth_faster_than_the_papers() {
 fn one_request_is_faster_than_the_papers() {
     let over_paper = ratios("published", arm::OURS, arm::PAPER);
     assert_eq!(over_paper.len(), 8);
+    for (case, ratio) in over_paper {
+        let least = if case.contains("70B/1B") { 1.08 } else { 1.06 };
+        assert!(ratio > least, "{case}: {ratio}");
+    }
     let trees = ratios("published", arm::TREES, arm::PAPER);
     assert_eq!(trees.len(), 8);
-    for ((case, ratio), (_, with_trees)) in over_paper.iter().zip(&trees) {
-        let least = if case.contains("70B/1B") { 1.08 } else { 1.06 };
-        assert!(*ratio > least, "{case}: {ratio}");
-        assert!(*with_trees > 1.1, "{case}: {with_trees}");
-    }
+    assert!(trees.iter().all(|(_, ratio)| *ratio > 1.1), "{trees:?}");
 }
 
 #[test]

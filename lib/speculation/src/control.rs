@@ -282,7 +282,8 @@ impl Controller {
         self.load = load;
         let is_tried = self.conclude_trial(load);
         let best = self.best(0, load);
-        let gain = |over| self.goodput(best, load) / self.goodput(over, load);
+        let promised = self.goodput(best, load);
+        let gain = |over| promised / self.goodput(over, load);
         let (current, margin) = (self.current, self.config.margin);
         let (lookahead, limit) = if best > 0 && gain(0) < self.enough(load) {
             (0, Limit::Margin)
@@ -408,28 +409,6 @@ impl Controller {
     /// fewer steps would count, and a choice among lookaheads would be one among their noise.
     fn part(&self) -> f64 {
         1.0 / f64::from(self.load.sessions.max(1))
-    }
-
-    /// Why not `k + 1`: what one more token brings, in time at the present pace, against what it
-    /// costs in each respect. Acceptance is to blame if it is less than even and the token would
-    /// pay if it were certain.
-    fn limit(&self, k: u32, load: Load) -> Limit {
-        if k >= self.config.max {
-            return Limit::Maximum;
-        }
-        let pace = 1.0 / self.goodput(k, load);
-        let brings = (self.expected(k + 1) - self.expected(k)) * pace;
-        let accepted = self.acceptance.by_position().nth(k as usize).unwrap_or(1.0);
-        let step = self.step_seconds(k + 1, load) - self.step_seconds(k, load);
-        let answer = self.answer_seconds(k + 1) - self.answer_seconds(k);
-        let pays_if_certain = brings / accepted > step + answer;
-        if accepted < 0.5 && pays_if_certain {
-            Limit::Acceptance
-        } else if answer >= step {
-            Limit::Answer
-        } else {
-            Limit::Step
-        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What rounds are expected to come to, by their lookahead: the formulas of [`control`](super).
 
-use super::{Controller, Drafting, Load, table::Table};
+use super::{Controller, Drafting, Limit, Load, table::Table};
 
 /// What rounds of one lookahead have on average.
 #[derive(Clone, Copy, Debug)]
@@ -52,12 +52,36 @@ impl Controller {
         best.0
     }
 
+    /// Why not `k + 1`: what one more token brings, in time at the present pace, against what it
+    /// costs in each respect. Acceptance is to blame if it is less than even and the token would
+    /// pay if it were certain.
+    pub(super) fn limit(&self, k: u32, load: Load) -> Limit {
+        if k >= self.config.max {
+            return Limit::Maximum;
+        }
+        let (now, more) = (self.means(k), self.means(k + 1));
+        let pace = 1.0 / self.goodput_of(k, now, load, self.rest.under(load));
+        let brings = (more.emitted - now.emitted) * pace;
+        let accepted = self.acceptance.by_position().nth(k as usize).unwrap_or(1.0);
+        let step = self.step_of(more, load) - self.step_of(now, load);
+        let answer = self.answer_of(more) - self.answer_of(now);
+        let pays_if_certain = brings / accepted > step + answer;
+        if accepted < 0.5 && pays_if_certain {
+            Limit::Acceptance
+        } else if answer >= step {
+            Limit::Answer
+        } else {
+            Limit::Step
+        }
+    }
+
     /// Expected seconds of a round with lookahead `k` under `load`.
     pub(super) fn seconds(&self, k: u32, load: Load) -> f64 {
         self.seconds_of(k, self.means(k), load, self.rest.under(load))
     }
 
     /// Expected tokens of a round with lookahead `k`.
+    #[cfg(test)]
     pub(super) fn expected(&self, k: u32) -> f64 {
         self.means(k).emitted
     }
@@ -80,6 +104,7 @@ impl Controller {
     }
 
     /// What a step takes in which sessions have lookahead `k`.
+    #[cfg(test)]
     pub(super) fn step_seconds(&self, k: u32, load: Load) -> f64 {
         self.step_of(self.means(k), load)
     }
