@@ -125,6 +125,8 @@ struct Peer {
     name: String,
     /// Whether it is to be told what is done for it.
     accounts: bool,
+    /// Whether it takes late entries.
+    late_entries: bool,
     complaints: Complaints,
 }
 
@@ -323,7 +325,7 @@ impl<O: Outlet> Worker<O> {
 
     /// Whether branches are drafted for any session.
     fn builds(&self) -> bool {
-        let building = |session: &Session| session.draft.build().is_some();
+        let building = |session: &Session| session.draft.is_branching();
         self.sessions.iter().any(building)
     }
 
@@ -374,11 +376,11 @@ impl<O: Outlet> Worker<O> {
                 self.refused.remove(&hello.instance);
                 self.tenants.join(link, hello.consumer);
                 let name = hello.instance;
-                let accounts = hello.accounts;
                 let peer = Peer {
                     listener,
                     name,
-                    accounts,
+                    accounts: hello.accounts,
+                    late_entries: hello.late_entries,
                     complaints: Complaints::default(),
                 };
                 self.links.insert(link, peer);

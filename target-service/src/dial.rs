@@ -46,6 +46,7 @@ impl Dialer {
                 deployment: config.deployment.clone(),
             },
             accounts: true,
+            late_entries: true,
         };
         Self {
             transport,

@@ -181,7 +181,8 @@ impl Endpoint {
             let session = session.or_insert_with(|| Session::new(id, target, max_len));
             let learned = self.learned.entry(target).or_default();
             let before = session.draft.stats();
-            let answer = session.hear(now, &message, learned);
+            let joins = self.service == Service::Streaming;
+            let answer = session.hear(now, &message, joins, learned);
             let after = session.draft.stats();
             self.counts.prepared += u64::from(after.prepared - before.prepared);
             self.counts.windows += u64::from(matches!(answer, Some(ToTarget::Window(_))));
@@ -211,14 +212,16 @@ impl Endpoint {
         }
         let mut rows = DraftRows::default();
         let first = answers.len();
-        let mut grant_of = vec![None; self.sessions.len()];
+        let mut granted = vec![[None; 2]; self.sessions.len()];
         for grant in self.grant(now) {
-            grant_of[grant.session] = Some(grant);
+            granted[grant.session][usize::from(!grant.is_of_branches())] = Some(grant);
         }
-        for (session, grant) in self.sessions.values_mut().zip(grant_of) {
-            let Some(grant) = grant else { continue };
-            let answer = session.feed(&grant, pair, scratch, &mut rows);
-            answers.extend(answer.map(|answer| (session.target, answer)));
+        for (session, grants) in self.sessions.values_mut().zip(granted) {
+            // What is read of a sequence is of use to branches from the next step on.
+            for grant in grants.into_iter().flatten() {
+                let said = session.feed(&grant, pair, scratch, &mut rows);
+                answers.extend(said.into_iter().map(|answer| (session.target, answer)));
+            }
         }
         if rows.is_empty() {
             let fills = self.service == Service::Blocking && std::mem::take(&mut self.unfilled);
@@ -303,21 +306,20 @@ impl Endpoint {
         let mut demand = Vec::with_capacity(self.sessions.len());
         self.resumes_in = None;
         for (index, session) in self.sessions.values_mut().enumerate() {
-            let Some(grant) = session.demand(index, ROWS as usize) else {
-                continue;
-            };
-            let learned = self.learned.get(&session.target);
-            let hurries = self.service == Service::Streaming && grant.is_of_branches();
-            if let Some(learned) = learned.filter(|_| hurries) {
-                let made = session.draft.branches().map_or(0, |work| work.step);
-                let step = self.steps.seconds(grant.rows as u32);
-                if let Some(pause) = session.outlook.pause(made, step, &learned.timing, now) {
-                    let soonest = self.resumes_in.map_or(pause, |soonest| soonest.min(pause));
-                    self.resumes_in = Some(soonest);
-                    continue;
+            for grant in session.demand(index, ROWS as usize).into_iter().flatten() {
+                let learned = self.learned.get(&session.target);
+                let hurries = self.service == Service::Streaming && grant.is_of_branches();
+                if let Some(learned) = learned.filter(|_| hurries) {
+                    let made = session.draft.branches().map_or(0, |work| work.step);
+                    let step = self.steps.seconds(grant.rows as u32);
+                    if let Some(pause) = session.outlook.pause(made, step, &learned.timing, now) {
+                        let soonest = self.resumes_in.map_or(pause, |soonest| soonest.min(pause));
+                        self.resumes_in = Some(soonest);
+                        continue;
+                    }
                 }
+                demand.push(grant);
             }
-            demand.push(grant);
         }
         demand
     }

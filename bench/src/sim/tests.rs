@@ -284,24 +284,27 @@ fn requests_at_once_are_more_than_a_tenth_faster_than_the_papers() {
 }
 
 #[test]
-fn one_request_is_faster_than_the_papers() {
-    let over_paper = ratios("published", arm::OURS, arm::PAPER);
-    assert_eq!(over_paper.len(), 8);
-    for (case, ratio) in over_paper {
-        let least = if case.contains("70B/1B") { 1.08 } else { 1.06 };
-        assert!(ratio > least, "{case}: {ratio}");
+fn one_request_is_more_than_a_tenth_faster_than_the_papers() {
+    for arm in [arm::OURS, arm::TREES] {
+        let over_paper = ratios("published", arm, arm::PAPER);
+        assert_eq!(over_paper.len(), 8);
+        assert!(
+            over_paper.iter().all(|(_, ratio)| *ratio > 1.1),
+            "{over_paper:?}"
+        );
     }
-    let trees = ratios("published", arm::TREES, arm::PAPER);
-    assert_eq!(trees.len(), 8);
-    assert!(trees.iter().all(|(_, ratio)| *ratio > 1.1), "{trees:?}");
 }
 
 #[test]
 fn an_endpoint_that_is_asked_is_as_good_as_one_that_sends_where_its_draft_has_time_to_spare() {
     let pulled = ratios("network", arm::PULL, arm::OURS);
     assert_eq!(pulled.len(), 10);
-    for (case, ratio) in pulled {
-        let least = if case.contains("70B/1B") { 1.0 } else { 0.9 };
-        assert!(ratio > least, "{case}: {ratio}");
-    }
+    let (spare, none): (Vec<_>, Vec<_>) = pulled
+        .into_iter()
+        .partition(|(case, _)| case.contains("70B/1B"));
+    assert!(none.iter().all(|(_, ratio)| *ratio > 0.9), "{none:?}");
+    // Single cells move by a hundredth.
+    assert!(spare.iter().all(|(_, ratio)| *ratio > 0.99), "{spare:?}");
+    let sum: f64 = spare.iter().map(|(_, ratio)| ratio).sum();
+    assert!(sum / spare.len() as f64 > 1.0, "{spare:?}");
 }

@@ -13,7 +13,7 @@ use foretoken_engine::{
     runner::PAGE_TOKENS,
 };
 use foretoken_speculation::policy::draft::{
-    BranchWork, BuildId, DraftSession, DraftStats, ForkFeed,
+    BranchWork, BuildId, Confirmed, DraftSession, DraftStats, ForkFeed,
 };
 
 use super::{Learned, Outlet, Worker, sessions::Session};
@@ -31,8 +31,7 @@ pub(super) struct Forks {
 }
 
 impl Forks {
-    /// Feeds a step of the branches that go on. The forks of the build are made first, unless they
-    /// are there.
+    /// Feeds a step of the branches that go on. Forks of the build that are not there are made first.
     pub(super) fn feed<'a>(
         &mut self,
         engine: &mut Engine,
@@ -40,19 +39,16 @@ impl Forks {
         work: &BranchWork<'a>,
         feeds: &mut Vec<Feed<'a>>,
     ) -> Result<(), StepError> {
-        let made = self.build == Some(work.build);
-        if !made {
+        if self.build != Some(work.build) {
             self.close(engine);
         }
         self.pages += self.pages_needed(engine, work);
-        if !made {
-            self.build = Some(work.build);
-            for fork in work.forks() {
-                self.seqs.push(match fork.path {
-                    [] => engine.fork(trunk, fork.trunk_len as usize)?,
-                    path => engine.fork_path(trunk, path)?,
-                });
-            }
+        self.build = Some(work.build);
+        for fork in work.forks().skip(self.seqs.len()) {
+            self.seqs.push(match fork.path {
+                [] => engine.fork(trunk, fork.trunk_len as usize)?,
+                path => engine.fork_path(trunk, path)?,
+            });
         }
         let forks = self.seqs.iter().zip(work.forks());
         let goes_on = forks.filter(|(_, fork)| !fork.tokens.is_empty());
@@ -63,6 +59,12 @@ impl Forks {
             logits: Wants::All,
         }));
         Ok(())
+    }
+
+    /// The fork of a branch, if it is there.
+    pub(super) fn of(&self, branch: &Confirmed) -> Option<SeqId> {
+        let seqs = self.build.filter(|&build| build == branch.build);
+        seqs.and_then(|_| self.seqs.get(branch.fork).copied())
     }
 
     /// Closes the forks if their build is over.

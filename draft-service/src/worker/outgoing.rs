@@ -23,7 +23,7 @@ impl Session {
     /// Whether a column it has drawn can wait for the next one, which takes `step` seconds.
     fn may_hold(&self, step: f64, timing: &Timing, now: Duration) -> bool {
         let left = self.outlook.left(now, timing);
-        self.draft.build().is_some() && left.is_some_and(|left| left > STEPS_TO_SPARE * step)
+        self.draft.is_branching() && left.is_some_and(|left| left > STEPS_TO_SPARE * step)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use foretoken_engine::batch::{Engine, Reuse, SeqError, SeqId};
+use foretoken_engine::batch::{Engine, Reuse, SeqError, SeqId, StepError};
 use foretoken_protocol::link::LinkId;
 use foretoken_speculation::{
     Round, SessionId,
@@ -80,12 +80,23 @@ impl Session {
         })
     }
 
-    /// Keeps what the engine has read of the tree that a verdict went through.
-    fn join_decided(&mut self, engine: &mut Engine) {
+    /// Keeps what the engine has read of the tree that a verdict went through, and of the window after it
+    /// in the branch that drew that. `late` says whether its target takes late entries, which come of that.
+    fn join_decided(&mut self, engine: &mut Engine, late: bool) {
         if let Some(nodes) = self.draft.take_decided()
             && let Err(error) = engine.accept_path(self.seq, &nodes)
         {
             tracing::error!(%error, "a tree had no such nodes");
+        }
+        if let Some(branch) = self.draft.take_confirmed().filter(|_| late)
+            && let Some(fork) = self.forks.of(&branch)
+        {
+            match engine.graft(self.seq, fork, &branch.nodes) {
+                Ok(()) => self.draft.joined(&branch),
+                // It is read again, when there is room.
+                Err(StepError::OutOfPages { .. }) => {}
+                Err(error) => tracing::error!(%error, "a branch had no such nodes"),
+            }
         }
     }
 
@@ -143,7 +154,8 @@ impl<O: Outlet> Worker<O> {
             if was_drafting {
                 self.metrics.abandoned.inc();
             }
-            session.join_decided(&mut self.engine);
+            let late = self.links.get(&link).is_some_and(|peer| peer.late_entries);
+            session.join_decided(&mut self.engine, late);
             // An `Open` may change everything, a verdict what was not decided before it.
             let same = match &message {
                 ToDraft::Open(_) => 0,

@@ -13,7 +13,7 @@ use std::time::Instant;
 use foretoken_engine::batch::{Feed, StepError, StepLogits, Wants};
 use foretoken_speculation::{
     message::ToTarget,
-    policy::draft::{self, Grant, Purpose, Ticket, Work, divide},
+    policy::draft::{self, Grant, Purpose, Ticket, divide},
 };
 
 use super::{Limits, Outlet, Worker, sessions::Session, tenants::TenantId};
@@ -75,8 +75,9 @@ impl<O: Outlet> Worker<O> {
         self.busy += took;
         self.latest = took;
         self.metrics.note_step(was_for, rows, took);
-        for grant in &grants {
-            if let Some(session) = self.sessions.get_mut(grant.session) {
+        let granted = by_session(&grants, self.sessions.len());
+        for (session, [sequence, branches]) in self.sessions.iter_mut().zip(granted) {
+            if let Some(grant) = sequence.or(branches) {
                 session.note_step(grant.purpose, took);
             }
         }
@@ -104,20 +105,17 @@ impl<O: Outlet> Worker<O> {
             let session = &mut self.sessions[index];
             let tenant = self.tenants.of(session.link);
             let tenant = tenant.map(|TenantId(tenant)| tenant);
-            let Some(work) = session.draft.work() else {
-                self.demand_branches((index, tenant), &mut demand);
-                continue;
-            };
-            let room = self.limits.positions.saturating_sub(work.keep);
-            let rows = work.tokens.len().min(room);
-            if rows == 0 || (session.primed && work.may_wait(rows)) {
-                continue;
+            if let Some(work) = session.draft.work() {
+                let room = self.limits.positions.saturating_sub(work.keep);
+                let rows = work.tokens.len().min(room);
+                let waits = rows == 0 || (session.primed && work.may_wait(rows));
+                if work.wants == draft::Wants::All && rows > self.limits.rows {
+                    session.draft.drop_branches();
+                } else if !waits {
+                    demand.push(work.demand(index, tenant, rows, self.limits.rows));
+                }
             }
-            if work.wants == draft::Wants::All && rows > self.limits.rows {
-                session.draft.drop_branches();
-                continue;
-            }
-            demand.push(work.demand(index, tenant, rows, self.limits.rows));
+            self.demand_branches((index, tenant), &mut demand);
         }
         demand
     }
@@ -160,14 +158,12 @@ impl<O: Outlet> Worker<O> {
     fn feed(&mut self, grants: &[Grant]) -> Result<Vec<Flight>, StepError> {
         let mut flights = Vec::with_capacity(grants.len());
         let mut feeds = Vec::with_capacity(grants.len());
-        let mut grant_of = vec![None; self.sessions.len()];
-        for grant in grants {
-            grant_of[grant.session] = Some(grant);
-        }
-        for (session, grant) in self.sessions.iter_mut().zip(grant_of) {
-            let Some(grant) = grant else { continue };
-            let (index, rows) = (grant.session, grant.rows);
-            let first = feeds.len();
+        let granted = by_session(grants, self.sessions.len());
+        for (index, (session, grants)) in self.sessions.iter_mut().zip(granted).enumerate() {
+            let [sequence, branches] = grants;
+            if sequence.or(branches).is_none() {
+                continue;
+            }
             let Session {
                 draft,
                 seq,
@@ -175,60 +171,52 @@ impl<O: Outlet> Worker<O> {
                 outcomes,
                 ..
             } = session;
-            if grant.is_of_branches() {
-                let Some(work) = draft.branches() else {
-                    continue;
-                };
-                if work.step == 0 {
-                    *outcomes = work.rows() as u32;
-                    self.metrics.build_outcomes.observe(work.rows() as f64);
+            let (work, step) = draft.works();
+            if let Some((work, grant)) = work.zip(sequence) {
+                let (len, tail) = (self.engine.len(*seq)?, self.engine.tail(*seq)?);
+                if len > work.keep || !tail.is_empty() {
+                    self.engine.truncate(*seq, work.keep)?;
                 }
-                forks.feed(&mut self.engine, *seq, &work, &mut feeds)?;
+                let complete = grant.rows == work.tokens.len();
                 flights.push(Flight {
                     session: index,
                     ticket: work.ticket,
+                    first: feeds.len(),
+                    feeds: 1,
+                    kind: Kind::Sequence {
+                        rows: grant.rows,
+                        complete,
+                        window: work.purpose == Purpose::Window,
+                    },
+                });
+                feeds.push(Feed {
+                    seq: *seq,
+                    tokens: &work.tokens[..grant.rows],
+                    tree: work.parents,
+                    logits: match work.wants {
+                        draft::Wants::Last if complete => Wants::Last,
+                        draft::Wants::All if complete => Wants::All,
+                        draft::Wants::None | draft::Wants::Last | draft::Wants::All => Wants::None,
+                    },
+                });
+            }
+            if let Some((step, _)) = step.zip(branches) {
+                if step.step == 0 {
+                    *outcomes = step.outcomes;
+                    self.metrics
+                        .build_outcomes
+                        .observe(f64::from(step.outcomes));
+                }
+                let first = feeds.len();
+                forks.feed(&mut self.engine, *seq, &step, &mut feeds)?;
+                flights.push(Flight {
+                    session: index,
+                    ticket: step.ticket,
                     first,
                     feeds: feeds.len() - first,
                     kind: Kind::Branches,
                 });
-                continue;
             }
-            let Some(Work {
-                ticket,
-                keep,
-                tokens,
-                parents,
-                wants,
-                purpose,
-            }) = draft.work()
-            else {
-                continue;
-            };
-            if self.engine.len(*seq)? > keep || !self.engine.tail(*seq)?.is_empty() {
-                self.engine.truncate(*seq, keep)?;
-            }
-            let complete = rows == tokens.len();
-            feeds.push(Feed {
-                seq: *seq,
-                tokens: &tokens[..rows],
-                tree: parents,
-                logits: match wants {
-                    draft::Wants::Last if complete => Wants::Last,
-                    draft::Wants::All if complete => Wants::All,
-                    draft::Wants::None | draft::Wants::Last | draft::Wants::All => Wants::None,
-                },
-            });
-            flights.push(Flight {
-                session: index,
-                ticket,
-                first,
-                feeds: 1,
-                kind: Kind::Sequence {
-                    rows,
-                    complete,
-                    window: purpose == Purpose::Window,
-                },
-            });
         }
         self.engine.step(&feeds)?;
         Ok(flights)
@@ -244,7 +232,11 @@ impl<O: Outlet> Worker<O> {
             let session = &mut self.sessions[flight.session];
             let (draft, scratch) = (&mut session.draft, &mut self.scratch);
             let answer = match flight.kind {
-                Kind::Branches => draft.branched(flight.ticket, &rows, scratch),
+                Kind::Branches => {
+                    let parts = draft.branched(flight.ticket, &rows, scratch);
+                    answers.extend(parts.into_iter().map(|part| (session.link, part)));
+                    None
+                }
                 Kind::Sequence {
                     rows: fed,
                     complete,
@@ -290,6 +282,15 @@ impl<O: Outlet> Worker<O> {
             self.evict(link, id, "the endpoint could not run a step");
         }
     }
+}
+
+/// What each of so many sessions was granted: rows of its sequence, and of its branches.
+fn by_session(grants: &[Grant], sessions: usize) -> Vec<[Option<&Grant>; 2]> {
+    let mut granted = vec![[None; 2]; sessions];
+    for grant in grants {
+        granted[grant.session][usize::from(grant.is_of_branches())] = Some(grant);
+    }
+    granted
 }
 
 impl Flight {

@@ -19,6 +19,7 @@ mod accounts;
 mod branches;
 mod held;
 mod isolation;
+mod recalled;
 mod rig;
 mod room;
 mod sharing;

@@ -32,7 +32,7 @@ pub use self::fault::{SeqError, StepError};
 pub use self::feed::{Feed, StepLogits, Wants};
 use self::sequence::Slab;
 use crate::kv::{AuditError, PagePool, Salt, Usage, pages_for};
-use crate::runner::{ModelRunner, PAGE_TOKENS, PageIndex, RunnerInfo};
+use crate::runner::{ModelRunner, PAGE_TOKENS, PageIndex, RunnerInfo, SlotMove};
 
 /// Names an open sequence of one [`Engine`]. Ids are not reused: that of a closed sequence is an
 /// error, never somebody else's sequence.
@@ -138,6 +138,49 @@ impl Engine {
         *sequence = child;
         self.debug_audit();
         Ok(id)
+    }
+
+    /// Puts the nodes of `path` in the tail of `fork` (each a child of the one before and the first a
+    /// child of its trunk) behind the trunk's tokens in `seq`, which has these, too. What `seq` had after them
+    /// is gone; `fork` stays as it is.
+    pub fn graft(&mut self, seq: SeqId, fork: SeqId, path: &[u32]) -> Result<(), StepError> {
+        if seq == fork {
+            return Ok(self.accept_path(seq, path)?);
+        }
+        let from = self.sequences.get(fork)?;
+        from.check_path(path)?;
+        let len = from.tokens.len();
+        let nodes: Vec<_> = path.iter().map(|&node| from.tail[node as usize]).collect();
+        let places: Vec<_> = path.iter().map(|&node| from.node_place(node)).collect();
+        self.sequences.at_least(seq, len)?;
+        if self.sequences.get(seq)?.tokens[..len] != self.sequences.get(fork)?.tokens[..] {
+            return Err(SeqError::OtherTrunk { len }.into());
+        }
+        let needed = self.pages_needed_from(seq, len, path.len())?;
+        let available = self.pool.available();
+        if needed > available {
+            return Err(StepError::OutOfPages { needed, available });
+        }
+        let (copies, moves) = (&mut self.step.copies, &mut self.step.moves);
+        copies.clear();
+        moves.clear();
+        let sequence = self.sequences.get_mut(seq)?;
+        sequence.truncate(len, &mut self.pool);
+        if !path.is_empty() {
+            sequence.make_room(path.len(), &mut self.pool, copies)?;
+        }
+        let slots = (len..).map(|slot| sequence.place(slot));
+        moves.extend(
+            places
+                .into_iter()
+                .zip(slots)
+                .map(|(from, to)| SlotMove { from, to }),
+        );
+        sequence.tokens.extend(nodes);
+        self.runner.copy_pages(copies);
+        self.runner.move_slots(moves);
+        self.debug_audit();
+        Ok(())
     }
 
     /// Takes back tokens of the trunk, so that `len` are left, and the whole tail.

@@ -59,6 +59,8 @@ pub struct Candidates {
     window: Proposals,
     listed: Vec<Candidate>,
     rows: Vec<Head>,
+    /// Whether the last row is yet to be read.
+    open: bool,
     ranked: Vec<Ranked>,
 }
 
@@ -70,6 +72,9 @@ struct Head {
 }
 
 impl Candidates {
+    /// In the place of a token, in a row that is yet to be read.
+    pub(crate) const UNREAD: TokenId = TokenId(u32::MAX);
+
     /// No rows yet; `n` candidates of each will be ranked `by` this. Coupled verification wants
     /// [`RankBy::Noise`] of the domain that the target chooses with, any other
     /// [`RankBy::Likelihood`].
@@ -80,6 +85,7 @@ impl Candidates {
             window: Proposals::new(),
             listed: Vec::new(),
             rows: Vec::new(),
+            open: false,
             ranked: Vec::new(),
         }
     }
@@ -120,6 +126,77 @@ impl Candidates {
             }
         }
         sampler.truncate(base);
+    }
+
+    /// Takes over the rows that the tokens of `window`, a chain, were drawn from, in place of a glue pass;
+    /// `rows` may go on. The row after the window is the next of them; if there is none it is open until
+    /// [`Self::read_last`], with as many candidates as others, of which nothing is known. Returns
+    /// whether the rows are those of this window; otherwise there are none.
+    pub(crate) fn recall<'a>(
+        &mut self,
+        window: &Proposals,
+        mut rows: impl Iterator<Item = Row<'a>>,
+    ) -> bool {
+        self.clear();
+        for &token in window.tokens() {
+            let drawn = rows.next().filter(|row| row.proposed == Some(token));
+            let Some(row) = drawn.filter(|_| window.is_chain()) else {
+                self.clear();
+                return false;
+            };
+            self.keep(&row);
+        }
+        self.window.clone_from(window);
+        if let Some(row) = rows.next() {
+            // Nothing is proposed there any more: what was drawn next is the best candidate.
+            let best = row.proposed.map(|token| Candidate { token, gap: 0.0 });
+            let others = row.candidates.iter().map(|other| Candidate {
+                gap: other.gap + row.margin,
+                ..*other
+            });
+            self.listed.extend(best.into_iter().chain(others));
+        } else {
+            let unread = Candidate {
+                token: Self::UNREAD,
+                gap: f64::NAN,
+            };
+            self.listed.extend(core::iter::repeat_n(unread, self.n));
+            self.open = true;
+        }
+        self.end_row(None, f64::NAN);
+        true
+    }
+
+    /// Ranks the row after the window, which was open. `sampler` is at the token after the window.
+    pub(crate) fn read_last(&mut self, sampler: &Sampler, scratch: &mut Scratch, row: &[f32]) {
+        self.drop_open();
+        let ranking = Ranking {
+            by: self.by,
+            n: self.n,
+            without: None,
+        };
+        sampler.rank(ranking, row, scratch, &mut self.ranked);
+        self.list(None, f64::NAN, 0);
+    }
+
+    /// Whether the row after the window is yet to be read.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// Forgets the last row if it was not read: a verdict teaches nothing of it.
+    pub(crate) fn drop_open(&mut self) {
+        if core::mem::take(&mut self.open) {
+            self.rows.pop();
+            self.listed
+                .truncate(self.rows.last().map_or(0, |row| row.end));
+        }
+    }
+
+    /// Adds a row as it was ranked elsewhere, and nothing to the window.
+    pub(crate) fn keep(&mut self, row: &Row<'_>) {
+        self.listed.extend_from_slice(row.candidates);
+        self.end_row(row.proposed, row.margin);
     }
 
     /// Draws the token after those drawn so far, as [`Sampler::choose`] does, and keeps the next
@@ -180,10 +257,15 @@ impl Candidates {
             gap: distance(first, ranked.score),
         };
         self.listed.extend(ranked.iter().map(candidate));
+        self.end_row(proposed, margin);
+    }
+
+    fn end_row(&mut self, proposed: Option<TokenId>, margin: f64) {
+        let end = self.listed.len();
         self.rows.push(Head {
             proposed,
             margin,
-            end: self.listed.len(),
+            end,
         });
     }
 
@@ -200,6 +282,7 @@ impl Candidates {
         self.window.clear();
         self.listed.clear();
         self.rows.clear();
+        self.open = false;
     }
 
     /// Whether what the window proposes was drawn, for verification by ratio, so that a token's rank

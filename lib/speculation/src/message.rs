@@ -377,6 +377,9 @@ pub struct Entries {
     pub round: Round,
     /// Length of the sequence before that round.
     pub base_len: u32,
+    /// Whether these are outcomes after the whole window that were begun later than the others: they have
+    /// parts of their own.
+    pub late: bool,
     /// Tokens that the longest continuations have before this part.
     pub before: u32,
     /// In the first part (`before` is 0): the outcomes, likeliest first. Otherwise empty.

@@ -168,6 +168,7 @@ fn draft_frame() -> DraftFrame {
             epoch,
             round: Round(4),
             base_len: 28,
+            late: true,
             before: 0,
             keys: tokens(3)
                 .into_iter()

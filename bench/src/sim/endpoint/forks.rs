@@ -60,14 +60,15 @@ impl Forks {
         if self.build != Some(work.build) {
             self.build = Some(work.build);
             self.forks.clear();
-            self.forks.extend(work.forks().map(|fork| match fork.path {
-                [] => Tail::after(&sequence[..fork.trunk_len as usize]),
-                [.., node] => Tail {
-                    trunk: fed.nodes[*node as usize],
-                    nodes: Vec::new(),
-                },
-            }));
         }
+        let new = work.forks().skip(self.forks.len());
+        self.forks.extend(new.map(|fork| match fork.path {
+            [] => Tail::after(&sequence[..fork.trunk_len as usize]),
+            [.., node] => Tail {
+                trunk: fed.nodes[*node as usize],
+                nodes: Vec::new(),
+            },
+        }));
         let mut contexts = Vec::with_capacity(work.rows());
         for (fork, feed) in self.forks.iter_mut().zip(work.forks()) {
             fork.grow(feed.tokens, feed.parents.iter().copied());

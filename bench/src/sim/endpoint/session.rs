@@ -39,17 +39,22 @@ impl Session {
         }
     }
 
-    /// Takes in a message; what it answers.
+    /// Takes in a message; what it answers. `joins` says whether what a branch has read is kept if its
+    /// outcome comes about.
     pub(super) fn hear(
         &mut self,
         now: Duration,
         message: &ToDraft,
+        joins: bool,
         learned: &mut Learned,
     ) -> Option<ToTarget> {
         let before = self.draft.stats();
         let answer = self.draft.handle(message);
         // Contexts are made from tokens anyway.
         self.draft.take_decided();
+        if let Some(branch) = self.draft.take_confirmed().filter(|_| joins) {
+            self.draft.joined(&branch);
+        }
         if let ToDraft::Outcome(outcome) = message {
             let (draft, timing) = (&self.draft, &mut learned.timing);
             self.outlook.hear(now, outcome, &before, draft, timing);
@@ -60,14 +65,16 @@ impl Session {
         answer
     }
 
-    /// What it wants of the next step, which has `most` rows. `session` is what it is called there.
-    pub(super) fn demand(&mut self, session: usize, most: usize) -> Option<Grant> {
+    /// What it wants of the next step, which has `most` rows: for its branches, and of its sequence.
+    /// `session` is what it is called there.
+    pub(super) fn demand(&mut self, session: usize, most: usize) -> [Option<Grant>; 2] {
         let tenant = Some(self.target);
-        let Some(work) = self.draft.work() else {
-            return Some(self.draft.branches()?.demand(session, tenant));
-        };
-        let rows = work.tokens.len();
-        (!work.may_wait(rows)).then(|| work.demand(session, tenant, rows, most))
+        let branches = self.draft.branches();
+        let branches = branches.map(|work| work.demand(session, tenant));
+        let work = self.draft.work();
+        let work = work.filter(|work| !work.may_wait(work.tokens.len()));
+        let sequence = work.map(|work| work.demand(session, tenant, work.tokens.len(), most));
+        [branches, sequence]
     }
 
     /// Feeds what it was granted, in `rows` of the step; what it answers.
@@ -77,16 +84,28 @@ impl Session {
         pair: &Pair,
         scratch: &mut Scratch,
         rows: &mut DraftRows,
-    ) -> Option<ToTarget> {
+    ) -> Vec<ToTarget> {
         if grant.is_of_branches() {
-            return self.feed_branches(pair, scratch, rows);
+            self.feed_branches(pair, scratch, rows)
+        } else {
+            Vec::from_iter(self.feed_sequence(grant, pair, scratch, rows))
         }
+    }
+
+    fn feed_sequence(
+        &mut self,
+        grant: &Grant,
+        pair: &Pair,
+        scratch: &mut Scratch,
+        rows: &mut DraftRows,
+    ) -> Option<ToTarget> {
         let work = self.draft.work()?;
         let (keep, fed) = (work.keep, grant.rows);
         let (ticket, wants) = (work.ticket, work.wants);
         match grant.purpose {
-            Purpose::Window => rows.token += fed as u32,
-            Purpose::Ahead | Purpose::Follow => rows.glue += fed as u32,
+            // A glue pass that needs no more than the last token is a step like others.
+            Purpose::Ahead | Purpose::Follow if fed > 1 => rows.glue += fed as u32,
+            Purpose::Window | Purpose::Ahead | Purpose::Follow => rows.token += fed as u32,
         }
         let complete = fed == work.tokens.len();
         let tokens = work.tokens[..fed].to_vec();
@@ -110,9 +129,11 @@ impl Session {
         pair: &Pair,
         scratch: &mut Scratch,
         rows: &mut DraftRows,
-    ) -> Option<ToTarget> {
+    ) -> Vec<ToTarget> {
         let sequence = self.draft.tokens().to_vec();
-        let work = self.draft.branches()?;
+        let Some(work) = self.draft.branches() else {
+            return Vec::new();
+        };
         rows.branch += work.rows() as u32;
         let ticket = work.ticket;
         let contexts = self.forks.feed(&sequence, &self.fed, &work);

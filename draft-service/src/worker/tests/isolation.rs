@@ -18,7 +18,12 @@ struct View {
     tokens: Vec<TokenId>,
     /// Under verification.
     window: Vec<TokenId>,
-    /// What came for the round under verification.
+    /// What came for the round under verification, and of outcomes that were begun late.
+    series: [Series; 2],
+}
+
+#[derive(Default)]
+struct Series {
     keys: Vec<OutcomeKey>,
     columns: Vec<Vec<TokenId>>,
 }
@@ -29,21 +34,22 @@ impl View {
         if part.round.0 != self.round || part.base_len as usize != self.tokens.len() {
             return 0;
         }
+        let series = &mut self.series[usize::from(part.late)];
         if part.before == 0 {
-            self.keys.clone_from(&part.keys);
-            self.columns.clear();
+            series.keys.clone_from(&part.keys);
+            series.columns.clear();
         }
-        assert_eq!(self.columns.len(), part.before as usize);
+        assert_eq!(series.columns.len(), part.before as usize);
         for (place, &token) in part.tokens.iter().enumerate() {
-            let key = self.keys[place];
-            let own = self.columns.iter().map(|column| column[place]);
+            let key = series.keys[place];
+            let own = series.columns.iter().map(|column| column[place]);
             let accepted = &self.window[..key.accepted as usize];
             let mut context = [&self.tokens[..], accepted, &[key.token]].concat();
             context.extend(own);
             let expected = continuation(language(), self.seed, &context, 1);
             assert_eq!(expected, [token], "of another session");
         }
-        self.columns.push(part.tokens.clone());
+        series.columns.push(part.tokens.clone());
         part.tokens.len()
     }
 }
@@ -105,8 +111,7 @@ impl World {
             round: 0,
             tokens,
             window: Vec::new(),
-            keys: Vec::new(),
-            columns: Vec::new(),
+            series: Default::default(),
         };
         self.views.insert((link, id), view);
     }
@@ -118,16 +123,20 @@ impl World {
         let Some(view) = self.views.get_mut(&(link, id)) else {
             return;
         };
-        let some = view.keys.get(place % view.keys.len().max(1)).copied();
+        let keys = view.series.iter().flat_map(|series| series.keys.iter());
+        let keys: Vec<_> = keys.copied().collect();
+        let some = keys.get(place % keys.len().max(1)).copied();
         let key = some.filter(|_| hits).unwrap_or(OutcomeKey {
             accepted: 0,
             token: TokenId(token),
         });
         let mut emitted = view.window[..key.accepted as usize].to_vec();
         emitted.push(key.token);
-        let own = view.keys.iter().position(|known| *known == key);
-        let next: Vec<TokenId> = own.map_or_else(Vec::new, |place| {
-            let columns = view.columns.iter();
+        let place = |series: &Series| series.keys.iter().position(|known| *known == key);
+        let mut found = view.series.iter();
+        let found = found.find_map(|series| Some((series, place(series)?)));
+        let next: Vec<TokenId> = found.map_or_else(Vec::new, |(series, place)| {
+            let columns = series.columns.iter();
             columns
                 .map_while(|column| column.get(place).copied())
                 .collect()
@@ -146,8 +155,7 @@ impl World {
         view.round += 1;
         view.tokens.extend(emitted);
         view.window = if asks { Vec::new() } else { next };
-        view.keys.clear();
-        view.columns.clear();
+        view.series = Default::default();
         self.rig.tell(link, ToDraft::Outcome(message));
     }
 

@@ -72,6 +72,7 @@ impl Rig {
                     link,
                     hello: Hello {
                         accounts: true,
+                        late_entries: true,
                         ..Hello::default()
                     },
                 },

@@ -23,6 +23,12 @@ pub enum SeqError {
         /// The offending node.
         node: u32,
     },
+    /// A sequence that does not begin with the trunk of another.
+    #[error("the sequence does not begin with the other's {len} tokens")]
+    OtherTrunk {
+        /// Tokens of the other's trunk.
+        len: usize,
+    },
 }
 
 /// Why a step did not run.

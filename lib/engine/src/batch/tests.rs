@@ -7,6 +7,8 @@ use crate::kv::Salt;
 use crate::runner::{Logits, PageCopy, RunnerError, SlotMove, StepPlan};
 use crate::sim::{SimOptions, SimRunner};
 
+mod forks;
+
 const SHARED: Reuse = Reuse::Within(Salt([7; 32]));
 
 fn options() -> SimOptions {
@@ -286,64 +288,6 @@ fn an_accepted_path_becomes_part_of_the_trunk() {
     assert_eq!(engine.tokens(seq).unwrap(), expected);
     assert_eq!(engine.tail(seq).unwrap(), []);
     assert_eq!(engine.usage().referenced, 2);
-}
-
-#[test]
-fn a_fork_down_a_tree_goes_on_like_plain_decoding_and_leaves_the_tree_alone() {
-    // Trunks that end within a page, at its end, and one token before it.
-    for len in [14, 15, 16, 17] {
-        let mut engine = with_pages(12);
-        let seq = with_text(&mut engine, len);
-        let nodes = [1, 2, 3, 4, 5].map(TokenId);
-        let parents = [None, Some(0), Some(0), Some(2), None];
-        engine.step(&[grow(seq, &nodes, &parents)]).unwrap();
-        for path in [&[][..], &[0], &[0, 1], &[0, 2, 3], &[4]] {
-            let before = engine.usage().referenced;
-            let fork = engine.fork_path(seq, path).unwrap();
-            let mut tokens = text(len);
-            tokens.extend(path.iter().map(|&node| nodes[node as usize]));
-            assert_eq!(engine.tokens(fork).unwrap(), tokens);
-            let more = [TokenId(7), TokenId(8)];
-            engine.step(&[grow(fork, &more, &[None, Some(0)])]).unwrap();
-            let found = engine.logits().row(0, 1).to_vec();
-            let alone = engine.open(&[], Reuse::Off);
-            tokens.extend(more);
-            let expected = engine.step(&[feed(alone, &tokens)]).unwrap();
-            assert_eq!(expected.row(0, 0), found, "{len} {path:?}");
-            for seq in [fork, alone] {
-                engine.close(seq).unwrap();
-            }
-            assert_eq!(engine.usage().referenced, before);
-        }
-        assert_eq!(engine.tail(seq).unwrap(), nodes);
-        engine.accept_path(seq, &[0, 2, 3]).unwrap();
-        let tokens = engine.tokens(seq).unwrap().to_vec();
-        let after = engine
-            .step(&[feed(seq, &[TokenId(9)])])
-            .unwrap()
-            .row(0, 0)
-            .to_vec();
-        let alone = engine.open(&[], Reuse::Off);
-        let tokens = [&tokens[..], &[TokenId(9)]].concat();
-        assert_eq!(
-            engine.step(&[feed(alone, &tokens)]).unwrap().row(0, 0),
-            after
-        );
-    }
-    let mut engine = with_pages(2);
-    let seq = with_text(&mut engine, 20);
-    engine
-        .step(&[grow(seq, &text(2), &[None, Some(0)])])
-        .unwrap();
-    let usage = engine.usage();
-    let none_left = engine.fork_path(seq, &[0, 1]);
-    assert!(matches!(none_left, Err(StepError::OutOfPages { .. })));
-    let astray = engine.fork_path(seq, &[1]);
-    assert!(matches!(
-        astray,
-        Err(StepError::Sequence(SeqError::NotAPath { node: 1 }))
-    ));
-    assert_eq!(engine.usage(), usage);
 }
 
 #[test]

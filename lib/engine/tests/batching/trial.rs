@@ -11,13 +11,37 @@ use proptest::prelude::*;
 /// One operation; sequences are named by their number modulo the open ones.
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
-    Open { prompt: Prompt, tenant: Option<u8> },
-    Step { rows: Vec<(usize, Rows)> },
-    Accept { seq: usize, leaf: usize },
-    Truncate { seq: usize, cut: usize },
-    Fork { seq: usize, cut: usize },
-    Branch { seq: usize, leaf: usize },
-    Close { seq: usize },
+    Open {
+        prompt: Prompt,
+        tenant: Option<u8>,
+    },
+    Step {
+        rows: Vec<(usize, Rows)>,
+    },
+    Accept {
+        seq: usize,
+        leaf: usize,
+    },
+    Truncate {
+        seq: usize,
+        cut: usize,
+    },
+    Fork {
+        seq: usize,
+        cut: usize,
+    },
+    Branch {
+        seq: usize,
+        leaf: usize,
+    },
+    Graft {
+        seq: usize,
+        from: usize,
+        leaf: usize,
+    },
+    Close {
+        seq: usize,
+    },
 }
 
 /// What a step has of one sequence.
@@ -67,6 +91,8 @@ pub(crate) fn ops() -> impl Strategy<Value = Vec<Op>> {
         3 => (seq(), 0..40_usize).prop_map(|(seq, cut)| Op::Truncate { seq, cut }),
         2 => (seq(), 0..24_usize).prop_map(|(seq, cut)| Op::Fork { seq, cut }),
         2 => (seq(), 0..64_usize).prop_map(|(seq, leaf)| Op::Branch { seq, leaf }),
+        3 => (seq(), seq(), 0..64_usize)
+            .prop_map(|(seq, from, leaf)| Op::Graft { seq, from, leaf }),
         3 => seq().prop_map(|seq| Op::Close { seq }),
     ];
     prop::collection::vec(op, 1..120)
@@ -292,6 +318,7 @@ impl Trial {
                 self.twins.push(twin);
             }
             Op::Branch { seq, leaf } => self.branch(seq % count, *leaf),
+            Op::Graft { seq, from, leaf } => self.graft(seq % count, from % count, *leaf),
             Op::Close { seq } => {
                 let twin = self.twins.swap_remove(seq % count);
                 self.engine.close(twin.id).unwrap();
@@ -316,6 +343,36 @@ impl Trial {
         }
         twin.tail.clear();
         self.twins.push(twin);
+    }
+
+    /// Puts a path of the tail of one sequence behind its trunk in another, if that begins with it and
+    /// unless pages are short.
+    fn graft(&mut self, seq: usize, from: usize, leaf: usize) {
+        let other = self.twins[from].clone();
+        let path = other.way(leaf);
+        let twin = &mut self.twins[seq];
+        let (len, asked) = (twin.tokens.len(), other.tokens.len());
+        match self.engine.graft(twin.id, other.id, &path) {
+            Ok(()) => assert!(twin.tokens.starts_with(&other.tokens)),
+            Err(StepError::Sequence(SeqError::OtherTrunk { .. })) => {
+                return assert!(!twin.tokens.starts_with(&other.tokens));
+            }
+            Err(StepError::Sequence(error)) => {
+                return assert_eq!(
+                    (error, asked > len),
+                    (SeqError::PastEnd { asked, len }, true)
+                );
+            }
+            Err(StepError::OutOfPages { needed, available }) => {
+                return assert!(needed > available && available == self.engine.free_pages());
+            }
+            Err(error) => panic!("{error}"),
+        }
+        twin.tokens.truncate(asked);
+        for node in path {
+            twin.push(other.tail[node as usize].0, &mut self.computed);
+        }
+        twin.tail.clear();
     }
 
     fn open(&mut self, prompt: &Prompt, tenant: Option<u8>) {

@@ -27,6 +27,9 @@ pub struct Hello {
     /// Whether it is to be told what is done for it
     /// ([`Account`](foretoken_speculation::message::Account)): earlier versions do not know that message.
     pub accounts: bool,
+    /// Whether it takes [late](foretoken_speculation::message::Entries::late) entries: earlier versions
+    /// would take them for others.
+    pub late_entries: bool,
 }
 
 /// The deployment that a target belongs to: what its certificate says, where targets have to show one.

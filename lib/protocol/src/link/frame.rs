@@ -153,6 +153,7 @@ pub fn encode_target_frame(frame: &TargetFrame, out: &mut impl BufMut) {
                 namespace: hello.consumer.namespace,
                 deployment: hello.consumer.deployment,
                 accounts: hello.accounts,
+                late_entries: hello.late_entries,
             },
         );
     }
@@ -394,6 +395,7 @@ fn read_hello(field: Bytes) -> Result<(u32, Hello), FrameError> {
                 deployment: check_text("hello.deployment", hello.deployment)?,
             },
             accounts: hello.accounts,
+            late_entries: hello.late_entries,
         },
     ))
 }

@@ -221,6 +221,7 @@ impl Wire for ToTarget {
                 round: entries.round.0,
                 base_len: entries.base_len,
                 before: entries.before,
+                late: entries.late,
                 accepted: entries.keys.iter().map(|key| key.accepted).collect(),
                 decided: entries.keys.iter().map(|key| key.token.0).collect(),
                 tokens: words(&entries.tokens),
@@ -365,6 +366,7 @@ fn read_entries(
         round: Round(entries.round),
         base_len: entries.base_len,
         before: entries.before,
+        late: entries.late,
         keys: keys
             .map(|(accepted, token)| OutcomeKey { accepted, token })
             .collect(),

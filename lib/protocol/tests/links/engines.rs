@@ -308,8 +308,9 @@ impl Served {
         let work = session.branches()?;
         let ticket = work.ticket;
         if self.build.replace(work.build) != Some(work.build) {
-            self.tails = vec![Vec::new(); work.forks().len()];
+            self.tails.clear();
         }
+        self.tails.resize(work.forks().count(), Vec::new());
         let tail = &self.tail;
         let sees = |feed: &ForkFeed<'_>| match feed.path.last() {
             Some(&node) => [&trunk[..root], &path(tail, node as usize)].concat(),

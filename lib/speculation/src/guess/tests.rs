@@ -3,6 +3,7 @@ use std::{vec, vec::Vec};
 use super::*;
 use crate::{
     Seed,
+    fanout::{FanOut, Guess, Planner, Prior},
     noise::{Domain, Noise, philox},
     sampling::SamplingParams,
 };
@@ -158,4 +159,114 @@ fn what_truncation_leaves_out_is_infinitely_far() {
     assert_eq!(tokens, [2, 3, 0]);
     assert!(row.candidates[0].gap.abs() < 1e-12);
     assert!(row.candidates[1].gap.is_infinite() && row.candidates[2].gap.is_infinite());
+}
+
+/// What a branch draws from these rows and keeps of them, with `n` candidates beside each token.
+fn branch(rows: &[Vec<f32>], mut sampler: Sampler, n: usize) -> (Vec<TokenId>, Candidates) {
+    let by = RankBy::Noise(Domain::Coupled);
+    let (mut tokens, mut kept) = (Vec::new(), Candidates::new(by, n));
+    let mut drawn = Candidates::new(by, n);
+    for row in rows {
+        drawn.clear();
+        tokens.push(drawn.draw(&sampler, &mut Scratch::new(), row));
+        sampler.push(tokens[tokens.len() - 1]);
+        kept.keep(&drawn.row(0).unwrap());
+    }
+    (tokens, kept)
+}
+
+#[test]
+fn what_a_branch_saw_is_what_a_glue_pass_over_its_tokens_ranks() {
+    let close = |a: f64, b: f64| {
+        let alike = a.is_nan() && b.is_nan() || a.total_cmp(&b).is_eq();
+        alike || (a - b).abs() < 1e-12
+    };
+    let mut scratch = Scratch::new();
+    for (temperature, top_k) in [(0.0, 0), (1.0, 0), (1.0, 3)] {
+        let params = SamplingParams {
+            temperature,
+            top_k,
+            ..SamplingParams::default()
+        };
+        let new = || Sampler::new(params.clone(), Seed(5), &[TokenId(1), TokenId(2)], 1).unwrap();
+        let rows: Vec<Vec<f32>> = (0..4).map(|seed| logits(70 + seed, 30)).collect();
+        let (tokens, kept) = branch(&rows, new(), 8);
+        // The window may be all that was drawn, whose last token was not read, or less.
+        for len in 1..=4 {
+            let window: Proposals = tokens[..len].into();
+            let mut sampler = new();
+            let mut recalled = Candidates::new(RankBy::Noise(Domain::Coupled), 8);
+            assert!(recalled.recall(&window, kept.rows()));
+            assert_eq!(recalled.is_open(), len == 4);
+            let last = logits(99, 30);
+            let row = |k: usize| rows.get(k).unwrap_or(&last);
+            if recalled.is_open() {
+                let unread = recalled.row(len).unwrap().candidates;
+                assert!(unread.iter().all(|c| c.token == Candidates::UNREAD));
+                assert_eq!(unread.len(), 8);
+                for &token in &tokens {
+                    sampler.push(token);
+                }
+                recalled.read_last(&sampler, &mut scratch, &last);
+                sampler.truncate(2);
+            }
+            let mut glued = Candidates::new(RankBy::Noise(Domain::Coupled), 8);
+            glued.rank(&mut sampler, &mut scratch, &window, |k| &row(k)[..]);
+            assert_eq!(recalled.window(), glued.window());
+            assert_eq!(recalled.rows().len(), len + 1);
+            for (own, other) in recalled.rows().zip(glued.rows()) {
+                assert_eq!(own.proposed, other.proposed);
+                assert!(close(own.margin, other.margin));
+                assert!(own.candidates.len() >= other.candidates.len());
+                for (own, other) in own.candidates.iter().zip(other.candidates) {
+                    assert_eq!(own.token, other.token);
+                    assert!(close(own.gap, other.gap), "{own:?} {other:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_is_recalled_for_what_a_branch_did_not_draw() {
+    let rows: Vec<Vec<f32>> = (0..2).map(|seed| logits(70 + seed, 30)).collect();
+    let (tokens, kept) = branch(&rows, sampler(1.0), 4);
+    let other = TokenId((tokens[1].0 + 1) % 30);
+    let mut tree: Proposals = tokens[..].into();
+    tree.push(0, other).unwrap();
+    let longer = [&tokens[..], &[other]].concat();
+    for window in [[tokens[0], other][..].into(), tree, longer[..].into()] {
+        let mut candidates = Candidates::new(RankBy::Noise(Domain::Coupled), 4);
+        assert!(!candidates.recall(&window, kept.rows()));
+        assert_eq!(candidates.rows().len(), 0);
+        assert!(candidates.window().is_empty() && !candidates.is_open());
+    }
+}
+
+#[test]
+fn a_verdict_teaches_nothing_of_a_row_that_was_not_read() {
+    let rows: Vec<Vec<f32>> = (0..2).map(|seed| logits(70 + seed, 30)).collect();
+    let (tokens, kept) = branch(&rows, sampler(1.0), 4);
+    let mut candidates = Candidates::new(RankBy::Noise(Domain::Coupled), 4);
+    assert!(candidates.recall(&tokens[..].into(), kept.rows()));
+    let mut planner = Planner::new(FanOut::Learned, Prior::default());
+    let mut guesses = Vec::new();
+    planner.plan(&candidates, 8, &mut guesses);
+    let unread = |guess: &&Guess| guess.key.accepted == 2;
+    let ranks: Vec<u32> = guesses.iter().filter(unread).map(|g| g.rank).collect();
+    assert!(ranks.len() > 1, "outcomes after the window are planned for");
+    assert!((0..).zip(&ranks).all(|(i, &rank)| i == rank));
+    candidates.drop_open();
+    assert_eq!(candidates.rows().len(), 2);
+    let before = planner.estimates().misses(true, 1);
+    for token in 0..30 {
+        let key = OutcomeKey {
+            accepted: 2,
+            token: TokenId(token),
+        };
+        assert_eq!(planner.observe(&candidates, key), None);
+    }
+    let after = planner.estimates().misses(true, 1);
+    assert!((before - after).abs() < 1e-12);
+    assert!(planner.estimates().acceptance() > Prior::default().acceptance);
 }

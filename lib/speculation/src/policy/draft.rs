@@ -17,16 +17,23 @@
 //! Branches live in forks of the session's sequence, which the driver makes at step 0 and drops
 //! when [`DraftSession::build`] names another build, or none. The sequence itself never holds them,
 //! so nothing needs to be undone when a build is cut.
+//!
+//! After a hit no glue pass is needed: the branch of the outcome has read the window but for its last token,
+//! and its fork holds what it read ([`DraftSession::take_confirmed`]). Then the outcomes before the window's
+//! end are drafted for at once, beside that token, and those after it from the next step on.
 
 mod arrivals;
+mod batch;
 mod build;
 mod follow;
 mod forks;
 mod growth;
 mod layout;
+mod lookup;
 mod outlook;
 mod planners;
 mod rows;
+mod seen;
 mod tail;
 mod timing;
 mod work;
@@ -37,12 +44,13 @@ use self::{
     build::{Build, COUPLED},
     growth::{Growth, nothing_drawn},
     tail::Tail,
-    work::Flight,
+    work::{BranchFlight, Flight},
 };
 pub use self::{
     build::{BuildId, MAX_TAIL},
     forks::BranchWork,
     layout::ForkFeed,
+    lookup::Confirmed,
     outlook::{Judged, Outlook},
     planners::{Planners, Scores},
     rows::{Grant, divide},
@@ -272,7 +280,10 @@ pub struct DraftSession {
     fed: usize,
     /// What it holds behind them.
     tail: Tail,
+    /// A branch that has read more, if a verdict has just confirmed one.
+    confirmed: Option<Confirmed>,
     flight: Option<Flight>,
+    branch_flight: Option<BranchFlight>,
     tickets: u64,
     build: Build,
     proposer: Proposer,
@@ -295,7 +306,9 @@ impl DraftSession {
             choices: None,
             fed: 0,
             tail: Tail::Idle,
+            confirmed: None,
             flight: None,
+            branch_flight: None,
             tickets: 0,
             build: Build::new(),
             proposer: Proposer::default(),

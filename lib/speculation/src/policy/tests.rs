@@ -10,6 +10,7 @@ mod entries;
 mod junk;
 mod outlook;
 mod pair;
+mod recalled;
 mod rejection;
 mod target;
 mod trees;

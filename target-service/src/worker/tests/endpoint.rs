@@ -97,6 +97,14 @@ impl MiniEndpoint {
             let accepted = self.engine.accept_path(session.seq, &nodes);
             accepted.expect("it has these nodes");
         }
+        if let Some(branch) = session.draft.take_confirmed()
+            && session.build == Some(branch.build)
+        {
+            let fork = session.forks[branch.fork];
+            let grafted = self.engine.graft(session.seq, fork, &branch.nodes);
+            grafted.expect("it has these nodes");
+            session.draft.joined(&branch);
+        }
         while self.step(&mut session, answers) {}
         if session.draft.is_bound() {
             self.sessions.insert(id, session);
@@ -143,15 +151,14 @@ impl MiniEndpoint {
             kept.expect("it is open");
             let logits = self.engine.step(&[feed]).expect("it has room");
             let read = all_rows(logits, 1);
-            session
+            let window = session
                 .draft
-                .stepped(ticket, rows, &read, &mut self.scratch)
+                .stepped(ticket, rows, &read, &mut self.scratch);
+            Vec::from_iter(window)
         } else if let Some(work) = session.draft.branches() {
             let (seq, forks) = (session.seq, &mut session.forks);
-            if session.build != Some(work.build) {
-                session.build = Some(work.build);
-                *forks = fork(&mut self.engine, seq, &work);
-            }
+            session.build = Some(work.build);
+            fork(&mut self.engine, seq, &work, forks);
             let feeds = branch(forks, &work);
             let ticket = work.ticket;
             let logits = self.engine.step(&feeds).expect("it has room");
@@ -165,15 +172,16 @@ impl MiniEndpoint {
     }
 }
 
-/// The forks of a build that begins.
-fn fork(engine: &mut Engine, trunk: SeqId, work: &BranchWork<'_>) -> Vec<SeqId> {
-    let forks = work.forks().map(|fork| match fork.path {
+/// Makes the forks of a build that are not there.
+fn fork(engine: &mut Engine, trunk: SeqId, work: &BranchWork<'_>, forks: &mut Vec<SeqId>) {
+    let new = work.forks().skip(forks.len());
+    let new = new.map(|fork| match fork.path {
         [] => engine
             .fork(trunk, fork.trunk_len as usize)
             .expect("it is as long"),
         path => engine.fork_path(trunk, path).expect("it has these nodes"),
     });
-    forks.collect()
+    forks.extend(new);
 }
 
 /// What the forks that go on are fed.

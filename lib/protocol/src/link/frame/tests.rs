@@ -47,6 +47,7 @@ fn hello() -> Hello {
             deployment: "story".into(),
         },
         accounts: true,
+        late_entries: true,
     }
 }
 
@@ -74,7 +75,7 @@ proptest! {
     ) {
         let load = load.map(|(slots, used, draining)| LoadReport { slots, used, draining });
         let limits = Limits { slots: 3, max_positions: 9, max_frame: 1 << 20 };
-        let Hello { instance, model_digest, tokenizer_digest, vocab_size, path, consumer: _, accounts: _ } = hello();
+        let Hello { instance, model_digest, tokenizer_digest, vocab_size, path, consumer: _, accounts: _, late_entries: _ } = hello();
         let welcome =
             Welcome { instance, model_digest, tokenizer_digest, vocab_size, path, limits };
         let welcome = beat.map(|_| (VERSION, welcome));

@@ -1,19 +1,19 @@
 //! Continuations for the outcomes of the round under verification.
 
-use alloc::{vec, vec::Vec};
+use alloc::vec::Vec;
 
 use super::{
-    COUNTED_RANKS, DraftStats, forks::BranchWork, growth::Growth, layout::Layout, work::Ticket,
+    COUNTED_RANKS, DraftStats,
+    batch::{Batch, Drawn, Hand},
+    forks::BranchWork,
+    work::Ticket,
 };
 use crate::{
     Epoch, Proposals, Round, SessionId, TokenId,
-    branch::BranchPlan,
-    columns::Columns,
     fanout::{Guess, Planner},
     guess::{Candidates, OutcomeKey},
-    message::{Cutoff, Cutoffs, Delivery, Entries, SparseDistribution, TreeBudget},
+    message::{Cutoff, Cutoffs, Delivery, Entries, TreeBudget},
     noise::Domain,
-    proposal::{Place, Proposer},
     saguaro::Saguaro,
     sampling::{RankBy, Sampler, Scratch},
     verify::Verification,
@@ -51,7 +51,7 @@ pub(super) struct Order {
 
 impl Order {
     /// Whether it matters how likely what is drawn is.
-    fn weighs(&self) -> bool {
+    pub(super) fn weighs(&self) -> bool {
         self.tree.is_some() || self.cutoffs.of_entries().cuts()
     }
 }
@@ -65,18 +65,21 @@ enum Stage {
     Glue,
     /// The candidates are there, the branches are not.
     Ranked,
-    /// The branches are being decoded.
+    /// The branches are being decoded, or wait for the verdict.
     Branching,
 }
 
 /// A build and its memory, which is kept from round to round.
+///
+/// If the window is what a branch of the build before drew, that has seen all of it but its last token
+/// ([`Seen`](super::seen::Seen)): the outcomes before its end are drafted for at once, and those after it,
+/// of which as many are planned as in the mean are worth it, once that token is read.
 #[derive(Debug)]
 pub(super) struct Build {
-    id: BuildId,
-    order: Option<Order>,
+    pub(super) id: BuildId,
+    pub(super) order: Option<Order>,
     stage: Stage,
-    /// What is under verification, and the outcomes that are drafted for.
-    plan: BranchPlan,
+    pub(super) window: Proposals,
     /// If the window is a tree, its glue pass: the decided token and the window, and their parents.
     glue: Vec<TokenId>,
     glue_parents: Vec<Option<u32>>,
@@ -85,23 +88,25 @@ pub(super) struct Build {
     /// Candidates of an earlier round, and its verdict, that nobody learned from yet.
     judged: Candidates,
     verdict: Option<OutcomeKey>,
+    /// What the branch of the outcome that came about saw, and the round that its window is for.
+    pub(super) recalled: Candidates,
+    pub(super) recalled_for: Option<Round>,
     guesses: Vec<Guess>,
     /// Tokens that were looked at after the first ones of continuations, and those of them before which
     /// one ended; until somebody learns from it.
     ends: (u32, u32),
     /// Probability that a continuation goes on after a token.
-    goes_on: f64,
+    pub(super) goes_on: f64,
     /// Of how many guesses, from the first on, each step draws a token; ever fewer.
     widths: Vec<u32>,
     /// For how many of these steps there was thought to be time.
-    planned: usize,
-    layout: Layout,
-    growth: Growth,
-    /// What the branches fed and drew, by guess: their outcomes' tokens, then a column a step.
-    columns: Columns<TokenId>,
-    /// What those that were drawn were drawn from, if that is to be told.
-    q: Columns<SparseDistribution>,
-    proposer: Proposer,
+    pub(super) planned: usize,
+    /// Steps that were made, and whether more is settled than a grant can change.
+    made: u32,
+    begun: bool,
+    /// Branches that begin at once, and those that begin when the last token of the window is read.
+    pub(super) early: Batch,
+    pub(super) late: Batch,
 }
 
 impl Build {
@@ -110,22 +115,23 @@ impl Build {
             id: BuildId::default(),
             order: None,
             stage: Stage::Ended,
-            plan: BranchPlan::new(),
+            window: Proposals::new(),
             glue: Vec::new(),
             glue_parents: Vec::new(),
             candidates: Candidates::new(COUPLED, 0),
             judged: Candidates::new(COUPLED, 0),
             verdict: None,
+            recalled: Candidates::new(COUPLED, 0),
+            recalled_for: None,
             guesses: Vec::new(),
             ends: (0, 0),
             goes_on: 1.0,
             widths: Vec::new(),
             planned: 0,
-            layout: Layout::default(),
-            growth: Growth::new(),
-            columns: Columns::new(),
-            q: Columns::new(),
-            proposer: Proposer::default(),
+            made: 0,
+            begun: false,
+            early: Batch::new(false),
+            late: Batch::new(true),
         }
     }
 
@@ -135,15 +141,16 @@ impl Build {
 
     /// Begins a build for the outcomes of `window` after `decided`; the one before is forgotten.
     pub(super) fn begin(&mut self, order: Order, decided: TokenId, window: Proposals) {
+        let is_recalled = self.recalled_for == Some(order.round);
         self.clear();
-        if self.plan.begin(order.base_len as u32, window).is_err() {
-            return;
-        }
-        let window = self.plan.window();
+        self.window = window;
+        let window = &self.window;
         if !window.is_chain() {
             self.glue.push(decided);
             self.glue.extend_from_slice(window.tokens());
-            self.glue_parents.extend(self.plan.glue_parents());
+            self.glue_parents.push(None);
+            let parents = (1..=window.len() as u32).map(|node| Some(window.parent(node)));
+            self.glue_parents.extend(parents);
         }
         let wanted = order.budget.clamp(FEWEST_CANDIDATES, MOST_CANDIDATES);
         let by = match order.verification {
@@ -151,13 +158,23 @@ impl Build {
             Verification::Rejection { .. } => RankBy::Likelihood,
         };
         self.candidates.reset(by, wanted);
+        let is_recalled = is_recalled && !window.is_empty();
+        let is_recalled = is_recalled && self.candidates.recall(window, self.recalled.rows());
         self.order = Some(order);
-        self.stage = Stage::Glue;
+        self.stage = if is_recalled {
+            Stage::Ranked
+        } else {
+            Stage::Glue
+        };
     }
 
-    /// Ends the build; what was drafted can still be looked up.
+    /// Ends the build; what was drafted can still be looked up. Says whether there was more to do.
     pub(super) fn end(&mut self) -> bool {
-        core::mem::take(&mut self.stage) != Stage::Ended
+        match core::mem::take(&mut self.stage) {
+            Stage::Ended => false,
+            Stage::Glue | Stage::Ranked => true,
+            Stage::Branching => self.draws(),
+        }
     }
 
     /// Forgets the build, but not what is to be learned from its verdict.
@@ -165,20 +182,27 @@ impl Build {
         self.id.0 += 1;
         self.order = None;
         self.stage = Stage::Ended;
+        self.recalled_for = None;
         self.candidates.clear();
         self.guesses.clear();
-        self.columns.clear();
-        self.q.clear();
         self.widths.clear();
-        self.layout.clear();
+        self.made = 0;
+        self.begun = false;
         self.glue.clear();
         self.glue_parents.clear();
-        self.growth.sides.clear();
+        self.early.clear();
+        self.late.clear();
     }
 
-    /// Tokens of the window whose glue pass is to be fed.
+    /// Rows that are to be read: those of the glue pass, or the one after the window if that alone is not
+    /// known.
     pub(super) fn glue(&self) -> Option<(BuildId, usize)> {
-        (self.stage == Stage::Glue).then_some((self.id, self.plan.window().len()))
+        let rows = match self.stage {
+            Stage::Glue => self.window.len() + 1,
+            Stage::Ranked | Stage::Branching if self.candidates.is_open() => 1,
+            Stage::Ended | Stage::Ranked | Stage::Branching => return None,
+        };
+        Some((self.id, rows))
     }
 
     /// What a glue pass over a tree feeds: the decided token and the window, and their parents.
@@ -189,63 +213,54 @@ impl Build {
     /// Takes in the rows of the glue pass.
     pub(super) fn glued(&mut self, rows: &[&[f32]], sampler: &mut Sampler, scratch: &mut Scratch) {
         self.candidates
-            .rank(sampler, scratch, self.plan.window(), |row| rows[row]);
+            .rank(sampler, scratch, &self.window, |row| rows[row]);
         self.stage = Stage::Ranked;
+    }
+
+    /// Whether of the candidates only those after the window are to be read.
+    pub(super) fn is_open(&self) -> bool {
+        self.candidates.is_open()
+    }
+
+    /// Takes in the row after the window; `sampler` is there. What is planned for it begins.
+    pub(super) fn read_last(&mut self, row: &[f32], sampler: &Sampler, scratch: &mut Scratch) {
+        self.candidates.read_last(sampler, scratch, row);
+        let Some(order) = self.order.filter(|_| self.stage == Stage::Branching) else {
+            return;
+        };
+        self.begun = true;
+        let end = self.window.len();
+        let row = self.candidates.row(end);
+        let listed = row.map_or(&[][..], |row| row.candidates);
+        let is_late = |guess: &Guess| guess.key.accepted as usize == end;
+        for guess in self.guesses.iter_mut().filter(|guess| is_late(guess)) {
+            let candidate = listed.get(guess.rank as usize);
+            guess.key.token = candidate.map_or(Candidates::UNREAD, |candidate| candidate.token);
+        }
+        // They begin a step later than others and have that one less, but each has a token.
+        let (first, rest) = (self.widths.iter().take(1), self.widths.iter().skip(2));
+        let more = self.widths.len() == order.steps && order.steps > 1;
+        let last = self.widths.iter().rev().take(usize::from(more));
+        let widths = first.chain(rest).chain(last).copied();
+        let guesses = &self.guesses;
+        let of_late = |width: u32| {
+            let drawing = guesses[..width as usize].iter();
+            drawing.filter(|guess| is_late(guess)).count() as u32
+        };
+        let known = |guess: &&Guess| is_late(guess) && guess.key.token != Candidates::UNREAD;
+        let late = guesses.iter().filter(known).copied();
+        self.late
+            .begin(&order, &self.window, late, widths.map(of_late));
     }
 
     /// Notes how the round ended, to be learned from when the next build is planned.
     pub(super) fn judge(&mut self, round: Round, key: OutcomeKey) {
+        self.candidates.drop_open();
         let ranked = self.candidates.rows().len() > 0;
         if ranked && self.order.is_some_and(|order| order.round == round) {
             core::mem::swap(&mut self.candidates, &mut self.judged);
             self.verdict = Some(key);
         }
-    }
-
-    /// The continuation that was drafted for an outcome of `round`, as far as it got.
-    pub(super) fn find(
-        &self,
-        round: Round,
-        key: OutcomeKey,
-    ) -> impl Iterator<Item = TokenId> + use<'_> {
-        let place = self.place_of(round, key);
-        let column = place.map(|place| self.columns.of(place));
-        let tokens = column.into_iter().flatten().skip(1).copied();
-        tokens.take_while(|&token| token != Entries::ENDED)
-    }
-
-    /// Tokens of that continuation for which there was thought to be time, as far as it goes on.
-    pub(super) fn planned(&self, round: Round, key: OutcomeKey) -> usize {
-        let Some(place) = self.place_of(round, key) else {
-            return 0;
-        };
-        let widths = self.widths.iter().take(self.planned);
-        let planned = widths.take_while(|&&width| width as usize > place).count();
-        let drawn = self.find(round, key).count().min(planned);
-        if (drawn as u32) < self.step() {
-            return drawn;
-        }
-        // What it would have had, if nothing had ended it, may have ended of itself.
-        let more = (1..=planned - drawn).map(|i| libm::pow(self.goes_on, i as f64));
-        drawn + libm::round(more.sum()) as usize
-    }
-
-    /// What its tokens were drawn from.
-    pub(super) fn find_laws(
-        &self,
-        round: Round,
-        key: OutcomeKey,
-    ) -> impl Iterator<Item = SparseDistribution> + use<'_> {
-        let place = self.place_of(round, key);
-        let laws = place.map(|place| self.q.of(place));
-        laws.into_iter().flatten().cloned()
-    }
-
-    /// The place of an outcome among the guesses.
-    pub(super) fn place_of(&self, round: Round, key: OutcomeKey) -> Option<usize> {
-        let known = self.order.is_some_and(|order| order.round == round);
-        let mut guesses = self.guesses.iter().filter(|_| known);
-        guesses.position(|guess| guess.key == key)
     }
 
     /// How what was drafted was lowered.
@@ -284,7 +299,9 @@ impl Build {
             1.0
         };
         if order.weighs() {
-            self.growth.chances = planner.estimates().chances();
+            for batch in [&mut self.early, &mut self.late] {
+                batch.expect(planner.estimates().chances());
+            }
         }
         self.widths.clear();
         self.widths.resize(order.steps, self.guesses.len() as u32);
@@ -295,7 +312,7 @@ impl Build {
     /// Draws for the first `widths[i]` guesses in step i, and in steps after the last of them for as
     /// many as in that; never for more than in the step before. No effect once branches have begun.
     pub(super) fn grant(&mut self, widths: &[u32]) {
-        let waits = self.stage == Stage::Branching && self.step() == 0;
+        let waits = self.stage == Stage::Branching && !self.begun;
         let Some(order) = self.order.filter(|_| waits) else {
             return;
         };
@@ -337,7 +354,7 @@ impl Build {
     /// Tokens that the longest continuations have yet to draw.
     pub(super) fn steps_left(&self) -> u32 {
         if self.stage == Stage::Branching {
-            self.widths.len() as u32 - self.step()
+            (self.widths.len() as u32).saturating_sub(self.made)
         } else {
             0
         }
@@ -345,154 +362,86 @@ impl Build {
 
     /// The next step of the branches.
     pub(super) fn work(&self, ticket: Ticket) -> Option<BranchWork<'_>> {
-        (self.stage == Stage::Branching).then(|| BranchWork {
+        (self.stage == Stage::Branching && self.draws()).then_some(BranchWork {
             ticket,
             build: self.id,
-            step: self.step(),
-            layout: &self.layout,
+            step: self.made,
+            outcomes: self.guesses.len() as u32,
+            batches: [&self.early, &self.late],
         })
     }
 
-    /// Takes in the rows of a step, and counts what they came to; the part to be sent, if any.
-    /// `sampler` is at the token after the last decided one, and is there again afterwards.
+    /// Takes in the rows of a step, of which `late` are those of branches that begin later, and counts
+    /// what they came to; the parts to be sent, if any.
     pub(super) fn stepped(
         &mut self,
         rows: &[&[f32]],
-        sampler: &mut Sampler,
-        scratch: &mut Scratch,
+        late: usize,
+        mut hand: Hand<'_>,
         stats: &mut DraftStats,
-    ) -> Option<Entries> {
-        let order = self.order?;
-        if rows.len() != self.layout.rows().len() {
-            self.end();
-            return None;
-        }
-        let step = self.step();
-        let base = sampler.history().len();
-        let (mut node, mut depth) = (0, 0);
-        let width = self.layout.rows().map(|(_, guess)| guess + 1).max();
-        let mut column = vec![Entries::ENDED; width.unwrap_or(0)];
-        let mut laws = Vec::new();
-        self.growth.sides.clear();
-        for ((branch, guess), row) in self.layout.rows().zip(rows) {
-            // Branches come by ascending node, so a chain is only ever extended.
-            let accepted = self.plan.branches()[branch].accepted;
-            if accepted != node {
-                let window = self.plan.window();
-                let kept = if window.is_chain() { depth } else { 0 };
-                sampler.truncate(base + kept);
-                let spelled = window.spelled(accepted);
-                spelled[kept..]
-                    .iter()
-                    .for_each(|&token| sampler.push(token));
-                (node, depth) = (accepted, spelled.len());
-            }
-            let own = self.columns.of(guess);
-            own.for_each(|&token| sampler.push(token));
-            column[guess] = match order.verification {
-                Verification::Coupled if order.weighs() => {
-                    let drawn = self.growth.draw((guess, step), row, sampler, scratch);
-                    drawn.unwrap_or(Entries::ENDED)
-                }
-                Verification::Coupled => sampler.choose(row, scratch),
-                Verification::Rejection { support } => {
-                    // The window that follows this outcome starts after its decided token.
-                    let place = Place {
-                        start: (order.base_len + depth + 1) as u32,
-                        index: step,
-                    };
-                    let among = (support, order.saguaro);
-                    let proposer = &mut self.proposer;
-                    let (token, q) = proposer.draw(sampler, scratch, row, place, among);
-                    if order.tree.is_some() {
-                        let branch = (guess, step);
-                        self.growth
-                            .draw_beside(branch, token, proposer, sampler.seed());
-                    }
-                    laws.resize(rows.len(), SparseDistribution::default());
-                    laws[guess] = q;
-                    token
-                }
-            };
-            sampler.truncate(base + depth);
-        }
-        sampler.truncate(base);
-        let looked_at = rows.len() as u32;
-        let drawn = Entries::drawn_of(&column);
-        if step > 0 && order.cutoffs.of_entries().cuts() {
-            self.ends.0 += looked_at;
-            self.ends.1 += looked_at - drawn;
-        }
-        stats.built += drawn;
-        self.columns.push(column);
-        self.q.push(laws);
-        self.go_on();
-        let sends = order.delivery == Delivery::Push;
-        sends.then(|| self.part(order, step))
-    }
-
-    /// Lays out the next step, or ends the build after the last.
-    fn go_on(&mut self) {
-        let step = self.step() as usize;
-        let column = self.columns.get(step);
-        let width = self.widths.get(step).map_or(0, |&width| width as usize);
-        self.layout.advance(&column[..width.min(column.len())]);
-        if self.layout.rows().len() == 0 {
-            self.stage = Stage::Ended;
-        }
-    }
-
-    /// The column that `step` drew.
-    fn part(&self, order: Order, step: u32) -> Entries {
-        let keys = if step == 0 {
-            self.guesses.iter().map(|guess| guess.key).collect()
-        } else {
-            Vec::new()
+    ) -> Vec<Entries> {
+        let Some(order) = self.order else {
+            return Vec::new();
         };
-        Entries {
-            session: order.session,
-            epoch: order.epoch,
-            round: order.round,
-            base_len: order.base_len as u32,
-            before: step,
-            keys,
-            tokens: self.columns.get(step as usize + 1).to_vec(),
-            q: self.q.get(step as usize).to_vec(),
-            saguaro: order.saguaro,
-            sides: self.growth.sides.clone(),
+        if rows.len() != self.early.rows() + late || (late > 0 && late != self.late.rows()) {
+            self.end();
+            return Vec::new();
         }
+        let (early, late) = rows.split_at(rows.len() - late);
+        let mut parts = Vec::new();
+        for (batch, rows) in [(&mut self.early, early), (&mut self.late, late)] {
+            if rows.is_empty() {
+                continue;
+            }
+            let drawn = batch.stepped(&order, rows, &mut hand);
+            let Drawn {
+                looked_at, tokens, ..
+            } = drawn;
+            if !drawn.first && order.cutoffs.of_entries().cuts() {
+                self.ends.0 += looked_at;
+                self.ends.1 += looked_at - tokens;
+            }
+            stats.built += tokens;
+            parts.extend(drawn.part);
+        }
+        self.made += 1;
+        self.begun = true;
+        parts
     }
 
-    /// Steps that the branches have made.
-    fn step(&self) -> u32 {
-        self.columns.count().saturating_sub(1) as u32
+    /// Whether any branch has a row in the next step.
+    fn draws(&self) -> bool {
+        self.early.draws() || self.late.draws()
     }
 
-    /// From guesses to branches and forks.
+    /// Whether any branch has a row in the next step, or in one after the last row is read.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.stage == Stage::Branching && (self.draws() || self.candidates.is_open())
+    }
+
+    /// Rows of the next step that are of branches which begin later.
+    pub(super) fn late_rows(&self) -> usize {
+        self.late.rows()
+    }
+
+    /// From guesses to the branches that begin at once.
     fn lay_out(&mut self, order: Order) {
-        let keys = self.guesses.iter().map(|guess| guess.key);
-        if self.plan.set(keys).is_err() || self.guesses.is_empty() {
-            self.stage = Stage::Ended;
-            return;
-        }
-        self.stage = Stage::Branching;
-        if order.weighs() {
-            let branches = self.guesses.len();
-            self.growth.begin(
-                order.tree,
-                order.cutoffs.of_entries(),
-                order.steps,
-                branches,
-            );
-        }
-        let glued = self.glue_tree().is_some();
-        self.layout
-            .begin(&self.plan, &self.guesses, &self.widths, glued);
-        self.q.clear();
-        self.columns.clear();
-        self.columns
-            .push(self.guesses.iter().map(|guess| guess.key.token));
-        self.go_on();
+        let last = self.candidates.is_open().then_some(self.window.len());
+        let is_early = |guess: &Guess| Some(guess.key.accepted as usize) != last;
+        let guesses = &self.guesses;
+        let of_early = |&width: &u32| {
+            let drawing = guesses[..width as usize].iter();
+            drawing.filter(|guess| is_early(guess)).count() as u32
+        };
+        let early = guesses.iter().filter(|guess| is_early(guess)).copied();
+        let widths = self.widths.iter().map(of_early);
+        let begins = self.early.begin(&order, &self.window, early, widths);
+        let waits = last.is_some() && guesses.iter().any(|guess| !is_early(guess));
+        self.stage = if begins || waits {
+            Stage::Branching
+        } else {
+            Stage::Ended
+        };
     }
 }
 

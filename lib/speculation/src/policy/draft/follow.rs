@@ -47,6 +47,7 @@ impl DraftSession {
         };
         self.build.clear();
         self.tree = None;
+        self.confirmed = None;
         self.tail = Tail::Idle;
         self.choices = None;
         self.binding = None;
@@ -192,6 +193,7 @@ impl DraftSession {
                 .then_some(accepted.len() as u32),
         };
         self.tail.decide(self.tree.take().as_ref(), node);
+        self.confirmed = None;
         if let (Some(accepted), Some(&token)) = (node, outcome.tokens.last()) {
             let key = OutcomeKey { accepted, token };
             // All of a window is lowered alike.
@@ -208,6 +210,8 @@ impl DraftSession {
                     .map(|place| place as u32);
             }
             self.count_drafted(outcome, key);
+            self.confirmed = self.build.confirmed(outcome.round, key);
+            self.build.recall(outcome.round, key);
             self.build.judge(outcome.round, key);
         }
         if self.build.end() {
@@ -459,6 +463,8 @@ impl DraftSession {
             self.decided = 0;
             self.fed = 0;
             self.flight = None;
+            self.branch_flight = None;
+            self.confirmed = None;
             self.build.clear();
         }
         self.closed = self.closed.max(Some(epoch));

@@ -1,10 +1,6 @@
 //! What a driver feeds for branches.
 
-use super::{
-    build::BuildId,
-    layout::{ForkFeed, Layout},
-    work::Ticket,
-};
+use super::{batch::Batch, build::BuildId, layout::ForkFeed, work::Ticket};
 
 /// One step of all branches of a session that go on.
 #[derive(Clone, Copy, Debug)]
@@ -13,21 +9,24 @@ pub struct BranchWork<'a> {
     pub ticket: Ticket,
     /// Names the forks of this build.
     pub build: BuildId,
-    /// Steps that the tails of the forks hold already. At 0 the forks are to be made: each a fork
-    /// of the session's sequence at [`ForkFeed::trunk_len`].
+    /// Steps of branches that the build has made.
     pub step: u32,
-    pub(super) layout: &'a Layout,
+    /// Outcomes that it drafts for, whether their branches have begun or not.
+    pub outcomes: u32,
+    /// Branches that began at once, and those that began later.
+    pub(super) batches: [&'a Batch; 2],
 }
 
 impl<'a> BranchWork<'a> {
-    /// What to feed, by fork; always as many, in the same order, within a build. The rows of a step
-    /// are those of the first fork, then those of the second, and so on.
-    pub fn forks(&self) -> impl ExactSizeIterator<Item = ForkFeed<'a>> + use<'a> {
-        self.layout.feeds()
+    /// What to feed, by fork. In later steps there are as many in the same order, or more after them: those
+    /// that are new are to be made, each a fork of the session's sequence at [`ForkFeed::trunk_len`]. The rows
+    /// of a step are those of the first fork, then those of the second, and so on.
+    pub fn forks(&self) -> impl Iterator<Item = ForkFeed<'a>> + use<'a> {
+        self.batches.into_iter().flat_map(Batch::feeds)
     }
 
     /// Rows of the step over all forks.
     pub fn rows(&self) -> usize {
-        self.layout.rows().len()
+        self.batches.iter().map(|batch| batch.rows()).sum()
     }
 }

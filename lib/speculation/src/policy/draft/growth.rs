@@ -11,7 +11,7 @@ use super::build::COUPLED;
 use crate::{
     Seed, TokenId,
     fanout::Chances,
-    guess::Candidates,
+    guess::{Candidates, Row},
     message::{Cutoff, Side, TreeBudget},
     proposal::Proposer,
     sampling::{Sampler, Scratch},
@@ -33,6 +33,8 @@ pub(super) struct Growth {
     reached: Vec<(f64, usize)>,
     /// Second choices of the last step.
     pub(super) sides: Vec<Side>,
+    /// Candidates to rank beside each token that is drawn.
+    ranks: usize,
     /// The row at hand.
     drawn: Candidates,
 }
@@ -47,8 +49,15 @@ impl Growth {
             most: 0,
             reached: Vec::new(),
             sides: Vec::new(),
+            ranks: Chances::beside(false),
             drawn: nothing_drawn(),
         }
+    }
+
+    /// No branches: what is drawn is drawn whatever is thought of it.
+    pub(super) fn clear(&mut self) {
+        self.sides.clear();
+        self.reached.clear();
     }
 
     /// Before the first step of `branches` branches of `steps` tokens.
@@ -66,21 +75,23 @@ impl Growth {
         };
         self.most = tree.map_or(0, |tree| (tree.nodes as usize).saturating_sub(steps));
         self.cutoff = cutoff;
-        self.drawn.reset(COUPLED, Chances::beside(tree.is_some()));
+        self.ranks = Chances::beside(tree.is_some());
         self.reached.clear();
         self.reached.resize(branches, (1.0, 0));
     }
 
     /// Draws what follows in the branch of this entry, which has made `after` steps; nothing if that
-    /// is too unlikely to be verified.
+    /// is too unlikely to be verified. Candidates beside it are ranked as far as that takes, and
+    /// `ranks` of them if that is given.
     pub(super) fn draw(
         &mut self,
         (entry, after): (usize, u32),
+        ranks: Option<usize>,
         row: &[f32],
-        sampler: &Sampler,
-        scratch: &mut Scratch,
+        (sampler, scratch): (&Sampler, &mut Scratch),
     ) -> Option<TokenId> {
-        self.drawn.clear();
+        let ranks = ranks.map_or(self.ranks, |ranks| ranks.max(self.ranks));
+        self.drawn.reset(COUPLED, ranks);
         let token = self.drawn.draw(sampler, scratch, row);
         if let (Some(row), Some(&(reached, mut count))) =
             (self.drawn.row(0), self.reached.get(entry))
@@ -107,6 +118,11 @@ impl Growth {
         Some(token)
     }
 
+    /// The row that the last token was drawn from.
+    pub(super) fn row(&self) -> Option<Row<'_>> {
+        self.drawn.row(0)
+    }
+
     /// Draws second choices beside `token`, which `proposer` has just drawn for the branch of this
     /// entry after as many others.
     pub(super) fn draw_beside(
@@ -116,7 +132,7 @@ impl Growth {
         proposer: &mut Proposer,
         seed: Seed,
     ) {
-        self.drawn.clear();
+        self.drawn.reset(COUPLED, self.ranks);
         self.drawn.drawn(token, proposer.ranked());
         let (Some(row), Some(&(reached, mut count))) = (self.drawn.row(0), self.reached.get(entry))
         else {

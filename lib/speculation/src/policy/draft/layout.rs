@@ -149,8 +149,26 @@ impl Layout {
 
     /// Of each row of the step: its branch, and the place of that among the guesses.
     pub(super) fn rows(&self) -> impl ExactSizeIterator<Item = (usize, usize)> {
-        let branches = self.step.branches.iter();
-        branches.map(|&branch| (branch, self.branches[branch].0))
+        (0..self.step.branches.len()).map(|row| self.row(row))
+    }
+
+    /// The same of one row.
+    pub(super) fn row(&self, row: usize) -> (usize, usize) {
+        let branch = self.step.branches[row];
+        (branch, self.branches[branch].0)
+    }
+
+    /// The last node of its fork's tail that a branch has.
+    pub(super) fn node(&self, branch: usize) -> Option<u32> {
+        self.branches[branch].1
+    }
+
+    /// The fork that has the branch of the guess at this place.
+    pub(super) fn fork_of(&self, place: usize) -> Option<usize> {
+        let own = |&(guess, _): &(usize, _)| guess == place;
+        let branch = self.branches.iter().position(own)?;
+        let mut forks = self.forks.iter();
+        forks.position(|placed| placed.fork.branches.contains(&branch))
     }
 
     /// What to feed in the step, by fork.

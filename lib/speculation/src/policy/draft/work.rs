@@ -2,10 +2,14 @@
 
 use alloc::vec::Vec;
 
-use super::{DraftSession, build::BuildId, forks::BranchWork, planners::Planners, tail::Tail};
+use super::{
+    DraftSession, batch::Hand, build::BuildId, forks::BranchWork, lookup::Confirmed,
+    planners::Planners, tail::Tail,
+};
 use crate::{
     TokenId,
     fanout::Guess,
+    ids::common_prefix,
     message::{Cutoff, ToTarget},
     proposal::Place,
     sampling::{Sampler, Scratch},
@@ -77,18 +81,59 @@ pub(super) enum Aim {
     Nothing,
     Token,
     Glue(BuildId),
-    Branches(BuildId),
+}
+
+/// What is fed next.
+#[derive(Clone, Copy)]
+struct Next {
+    ticket: Ticket,
+    keep: usize,
+    /// Where the tokens end; none for the glue pass over a tree.
+    end: Option<usize>,
+    wants: Wants,
+    purpose: Purpose,
+}
+
+/// A step of branches under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BranchFlight {
+    ticket: Ticket,
+    build: BuildId,
+    /// Rows of branches that began later than others.
+    late: usize,
 }
 
 impl DraftSession {
     /// What to feed the engine, if anything. Forgets earlier work that was not reported.
     pub fn work(&mut self) -> Option<Work<'_>> {
+        let feed = self.next_feed()?;
+        self.work_of(feed)
+    }
+
+    /// The next step of the session's branches, if it has any planned. Forgets an earlier one that was not
+    /// reported.
+    pub fn branches(&mut self) -> Option<BranchWork<'_>> {
+        let ticket = self.next_branches()?;
+        self.build.work(ticket)
+    }
+
+    /// Both, which may be fed in one step. The rows of one may be reported before those of the other.
+    pub fn works(&mut self) -> (Option<Work<'_>>, Option<BranchWork<'_>>) {
+        let (feed, branches) = (self.next_feed(), self.next_branches());
+        (
+            feed.and_then(|feed| self.work_of(feed)),
+            branches.and_then(|ticket| self.build.work(ticket)),
+        )
+    }
+
+    /// Notes what is fed next.
+    fn next_feed(&mut self) -> Option<Next> {
         self.flight = None;
         let drafts = self.binding.as_ref()?.job.is_some();
         let end = self.tokens.len().min(self.max_len);
         let last = end.saturating_sub(1);
         if !drafts && self.tree.is_some() {
-            return self.tree_work();
+            return self.next_of_tree();
         }
         // Logits are needed even of tokens whose KV is there already.
         let (keep, end, wants, purpose, aim) = if drafts {
@@ -99,10 +144,10 @@ impl DraftSession {
                 Purpose::Window,
                 Aim::Token,
             )
-        } else if let Some((build, window)) = self.build.glue() {
-            let first = last - window;
+        } else if let Some((build, rows)) = self.build.glue() {
+            let first = end - rows;
             let aim = Aim::Glue(build);
-            if window == 0 {
+            if rows == 1 {
                 (self.fed.min(last), end, Wants::Last, Purpose::Ahead, aim)
             } else if self.fed < first {
                 (self.fed, first, Wants::None, Purpose::Ahead, Aim::Nothing)
@@ -110,26 +155,26 @@ impl DraftSession {
                 (first, end, Wants::All, Purpose::Ahead, aim)
             }
         } else {
-            (self.fed, end, Wants::None, Purpose::Follow, Aim::Nothing)
+            let purpose = if self.build.is_ranked() {
+                Purpose::Ahead
+            } else {
+                Purpose::Follow
+            };
+            (self.fed, end, Wants::None, purpose, Aim::Nothing)
         };
-        if keep >= end {
-            return None;
-        }
-        let ticket = self.take_off(keep, end, aim);
-        Some(Work {
-            ticket,
+        (keep < end).then(|| Next {
+            ticket: self.take_off(keep, end, aim),
             keep,
-            tokens: &self.tokens[keep..end],
-            parents: None,
+            end: Some(end),
             wants,
             purpose,
         })
     }
 
-    /// What to feed while a tree is under verification: the tokens before its root, which is the
+    /// What is fed while a tree is under verification: the tokens before its root, which is the
     /// last decided one, then its glue pass. None of its tokens joins the sequence before the
     /// verdict.
-    fn tree_work(&mut self) -> Option<Work<'_>> {
+    fn next_of_tree(&mut self) -> Option<Next> {
         let root = self.decided.checked_sub(1)?;
         let glue = self.build.glue();
         let purpose = if glue.is_some() {
@@ -139,26 +184,60 @@ impl DraftSession {
         };
         if self.fed < root {
             let keep = self.fed;
-            return Some(Work {
+            return Some(Next {
                 ticket: self.take_off(keep, root, Aim::Nothing),
                 keep,
-                tokens: &self.tokens[keep..root],
-                parents: None,
+                end: Some(root),
                 wants: Wants::None,
                 purpose,
             });
         }
         let (build, _) = glue?;
-        let ticket = self.take_off(root, root, Aim::Glue(build));
-        let (tokens, parents) = self.build.glue_tree()?;
-        Some(Work {
-            ticket,
+        Some(Next {
+            ticket: self.take_off(root, root, Aim::Glue(build)),
             keep: root,
-            tokens,
-            parents: Some(parents),
+            end: None,
             wants: Wants::All,
             purpose,
         })
+    }
+
+    fn work_of(&self, next: Next) -> Option<Work<'_>> {
+        let Next {
+            ticket,
+            keep,
+            end,
+            wants,
+            purpose,
+        } = next;
+        let (tokens, parents) = if let Some(end) = end {
+            (&self.tokens[keep..end], None)
+        } else {
+            let (tokens, parents) = self.build.glue_tree()?;
+            (tokens, Some(parents))
+        };
+        Some(Work {
+            ticket,
+            keep,
+            tokens,
+            parents,
+            wants,
+            purpose,
+        })
+    }
+
+    /// Notes the next step of branches.
+    fn next_branches(&mut self) -> Option<Ticket> {
+        self.branch_flight = None;
+        let build = self.build.id()?;
+        let late = self.build.late_rows();
+        let ticket = self.next_ticket();
+        self.branch_flight = Some(BranchFlight {
+            ticket,
+            build,
+            late,
+        });
+        Some(ticket)
     }
 
     /// Nodes of the tail behind the engine's sequence that a verdict has decided, each a child of the
@@ -174,6 +253,26 @@ impl DraftSession {
         Some(nodes)
     }
 
+    /// The branch whose outcome came about, if its fork has read more of what follows than the session's
+    /// sequence: to be asked for after each message, while no step is under way. Whoever puts its
+    /// [nodes](Confirmed::nodes) behind the [first tokens](Confirmed::trunk_len) of that sequence says so by
+    /// [`Self::joined`]; otherwise their tokens are fed again.
+    pub fn take_confirmed(&mut self) -> Option<Confirmed> {
+        let mut confirmed = self.confirmed.take()?;
+        let own = self.tokens.get(confirmed.trunk_len..)?;
+        let common = common_prefix(own, &confirmed.tokens);
+        confirmed.nodes.truncate(common);
+        let reaches = confirmed.trunk_len + confirmed.nodes.len();
+        let follows = (confirmed.trunk_len..reaches).contains(&self.fed);
+        // A tree is read behind the tokens before its root.
+        (follows && self.tree.is_none()).then_some(confirmed)
+    }
+
+    /// The engine's sequence ends with the nodes of this branch, which has just been taken.
+    pub fn joined(&mut self, branch: &Confirmed) {
+        self.fed = branch.trunk_len + branch.nodes.len();
+    }
+
     /// Reports that the engine fed the first `fed` tokens of the work with this ticket. `logits`
     /// are the rows that were wanted, none if not all tokens were fed; they are used if nothing
     /// changed since. Returns the window, once it is complete.
@@ -185,9 +284,6 @@ impl DraftSession {
         scratch: &mut Scratch,
     ) -> Option<ToTarget> {
         let flight = self.flight.take_if(|flight| flight.ticket == ticket)?;
-        if let Aim::Branches(_) = flight.aim {
-            return None;
-        }
         self.fed = flight.keep.saturating_add(fed).min(flight.valid);
         let binding = self.binding.as_mut()?;
         let whole = match flight.aim {
@@ -199,7 +295,7 @@ impl DraftSession {
             return None;
         }
         match flight.aim {
-            Aim::Nothing | Aim::Branches(_) => {}
+            Aim::Nothing => {}
             Aim::Token => {
                 let job = binding.job.as_mut()?;
                 align(&mut binding.sampler, &self.tokens, self.tokens.len());
@@ -231,9 +327,15 @@ impl DraftSession {
             }
             Aim::Glue(build) => {
                 let current = self.build.glue().filter(|(glued, _)| *glued == build);
-                if current.is_some_and(|(_, window)| logits.len() == window + 1) {
-                    align(&mut binding.sampler, &self.tokens, self.decided);
-                    self.build.glued(logits, &mut binding.sampler, scratch);
+                if current.is_some_and(|(_, rows)| logits.len() == rows) {
+                    let sampler = &mut binding.sampler;
+                    if self.build.is_open() {
+                        align(sampler, &self.tokens, self.tokens.len());
+                        self.build.read_last(logits[0], sampler, scratch);
+                    } else {
+                        align(sampler, &self.tokens, self.decided);
+                        self.build.glued(logits, sampler, scratch);
+                    }
                     if self.tree.is_some() {
                         self.tail = Tail::Glued;
                     }
@@ -250,7 +352,8 @@ impl DraftSession {
     /// what a driver that divides a budget over sessions needs before [`Self::grant`].
     pub fn plan(&mut self, planners: &mut Planners) -> &[Guess] {
         let learns = self.choices.as_ref().is_some_and(|choices| choices.stale);
-        if (learns || self.build.is_ranked())
+        let is_ranked = self.build.is_ranked() && self.is_read();
+        if (learns || is_ranked)
             && let Some(planner) = planners.for_session(self)
         {
             // Where outcomes are drafted for, their own glue pass teaches.
@@ -258,7 +361,7 @@ impl DraftSession {
             if let Some(choices) = &mut self.choices {
                 choices.learn(planner, own);
             }
-            if self.build.is_ranked() {
+            if is_ranked {
                 self.build.learn(planner, &mut self.stats);
                 self.build.plan(planner);
             }
@@ -282,34 +385,37 @@ impl DraftSession {
         }
     }
 
-    /// The next step of the session's branches, if it has any planned. Forgets earlier work that
-    /// was not reported.
-    pub fn branches(&mut self) -> Option<BranchWork<'_>> {
-        let build = self.build.id()?;
-        let ticket = self.take_off(self.fed, self.fed, Aim::Branches(build));
-        self.build.work(ticket)
-    }
-
     /// Reports the step of the branches with this ticket: a row of logits for each branch. Returns
-    /// the part of the entries that it completes.
+    /// the parts of the entries that it completes.
     pub fn branched(
         &mut self,
         ticket: Ticket,
         logits: &[&[f32]],
         scratch: &mut Scratch,
-    ) -> Option<ToTarget> {
-        let flight = self.flight.take_if(|flight| flight.ticket == ticket)?;
-        let binding = self.binding.as_mut()?;
-        let Aim::Branches(build) = flight.aim else {
-            return None;
+    ) -> Vec<ToTarget> {
+        let flight = &mut self.branch_flight;
+        let flight = flight.take_if(|flight| flight.ticket == ticket);
+        let flight = flight.filter(|flight| self.build.id() == Some(flight.build));
+        let Some((flight, binding)) = flight.zip(self.binding.as_mut()) else {
+            return Vec::new();
         };
-        if self.build.id() != Some(build) {
-            return None;
-        }
         align(&mut binding.sampler, &self.tokens, self.decided);
-        let (sampler, stats) = (&mut binding.sampler, &mut self.stats);
-        let part = self.build.stepped(logits, sampler, scratch, stats)?;
-        Some(ToTarget::Entries(part))
+        let hand = Hand {
+            sampler: &mut binding.sampler,
+            scratch,
+            proposer: &mut self.proposer,
+        };
+        let parts = self
+            .build
+            .stepped(logits, flight.late, hand, &mut self.stats);
+        parts.into_iter().map(ToTarget::Entries).collect()
+    }
+
+    /// Whether the sequence is read as far as branches begin in it.
+    fn is_read(&self) -> bool {
+        let end = self.tokens.len().min(self.max_len);
+        let unread = usize::from(self.build.is_open());
+        self.tree.is_some() || self.fed + unread >= end
     }
 
     /// Gives up the branches of this round, for want of pages for example. The session goes on, and
@@ -320,7 +426,13 @@ impl DraftSession {
         }
     }
 
-    /// The build whose forks are in use, if any.
+    /// Whether branches have tokens yet to draw.
+    pub fn is_branching(&self) -> bool {
+        self.build.is_under_way()
+    }
+
+    /// The build whose forks are in use, if any: until its verdict, since what they have read may be of use
+    /// then.
     pub fn build(&self) -> Option<BuildId> {
         self.build.id()
     }
@@ -342,11 +454,8 @@ impl DraftSession {
 
     /// Notes a step that is about to be made.
     fn take_off(&mut self, keep: usize, end: usize, aim: Aim) -> Ticket {
-        self.tickets += 1;
-        if !matches!(aim, Aim::Branches(_)) {
-            self.tail = Tail::Idle;
-        }
-        let ticket = Ticket(self.tickets);
+        self.tail = Tail::Idle;
+        let ticket = self.next_ticket();
         self.flight = Some(Flight {
             ticket,
             keep,
@@ -355,6 +464,11 @@ impl DraftSession {
             aim,
         });
         ticket
+    }
+
+    fn next_ticket(&mut self) -> Ticket {
+        self.tickets += 1;
+        Ticket(self.tickets)
     }
 }
 

@@ -140,11 +140,11 @@ impl TargetSession {
         let room = self.room(1 + verified.tokens.len());
         let hit = self.find(verified)?;
         // The rest of a window that was not verified whole has nothing to follow it.
-        let place = hit.place?;
+        hit.place?;
         let tokens = hit.proposals.height() as u32;
         Some(Drafted {
             tokens,
-            grows: tokens < room && self.cache.grows(place),
+            grows: tokens < room && hit.grows,
         })
     }
 
@@ -178,6 +178,7 @@ impl TargetSession {
                 return Some(Hit {
                     place: None,
                     ended: false,
+                    grows: false,
                     proposals,
                     laws: Laws {
                         q: q.to_vec(),

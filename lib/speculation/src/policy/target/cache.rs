@@ -16,10 +16,23 @@ use crate::{
 /// Memory is kept from round to round.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
-    most_keys: usize,
-    most_tokens: usize,
+    bounds: Bounds,
+    /// Those that were begun at once, and those that were begun later.
+    series: [Series; 2],
+}
+
+/// What is kept at most.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bounds {
+    keys: usize,
+    tokens: usize,
     /// Proposals of a continuation that is a tree.
-    most_nodes: usize,
+    nodes: usize,
+}
+
+/// Continuations that come in the same parts.
+#[derive(Debug, Default)]
+struct Series {
     /// Outcomes that the first part named.
     sent: usize,
     /// Those that are kept, likeliest first.
@@ -39,10 +52,13 @@ pub(super) struct Cache {
 /// What was drafted for an outcome.
 #[derive(Clone, Debug)]
 pub(super) struct Hit {
-    /// Place of the outcome among those that were sent; none if it is the rest of a window.
+    /// Place of the outcome among those that were sent, those begun later after the others; none if it is
+    /// the rest of a window.
     pub(super) place: Option<u32>,
     /// Whether it was not worth more tokens.
     pub(super) ended: bool,
+    /// Whether it may have more tokens than have come.
+    pub(super) grows: bool,
     pub(super) proposals: Proposals,
     pub(super) laws: Laws,
 }
@@ -51,16 +67,12 @@ impl Cache {
     /// Forgets everything, and expects up to `keys` outcomes with up to `tokens` tokens each, and
     /// with second choices if there may be more `nodes` than that.
     pub(super) fn expect(&mut self, keys: u32, tokens: u32, nodes: u32) {
-        self.most_keys = keys as usize;
-        self.most_tokens = tokens as usize;
-        self.most_nodes = nodes as usize;
-        self.sent = 0;
-        self.keys.clear();
-        self.before = 0;
-        self.width = 0;
-        self.columns.clear();
-        self.q.clear();
-        self.sides.clear();
+        self.bounds = Bounds {
+            keys: keys as usize,
+            tokens: tokens as usize,
+            nodes: nodes as usize,
+        };
+        self.series.iter_mut().for_each(Series::clear);
     }
 
     /// Whether any are expected.
@@ -70,17 +82,53 @@ impl Cache {
 
     /// Most tokens of each that is expected.
     pub(super) fn expected(&self) -> u32 {
-        if self.most_keys > 0 {
-            self.most_tokens as u32
+        if self.bounds.keys > 0 {
+            self.bounds.tokens as u32
         } else {
             0
         }
     }
 
-    /// Whether the continuation at this place may have more tokens than have come.
-    pub(super) fn grows(&self, place: u32) -> bool {
-        let place = place as usize;
-        self.before < self.most_tokens && place < self.width && !self.ended(place)
+    /// Takes in a part of this round; false if it does not fit what is known.
+    pub(super) fn take(&mut self, part: &Entries) -> bool {
+        let (own, other) = (usize::from(part.late), usize::from(!part.late));
+        let bounds = Bounds {
+            keys: self
+                .bounds
+                .keys
+                .saturating_sub(self.series[other].keys.len()),
+            ..self.bounds
+        };
+        self.is_open() && bounds.keys > 0 && self.series[own].take(part, bounds)
+    }
+
+    /// What was drafted for `key`, if anything.
+    pub(super) fn find(&self, key: OutcomeKey) -> Option<Hit> {
+        let [early, late] = &self.series;
+        let find = |series: &Series, before| {
+            let mut hit = series.find(key, self.bounds)?;
+            hit.place = hit.place.map(|place| place + before);
+            Some(hit)
+        };
+        find(early, 0).or_else(|| find(late, early.sent as u32))
+    }
+
+    /// Tokens held.
+    pub(super) fn len(&self) -> usize {
+        let held = |series: &Series| series.columns.len() + series.sides.len();
+        self.series.iter().map(held).sum()
+    }
+}
+
+impl Series {
+    fn clear(&mut self) {
+        self.sent = 0;
+        self.keys.clear();
+        self.before = 0;
+        self.width = 0;
+        self.columns.clear();
+        self.q.clear();
+        self.sides.clear();
     }
 
     /// Whether the continuation at this place was said to end.
@@ -89,9 +137,8 @@ impl Cache {
         tokens.any(|&token| token == Entries::ENDED)
     }
 
-    /// Takes in a part of this round; false if it does not fit what is known.
-    pub(super) fn take(&mut self, part: &Entries) -> bool {
-        if !self.is_open() || part.before as usize != self.before {
+    fn take(&mut self, part: &Entries, bounds: Bounds) -> bool {
+        if part.before as usize != self.before {
             return false;
         }
         let first = self.before == 0;
@@ -119,12 +166,12 @@ impl Cache {
             part.saguaro == self.saguaro && explains == (self.q.len() == self.columns.len());
         let fits = first || (alike && part.keys.is_empty());
         let keys = if first {
-            sent.min(self.most_keys)
+            sent.min(bounds.keys)
         } else {
             self.keys.len()
         };
         // Of no more than are kept, however many come, is it seen whether their laws explain them.
-        let room = (keys * self.most_nodes).saturating_sub(self.sides.len());
+        let room = (keys * bounds.nodes).saturating_sub(self.sides.len());
         let kept = |side: &&Side| (side.entry as usize) < keys;
         let sides = part.sides.iter().filter(kept).take(room);
         if !whole || !fits || !part.sides.iter().all(placed) {
@@ -141,7 +188,7 @@ impl Cache {
         self.width = width;
         let kept = width.min(keys);
         for (number, column) in part.tokens.chunks_exact(width).enumerate() {
-            if self.before < self.most_tokens {
+            if self.before < bounds.tokens {
                 self.columns.push(column[..kept].iter().copied());
                 let q = part.q.get(number * width..).filter(|_| explains);
                 let q = q.and_then(|q| q.get(..kept)).unwrap_or_default();
@@ -153,8 +200,7 @@ impl Cache {
         true
     }
 
-    /// What was drafted for `key`, if anything.
-    pub(super) fn find(&self, key: OutcomeKey) -> Option<Hit> {
+    fn find(&self, key: OutcomeKey, bounds: Bounds) -> Option<Hit> {
         let place = self.keys.iter().position(|&known| known == key)?;
         let tokens = self.columns.of(place).copied();
         let tokens = tokens.take_while(|&token| token != Entries::ENDED);
@@ -166,21 +212,17 @@ impl Cache {
         };
         let mut proposals = Proposals::with_sides(tokens, beside);
         if !proposals.is_chain() {
-            proposals.truncate(self.most_nodes);
+            proposals.truncate(bounds.nodes);
         }
         Some(Hit {
             place: Some(place as u32),
             ended: self.ended(place),
+            grows: self.before < bounds.tokens && place < self.width && !self.ended(place),
             proposals,
             laws: Laws {
                 q: self.q.of(place).cloned().collect(),
                 saguaro: self.saguaro,
             },
         })
-    }
-
-    /// Tokens held.
-    pub(super) fn len(&self) -> usize {
-        self.columns.len() + self.sides.len()
     }
 }

@@ -48,7 +48,7 @@ pub(super) fn counting(context: &[TokenId]) -> Vec<f32> {
 
 pub(super) struct Bench {
     pub(super) draft: DraftSession,
-    engine: ToyEngine,
+    pub(super) engine: ToyEngine,
     pub(super) planners: Planners,
     scratch: Scratch,
     /// The draft model.
@@ -68,6 +68,7 @@ impl Bench {
 
     /// Makes a step; false if there is nothing to do.
     fn step(&mut self, sent: &mut Vec<ToTarget>) -> bool {
+        self.engine.join(&mut self.draft);
         self.draft.plan(&mut self.planners);
         let Some(step) = self.engine.step(&mut self.draft, 1000) else {
             return false;
@@ -118,19 +119,19 @@ fn outcomes_are_drafted_for_from_the_prompt_on_likeliest_first() {
 }
 
 #[test]
-fn a_hit_feeds_the_decided_token_and_the_window_and_nothing_else() {
+fn the_decided_token_and_the_window_are_fed_and_nothing_else() {
     let mut bench = Bench::new(64);
     bench.draft.handle(&open_with(1, &[1, 2], branching(3, 4)));
     bench.settle();
-    bench.draft.handle(&verifying(0, 2, &[4], &[5, 6, 7], 3));
+    bench.draft.handle(&verifying(0, 2, &[4], &[8, 9, 7], 3));
     let work = bench.draft.work().unwrap();
     let tokens: Vec<_> = work.tokens.iter().map(|token| token.0).collect();
-    assert_eq!((work.keep, &tokens[..]), (2, &[4, 5, 6, 7][..]));
+    assert_eq!((work.keep, &tokens[..]), (2, &[4, 8, 9, 7][..]));
     assert_eq!((work.wants, work.purpose), (Wants::All, Purpose::Ahead));
     let parts = bench.parts();
     assert_eq!((parts.len(), parts[0].base_len), (3, 3));
     // Two are accepted: their KV stays.
-    bench.draft.handle(&verifying(1, 3, &[5, 6, 9], &[1], 3));
+    bench.draft.handle(&verifying(1, 3, &[8, 9, 5], &[1], 3));
     assert_eq!(bench.draft.work().map(|work| work.keep), Some(5));
 }
 
@@ -258,7 +259,7 @@ fn the_next_outcome_ends_a_build_wherever_it_is() {
             let row = counting(&[TokenId(1)]);
             let rows = vec![&row[..]; rows];
             let late = bench.draft.branched(ticket, &rows, &mut bench.scratch);
-            assert_eq!(late, None);
+            assert_eq!(late, []);
         }
         assert!(bench.draft.build().is_none());
         let cut = u32::from(steps < 4);

@@ -1,6 +1,7 @@
 //! The target's side of `Ssd`, message by message.
 
 mod kept;
+mod late;
 mod misses;
 mod parts;
 

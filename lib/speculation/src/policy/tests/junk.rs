@@ -93,6 +93,7 @@ fn any_to_target() -> impl Strategy<Value = ToTarget> {
                     epoch: Epoch(epoch),
                     round: Round(round),
                     base_len,
+                    late: epoch % 2 == 1,
                     before,
                     keys: keys
                         .into_iter()

@@ -87,10 +87,12 @@ pub(super) struct World {
     pub(super) draft_len: usize,
     engine: ToyEngine,
     planners: Planners,
-    /// Continuations that the endpoint sent, by epoch and round.
-    sent: BTreeMap<(Epoch, Round), Vec<Entry>>,
+    /// Continuations that the endpoint sent, by epoch and round, and whether they were begun late.
+    sent: BTreeMap<(Epoch, Round, bool), Vec<Entry>>,
     /// Continuations that were held against sequential decoding.
     pub(super) checked: usize,
+    /// Those of them that were begun late.
+    pub(super) late: usize,
     /// What the target has for trees.
     pub(super) tree: Option<TreeBudget>,
     /// How likely proposals have to be.
@@ -167,6 +169,7 @@ impl World {
             planners: Planners::default(),
             sent: BTreeMap::new(),
             checked: 0,
+            late: 0,
             tree: None,
             cutoffs: Cutoffs::default(),
             trees: Vec::new(),
@@ -352,6 +355,7 @@ impl World {
         // Some builds have as many outcomes in every step, others ever fewer.
         let widths = [0; 4].map(|_| 1 + self.roll() % 40);
         let Some(draft) = &mut self.draft else { return };
+        self.engine.join(draft);
         draft.plan(&mut self.planners);
         draft.grant(&widths);
         if short {
@@ -362,7 +366,7 @@ impl World {
             return;
         };
         let fits = |context: &Vec<TokenId>| context.len() <= self.draft_len;
-        assert!(step.contexts.iter().all(fits), "past the last position");
+        assert!(step.contexts().all(fits), "past the last position");
         assert!(self.engine.slots() <= self.draft_len, "past the last slot");
         // Whatever is in the inbox now arrives during the step.
         let waiting: Vec<_> = self
@@ -380,12 +384,14 @@ impl World {
         self.draft_busy = false;
         if let Some(draft) = &mut self.draft {
             let blur = self.blur;
-            let answer = step.report(draft, &mut self.scratch, |context| logits(context, blur));
-            if let Some(ToTarget::Entries(part)) = &answer {
-                draft.note_pushed(part);
-                self.check(part);
+            let said = step.report(draft, &mut self.scratch, |context| logits(context, blur));
+            for answer in said {
+                if let (ToTarget::Entries(part), Some(draft)) = (&answer, &mut self.draft) {
+                    draft.note_pushed(part);
+                    self.check(part);
+                }
+                self.answer(Some(answer));
             }
-            self.answer(answer);
             self.drive_draft();
         }
     }
@@ -395,7 +401,8 @@ impl World {
     /// token, and what it drew before.
     fn check(&mut self, part: &Entries) {
         let Some(draft) = &self.draft else { return };
-        let known = self.sent.entry((part.epoch, part.round)).or_default();
+        let of = (part.epoch, part.round, part.late);
+        let known = self.sent.entry(of).or_default();
         if part.before == 0 {
             known.clear();
             known.extend(part.keys.iter().map(|&key| (key, Vec::new())));
@@ -410,6 +417,8 @@ impl World {
             }
             let mut context = draft.decided().to_vec();
             assert_eq!(context.len(), part.base_len as usize);
+            let whole = draft.tokens().len() - context.len();
+            assert!(!part.late || key.accepted as usize == whole);
             match draft.tree() {
                 None => {
                     let end = context.len() + key.accepted as usize;
@@ -435,6 +444,7 @@ impl World {
             }
             continuation.push(token);
             self.checked += 1;
+            self.late += usize::from(part.late);
         }
         for side in &part.sides {
             let own = &known[side.entry as usize].1;
@@ -443,6 +453,11 @@ impl World {
                 "a side is another token"
             );
         }
+    }
+
+    /// Branches that were confirmed, and those whose KV was kept.
+    pub(super) fn joined(&self) -> (usize, usize) {
+        (self.engine.offered, self.engine.joined)
     }
 
     /// Runs to the end; the tokens, and how long it took.

@@ -83,10 +83,15 @@ pub(super) fn branching() -> impl Strategy<Value = Option<Branching>> {
 
 pub(super) fn entries() -> impl Strategy<Value = ToTarget> {
     let keys = vec((any::<u32>(), any::<u32>()), 0..30);
-    let numbers = (any::<u32>(), any::<u32>(), any::<u32>());
+    let numbers = (any::<u32>(), any::<u32>(), (any::<bool>(), any::<u32>()));
     let drawn = drawn(tokens(60).boxed());
     (key(), numbers, (keys, sides()), drawn).prop_map(
-        |((session, epoch), (round, base_len, before), (keys, sides), (tokens, q, saguaro))| {
+        |(
+            (session, epoch),
+            (round, base_len, (late, before)),
+            (keys, sides),
+            (tokens, q, saguaro),
+        )| {
             let keys = keys.into_iter().map(|(accepted, token)| OutcomeKey {
                 accepted,
                 token: TokenId(token),
@@ -96,6 +101,7 @@ pub(super) fn entries() -> impl Strategy<Value = ToTarget> {
                 epoch,
                 round: Round(round),
                 base_len,
+                late,
                 before,
                 keys: keys.collect(),
                 tokens,
