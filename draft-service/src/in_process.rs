@@ -51,7 +51,10 @@ impl InProcess {
         let (metrics, _) = Metrics::new(&config.instance, engine.info());
         let (sender, answers) = mpsc::channel();
         let mut worker = Worker::new(engine, Answers(sender), &config, metrics).unhurried();
-        let hello = Hello::default();
+        let hello = Hello {
+            late_entries: true,
+            ..Hello::default()
+        };
         worker.take(0, ServerEvent::Up { link: LINK, hello });
         Self { worker, answers }
     }

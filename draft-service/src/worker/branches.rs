@@ -1,8 +1,9 @@
-//! Where branches live: forks of a session's sequence, for as long as a build goes on.
+//! Where branches live: forks of a session's sequence, until the verdict.
 //!
 //! ```text
-//! glue pass --> plan --> step 0: fork, feed --> step 1: feed --> ..  --> forks closed
-//!                          ^ pages are short, or a verdict came: closed at once ---^
+//! glue pass --> plan --> step 0: fork, feed --> step 1: feed --> .. --> verdict: what was read of it is
+//!                          ^                                        ^   grafted, forks closed
+//!                          '--- pages are short: forks closed ------'
 //! ```
 //!
 //! Branches are guesses about guesses: whatever else wants rows goes first, and pages too, except
@@ -132,10 +133,15 @@ impl Session {
     }
 
     /// Gives up its branches; the session goes on.
-    pub(super) fn drop_branches(&mut self, engine: &mut Engine) {
+    /// Says whether more was to be drafted.
+    pub(super) fn drop_branches(&mut self, engine: &mut Engine) -> bool {
+        let drafts = self.draft.is_branching();
         self.draft.drop_branches();
         self.forks.close(engine);
-        self.outlook.give_up();
+        if drafts {
+            self.outlook.give_up();
+        }
+        drafts
     }
 
     /// What was counted since the last time.
@@ -191,6 +197,10 @@ impl<O: Outlet> Worker<O> {
                 let Learned { planners, timing } = self.learned.entry(session.link).or_default();
                 let (outlook, draft) = (&mut session.outlook, &mut session.draft);
                 if outlook.plan(draft, planners, timing, &self.steps) {
+                    // None of its steps is to have more rows than there are.
+                    if draft.guesses().len() > self.limits.rows {
+                        draft.grant(&[u32::try_from(self.limits.rows).unwrap_or(u32::MAX)]);
+                    }
                     fresh.push(index);
                 }
             }

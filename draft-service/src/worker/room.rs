@@ -296,9 +296,11 @@ impl<O: Outlet> Worker<O> {
     /// Gives up the branches of a session, because pages are short.
     fn shed(&mut self, index: usize) {
         let session = &mut self.sessions[index];
-        session.drop_branches(&mut self.engine);
-        session.account.limits.add(Limit::Pages);
-        self.metrics.build_bound_by(Limit::Pages);
+        // What is drafted already is sent, or soon will be.
+        if session.drop_branches(&mut self.engine) {
+            session.account.limits.add(Limit::Pages);
+            self.metrics.build_bound_by(Limit::Pages);
+        }
     }
 
     /// Pages that a grant takes.
@@ -308,9 +310,11 @@ impl<O: Outlet> Worker<O> {
             session.branch_pages(&self.engine)
         } else {
             let keep = session.draft.work().map_or(usize::MAX, |work| work.keep);
-            self.engine
-                .pages_needed_from(session.seq, keep, grant.rows)
-                .unwrap_or(0)
+            let engine = &self.engine;
+            let needed = engine.pages_needed_from(session.seq, keep, grant.rows);
+            // Forks that are made in the same step share the page that it goes on in.
+            let forks = session.draft.is_branching() && session.forks.is_empty();
+            needed.unwrap_or(0) + usize::from(forks)
         }
     }
 

@@ -131,13 +131,6 @@ impl<O: Outlet> Worker<O> {
             outlook,
             ..
         } = &mut self.sessions[session];
-        let most = self.limits.rows;
-        if let Some(work) = draft.branches()
-            && work.rows() > most
-        {
-            draft.grant(&[u32::try_from(most).unwrap_or(u32::MAX)]);
-        }
-        // Of a build that has begun nothing can be left out any more, but then it does fit.
         let Some(work) = draft.branches() else {
             return;
         };

@@ -130,7 +130,7 @@ impl Candidates {
 
     /// Takes over the rows that the tokens of `window`, a chain, were drawn from, in place of a glue pass;
     /// `rows` may go on. The row after the window is the next of them; if there is none it is open until
-    /// [`Self::read_last`], with as many candidates as others, of which nothing is known. Returns
+    /// [`Self::read_last`], with as many candidates as are ranked, of which nothing is known. Returns
     /// whether the rows are those of this window; otherwise there are none.
     pub(crate) fn recall<'a>(
         &mut self,

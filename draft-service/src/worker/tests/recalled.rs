@@ -41,6 +41,44 @@ fn play(
     rig
 }
 
+/// Rounds of a target that verifies whatever comes for its verdicts, where there are so many pages; how often
+/// a window was read by its branch.
+fn live_with(pages: usize) -> usize {
+    let options = SimOptions {
+        pages,
+        ..language()
+    };
+    let mut rig = Rig::new(&DraftConfig::default(), options);
+    rig.worker.unhurried = true;
+    let mut tokens = prompt(LEN as u32);
+    let truth = continuation(language(), 1, &tokens, 80);
+    rig.tell(A, open_ahead(1, tokens.clone()));
+    let (mut window, mut kept) = (Vec::new(), 0);
+    for round in 0..12 {
+        let (_, sent) = rig.settle();
+        let refused = |(_, message): &(_, ToTarget)| matches!(message, ToTarget::Refused { .. });
+        assert!(!sent.iter().any(refused), "{pages} pages: {sent:?}");
+        let emitted = &truth[tokens.len() - LEN..][..=window.len()];
+        let key = OutcomeKey {
+            accepted: window.len() as u32,
+            token: emitted[window.len()],
+        };
+        let drafted = continuations(&sent, round).remove(&key);
+        window = drafted.unwrap_or_default();
+        rig.tell(A, verifying(1, round, tokens.len(), emitted, &window));
+        tokens.extend_from_slice(emitted);
+        let read = rig.worker.engine.len(rig.worker.sessions[0].seq);
+        kept += usize::from(!window.is_empty() && read == Ok(tokens.len() + window.len() - 1));
+    }
+    kept
+}
+
+#[test]
+fn however_few_pages_there_are_no_step_fails() {
+    let kept: Vec<usize> = (8..40).map(live_with).collect();
+    assert!(kept[0] < 6 && kept[kept.len() - 1] > 9, "{kept:?}");
+}
+
 /// What was sent for the outcomes of a round.
 fn continuations(sent: &[(LinkId, ToTarget)], round: u32) -> BTreeMap<OutcomeKey, Vec<TokenId>> {
     let mut all = BTreeMap::new();

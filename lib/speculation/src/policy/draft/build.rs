@@ -22,7 +22,8 @@ use crate::{
 /// Most nodes of the tail of a fork.
 pub const MAX_TAIL: usize = 64;
 
-/// Fewest candidates that are ranked in a row, whatever the budget: they tell ranks on misses.
+/// Fewest candidates that are ranked in a row of a glue pass, whatever the budget: they tell ranks on
+/// misses. Of what a branch has read there are [fewer](super::seen::Seen).
 const FEWEST_CANDIDATES: usize = COUNTED_RANKS;
 /// Most candidates that are ranked in a row.
 const MOST_CANDIDATES: usize = 64;
@@ -91,16 +92,18 @@ pub(super) struct Build {
     /// What the branch of the outcome that came about saw, and the round that its window is for.
     pub(super) recalled: Candidates,
     pub(super) recalled_for: Option<Round>,
-    guesses: Vec<Guess>,
+    pub(super) guesses: Vec<Guess>,
     /// Tokens that were looked at after the first ones of continuations, and those of them before which
     /// one ended; until somebody learns from it.
     ends: (u32, u32),
     /// Probability that a continuation goes on after a token.
     pub(super) goes_on: f64,
     /// Of how many guesses, from the first on, each step draws a token; ever fewer.
-    widths: Vec<u32>,
+    pub(super) widths: Vec<u32>,
     /// For how many of these steps there was thought to be time.
     pub(super) planned: usize,
+    /// Whether what the recalled branch read is in the session's sequence.
+    joined: bool,
     /// Steps that were made, and whether more is settled than a grant can change.
     made: u32,
     begun: bool,
@@ -128,6 +131,7 @@ impl Build {
             goes_on: 1.0,
             widths: Vec::new(),
             planned: 0,
+            joined: false,
             made: 0,
             begun: false,
             early: Batch::new(false),
@@ -170,10 +174,11 @@ impl Build {
 
     /// Ends the build; what was drafted can still be looked up. Says whether there was more to do.
     pub(super) fn end(&mut self) -> bool {
+        let drafts = self.is_under_way();
         match core::mem::take(&mut self.stage) {
             Stage::Ended => false,
             Stage::Glue | Stage::Ranked => true,
-            Stage::Branching => self.draws(),
+            Stage::Branching => drafts,
         }
     }
 
@@ -186,6 +191,7 @@ impl Build {
         self.candidates.clear();
         self.guesses.clear();
         self.widths.clear();
+        self.joined = false;
         self.made = 0;
         self.begun = false;
         self.glue.clear();
@@ -222,6 +228,16 @@ impl Build {
         self.candidates.is_open()
     }
 
+    /// The session's sequence ends with what the recalled branch read.
+    pub(super) fn join(&mut self) {
+        self.joined = true;
+    }
+
+    /// Whether branches may begin before the last token of the window is read.
+    pub(super) fn may_begin_unread(&self) -> bool {
+        self.joined && self.candidates.is_open()
+    }
+
     /// Takes in the row after the window; `sampler` is there. What is planned for it begins.
     pub(super) fn read_last(&mut self, row: &[f32], sampler: &Sampler, scratch: &mut Scratch) {
         self.candidates.read_last(sampler, scratch, row);
@@ -243,14 +259,10 @@ impl Build {
         let last = self.widths.iter().rev().take(usize::from(more));
         let widths = first.chain(rest).chain(last).copied();
         let guesses = &self.guesses;
-        let of_late = |width: u32| {
-            let drawing = guesses[..width as usize].iter();
-            drawing.filter(|guess| is_late(guess)).count() as u32
-        };
+        let widths = widths.map(|width| count(guesses, width, is_late));
         let known = |guess: &&Guess| is_late(guess) && guess.key.token != Candidates::UNREAD;
         let late = guesses.iter().filter(known).copied();
-        self.late
-            .begin(&order, &self.window, late, widths.map(of_late));
+        self.late.begin(&order, &self.window, late, widths);
     }
 
     /// Notes how the round ended, to be learned from when the next build is planned.
@@ -429,12 +441,9 @@ impl Build {
         let last = self.candidates.is_open().then_some(self.window.len());
         let is_early = |guess: &Guess| Some(guess.key.accepted as usize) != last;
         let guesses = &self.guesses;
-        let of_early = |&width: &u32| {
-            let drawing = guesses[..width as usize].iter();
-            drawing.filter(|guess| is_early(guess)).count() as u32
-        };
         let early = guesses.iter().filter(|guess| is_early(guess)).copied();
-        let widths = self.widths.iter().map(of_early);
+        let widths = self.widths.iter();
+        let widths = widths.map(|&width| count(guesses, width, is_early));
         let begins = self.early.begin(&order, &self.window, early, widths);
         let waits = last.is_some() && guesses.iter().any(|guess| !is_early(guess));
         self.stage = if begins || waits {
@@ -443,6 +452,12 @@ impl Build {
             Stage::Ended
         };
     }
+}
+
+/// How many of the first `width` guesses are such.
+fn count(guesses: &[Guess], width: u32, such: impl Fn(&Guess) -> bool) -> u32 {
+    let first = guesses.iter().take(width as usize);
+    first.filter(|guess| such(guess)).count() as u32
 }
 
 /// What outcomes are ranked by if both sides share the noise.

@@ -194,6 +194,9 @@ impl DraftSession {
         };
         self.tail.decide(self.tree.take().as_ref(), node);
         self.confirmed = None;
+        if self.build.end() {
+            self.stats.cut += 1;
+        }
         if let (Some(accepted), Some(&token)) = (node, outcome.tokens.last()) {
             let key = OutcomeKey { accepted, token };
             // All of a window is lowered alike.
@@ -213,9 +216,6 @@ impl DraftSession {
             self.confirmed = self.build.confirmed(outcome.round, key);
             self.build.recall(outcome.round, key);
             self.build.judge(outcome.round, key);
-        }
-        if self.build.end() {
-            self.stats.cut += 1;
         }
         if wish.weighs() {
             self.choices.get_or_insert_with(Choices::new);

@@ -69,7 +69,7 @@ impl Build {
     /// Tokens of that continuation for which there was thought to be time, as far as it goes on.
     pub(super) fn planned(&self, round: Round, key: OutcomeKey) -> usize {
         let Some((batch, place)) = self.found(round, key) else {
-            return 0;
+            return self.planned_unread(round, key);
         };
         let steps = self
             .planned
@@ -82,6 +82,20 @@ impl Build {
         // What it would have had, if nothing had ended it, may have ended of itself.
         let more = (1..=planned - drawn).map(|i| libm::pow(self.goes_on, i as f64));
         drawn + libm::round(more.sum()) as usize
+    }
+
+    /// The same of an outcome after the window, whose last token was not read in time: of what is
+    /// likeliest there.
+    fn planned_unread(&self, round: Round, key: OutcomeKey) -> usize {
+        let known = self.order.is_some_and(|order| order.round == round);
+        let at_end = known && self.is_open() && key.accepted as usize == self.window.len();
+        let mut guesses = self.guesses.iter().filter(|_| at_end);
+        let Some(place) = guesses.position(|guess| guess.key.accepted == key.accepted) else {
+            return 0;
+        };
+        let widths = self.widths.iter().take(self.planned);
+        let granted = widths.take_while(|&&width| width as usize > place).count();
+        granted.saturating_sub(1)
     }
 
     /// Remembers what the branch of this outcome of `round` saw, if it saw anything: the next build is for

@@ -12,10 +12,11 @@ use crate::{
     guess::{Candidates, Row},
 };
 
-/// How many guesses are remembered, from the likeliest on. Of others candidates are ranked in a glue pass
-/// if they come about: to rank them all would take longer.
+/// How many guesses are remembered of those that begin together, from the likeliest on. Of others candidates
+/// are ranked in a glue pass if they come about: to rank them all would take longer.
 const REMEMBERED: usize = 4;
-/// Candidates that are ranked in each of their rows.
+/// Candidates that are ranked in each of their rows: fewer than in those of a glue pass, whose number costs
+/// nothing in most rounds.
 const RANKED: usize = 8;
 
 /// Rows of the branches of a build.

@@ -271,6 +271,7 @@ impl DraftSession {
     /// The engine's sequence ends with the nodes of this branch, which has just been taken.
     pub fn joined(&mut self, branch: &Confirmed) {
         self.fed = branch.trunk_len + branch.nodes.len();
+        self.build.join();
     }
 
     /// Reports that the engine fed the first `fed` tokens of the work with this ticket. `logits`
@@ -414,7 +415,7 @@ impl DraftSession {
     /// Whether the sequence is read as far as branches begin in it.
     fn is_read(&self) -> bool {
         let end = self.tokens.len().min(self.max_len);
-        let unread = usize::from(self.build.is_open());
+        let unread = usize::from(self.build.may_begin_unread());
         self.tree.is_some() || self.fed + unread >= end
     }
 

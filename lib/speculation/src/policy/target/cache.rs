@@ -52,7 +52,7 @@ struct Series {
 /// What was drafted for an outcome.
 #[derive(Clone, Debug)]
 pub(super) struct Hit {
-    /// Place of the outcome among those that were sent, those begun later after the others; none if it is
+    /// Place of the outcome among those that are kept, those begun later after the others; none if it is
     /// the rest of a window.
     pub(super) place: Option<u32>,
     /// Whether it was not worth more tokens.
@@ -110,7 +110,7 @@ impl Cache {
             hit.place = hit.place.map(|place| place + before);
             Some(hit)
         };
-        find(early, 0).or_else(|| find(late, early.sent as u32))
+        find(early, 0).or_else(|| find(late, early.keys.len() as u32))
     }
 
     /// Tokens held.

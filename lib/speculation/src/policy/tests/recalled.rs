@@ -165,7 +165,6 @@ fn a_grant_is_for_those_that_begin_later_too() {
     }
     expected.retain(|&(_, width)| width > 0);
     assert_eq!(widths, expected);
-    // Too late for another.
     assert!(is_late.contains(&true) && is_late.contains(&false));
 }
 
