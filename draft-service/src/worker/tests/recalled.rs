@@ -12,11 +12,12 @@ const LEN: usize = 20;
 /// the endpoint's branches before each verdict is up to `fate`; `check` sees the worker after it, with the
 /// tokens so far and those of the window.
 fn play(
+    config: &DraftConfig,
     rounds: u32,
     mut fate: impl FnMut(&mut Rig, u32, &[(LinkId, ToTarget)]),
     mut check: impl FnMut(&mut Rig, u32, (usize, usize)),
 ) -> Rig {
-    let mut rig = Rig::new(&DraftConfig::default(), language());
+    let mut rig = Rig::new(config, language());
     // However long steps take here.
     rig.worker.unhurried = true;
     let mut tokens = prompt(LEN as u32);
@@ -106,6 +107,7 @@ fn continuations(sent: &[(LinkId, ToTarget)], round: u32) -> BTreeMap<OutcomeKey
 #[test]
 fn a_hit_leaves_only_the_last_token_of_its_window_to_be_read() {
     let mut rig = play(
+        &DraftConfig::default(),
         12,
         |_, _, _| {},
         |rig, _, (decided, window)| {
@@ -139,8 +141,18 @@ fn a_hit_leaves_only_the_last_token_of_its_window_to_be_read() {
 }
 
 #[test]
+fn with_fewer_rows_than_outcomes_everything_granted_is_drafted() {
+    let config = DraftConfig {
+        max_step_rows: 6,
+        ..DraftConfig::default()
+    };
+    play(&config, 8, |_, _, _| {}, |_, _, _| {});
+}
+
+#[test]
 fn a_target_that_knows_no_late_entries_gets_none() {
     play(
+        &DraftConfig::default(),
         6,
         |rig, _, sent| {
             let peer = rig.worker.links.get_mut(&A).expect("it is connected");
@@ -157,6 +169,7 @@ fn a_target_that_knows_no_late_entries_gets_none() {
 #[test]
 fn without_its_fork_a_window_is_read_whole_and_nothing_else_changes() {
     play(
+        &DraftConfig::default(),
         9,
         |rig, round, _| {
             if round % 2 == 1 {

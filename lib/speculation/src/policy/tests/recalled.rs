@@ -102,6 +102,24 @@ fn where_nothing_was_kept_the_window_is_read_first() {
 }
 
 #[test]
+fn a_window_that_is_read_in_parts_is_read_whole_before_branches_begin() {
+    let mut bench = drafted();
+    bench.draft.handle(&verifying(0, 2, &[4], &[5, 6, 7], 3));
+    bench.draft.take_confirmed();
+    let work = bench.draft.work().unwrap();
+    let (ticket, len) = (work.ticket, work.tokens.len());
+    // All but the last token.
+    let nothing = bench
+        .draft
+        .stepped(ticket, len - 1, &[], &mut Scratch::new());
+    assert_eq!(nothing, None);
+    bench.draft.plan(&mut bench.planners);
+    let (work, branches) = bench.draft.works();
+    assert_eq!(work.map(|work| ids(work.tokens)), Some(vec![7]));
+    assert!(branches.is_none());
+}
+
+#[test]
 fn branches_that_nobody_remembers_confirm_nothing() {
     let mut bench = Bench::new(64);
     bench.draft.handle(&open_with(1, &[1, 2], branching(3, 40)));
@@ -137,6 +155,13 @@ fn a_verdict_before_the_last_token_is_read_ends_the_build_and_says_nothing_of_it
         // It was the best of its row, if that was read.
         let ranked = after.ranks[0] - before.ranks[0];
         assert_eq!(ranked, u32::from(steps > 1), "{steps}");
+        // Of its three tokens two were planned, since the first step reads its own; none was there.
+        let planned = if steps == 0 { 0 } else { 2 };
+        let missing = after.missing - before.missing;
+        assert_eq!(
+            (after.planned - before.planned, missing),
+            (planned, planned)
+        );
     }
 }
 
