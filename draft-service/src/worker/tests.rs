@@ -128,13 +128,7 @@ fn sessions_of_different_targets_share_steps_and_nothing_else() {
         },
     );
     assert_eq!(rig.worker.sessions.len(), 1);
-    rig.tell(
-        B,
-        ToDraft::Close {
-            session: SessionId(1),
-            epoch: Epoch(1),
-        },
-    );
+    rig.tell(B, close(1));
     rig.assert_idle();
 }
 
@@ -157,13 +151,7 @@ fn without_a_slot_a_session_is_refused_until_one_is_free() {
         draining: false,
     };
     assert_eq!(rig.loads.lock().expect("no panic").last(), Some(&full));
-    rig.tell(
-        A,
-        ToDraft::Close {
-            session: SessionId(1),
-            epoch: Epoch(1),
-        },
-    );
+    rig.tell(A, close(1));
     rig.tell(A, open(3, prompt(8)));
     assert!(matches!(rig.collect()[..], [(A, ToTarget::Opened { .. })]));
 }
@@ -338,13 +326,7 @@ fn prompts_seen_before_come_from_the_cache() {
     for session in 1..=2 {
         rig.tell(A, open(session, prompt(100)));
         rig.settle();
-        rig.tell(
-            A,
-            ToDraft::Close {
-                session: SessionId(session),
-                epoch: Epoch(1),
-            },
-        );
+        rig.tell(A, close(session));
     }
     assert_eq!(rig.worker.metrics.prefix_hits.get(), 96);
 }

@@ -32,7 +32,7 @@ pub use self::fault::{SeqError, StepError};
 pub use self::feed::{Feed, StepLogits, Wants};
 use self::sequence::Slab;
 use crate::kv::{AuditError, PagePool, Salt, Usage, pages_for};
-use crate::runner::{ModelRunner, PAGE_TOKENS, PageIndex, RunnerInfo, SlotMove};
+use crate::runner::{ModelRunner, PAGE_TOKENS, PageIndex, RunnerInfo};
 
 /// Names an open sequence of one [`Engine`]. Ids are not reused: that of a closed sequence is an
 /// error, never somebody else's sequence.
@@ -151,7 +151,6 @@ impl Engine {
         from.check_path(path)?;
         let len = from.tokens.len();
         let nodes: Vec<_> = path.iter().map(|&node| from.tail[node as usize]).collect();
-        let places: Vec<_> = path.iter().map(|&node| from.node_place(node)).collect();
         self.sequences.at_least(seq, len)?;
         if self.sequences.get(seq)?.tokens[..len] != self.sequences.get(fork)?.tokens[..] {
             return Err(SeqError::OtherTrunk { len }.into());
@@ -169,14 +168,9 @@ impl Engine {
         if !path.is_empty() {
             sequence.make_room(path.len(), &mut self.pool, copies)?;
         }
-        let slots = (len..).map(|slot| sequence.place(slot));
-        moves.extend(
-            places
-                .into_iter()
-                .zip(slots)
-                .map(|(from, to)| SlotMove { from, to }),
-        );
-        sequence.tokens.extend(nodes);
+        let (from, to) = (self.sequences.get(fork)?, self.sequences.get(seq)?);
+        moves.extend(from.moves_to(to, path));
+        self.sequences.get_mut(seq)?.tokens.extend(nodes);
         self.runner.copy_pages(copies);
         self.runner.move_slots(moves);
         self.debug_audit();

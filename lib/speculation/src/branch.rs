@@ -177,7 +177,7 @@ impl BranchPlan {
 
     /// Parents of the glue's rows as the first nodes of a tail over trunk tokens 0 to N0 - 2.
     pub fn glue_parents(&self) -> impl Iterator<Item = Option<u32>> + '_ {
-        (0..self.glue_rows()).map(|row| (row > 0).then(|| self.window.parent(row)))
+        glue_parents(&self.window)
     }
 
     /// Parents of the rows of `step`, one a branch, in a tail that begins with the glue's rows and
@@ -221,6 +221,11 @@ impl BranchPlan {
     fn trunk_len(&self, node: u32) -> u32 {
         self.base_len + self.window.depth(node) as u32
     }
+}
+
+/// Parents of the rows of a glue pass over `window`: the decided token has none.
+pub(crate) fn glue_parents(window: &Proposals) -> impl Iterator<Item = Option<u32>> + '_ {
+    (0..=window.len() as u32).map(|row| (row > 0).then(|| window.parent(row)))
 }
 
 #[cfg(test)]

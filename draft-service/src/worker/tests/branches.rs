@@ -133,13 +133,7 @@ fn check_entries_of_all_sessions(widths: [u32; K as usize]) {
     }
     assert_eq!(branch_pages(&rig), 2, "the verdict may have use for them");
     for (link, session, _) in prompts {
-        rig.tell(
-            link,
-            ToDraft::Close {
-                session: SessionId(session),
-                epoch: Epoch(1),
-            },
-        );
+        rig.tell(link, close(session));
     }
     rig.assert_idle();
 }

@@ -130,13 +130,7 @@ fn a_hit_leaves_only_the_last_token_of_its_window_to_be_read() {
             }
         },
     );
-    rig.tell(
-        A,
-        ToDraft::Close {
-            session: SessionId(1),
-            epoch: Epoch(1),
-        },
-    );
+    rig.tell(A, close(1));
     rig.assert_idle();
 }
 

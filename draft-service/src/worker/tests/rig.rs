@@ -150,6 +150,13 @@ pub(super) fn open(session: u64, tokens: Vec<TokenId>) -> ToDraft {
     })
 }
 
+pub(super) fn close(session: u64) -> ToDraft {
+    ToDraft::Close {
+        session: SessionId(session),
+        epoch: Epoch(1),
+    }
+}
+
 pub(super) fn outcome(
     session: u64,
     round: u32,

@@ -158,19 +158,14 @@ impl Sequence {
     ) -> impl Iterator<Item = SlotMove> + 'a {
         let trunk = self.tokens.len();
         let moves = (0..).zip(path).map(move |(to, from)| SlotMove {
-            from: self.node_place(*from),
+            from: self.place(trunk + *from as usize),
             to: other.place(trunk + to),
         });
         moves.filter(|moved| moved.from != moved.to)
     }
 
-    /// Where a node of the tail is.
-    pub(super) fn node_place(&self, node: u32) -> (PageIndex, u32) {
-        self.place(self.tokens.len() + node as usize)
-    }
-
     /// Where a slot is.
-    pub(super) fn place(&self, slot: usize) -> (PageIndex, u32) {
+    fn place(&self, slot: usize) -> (PageIndex, u32) {
         (self.pages[slot / PAGE_TOKENS], (slot % PAGE_TOKENS) as u32)
     }
 

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     Epoch, Proposals, Round, SessionId, TokenId,
+    branch::glue_parents,
     fanout::{Guess, Planner},
     guess::{Candidates, OutcomeKey},
     message::{Cutoff, Cutoffs, Delivery, Entries, TreeBudget},
@@ -152,9 +153,7 @@ impl Build {
         if !window.is_chain() {
             self.glue.push(decided);
             self.glue.extend_from_slice(window.tokens());
-            self.glue_parents.push(None);
-            let parents = (1..=window.len() as u32).map(|node| Some(window.parent(node)));
-            self.glue_parents.extend(parents);
+            self.glue_parents.extend(glue_parents(window));
         }
         let wanted = order.budget.clamp(FEWEST_CANDIDATES, MOST_CANDIDATES);
         let by = match order.verification {
@@ -311,9 +310,11 @@ impl Build {
             1.0
         };
         if order.weighs() {
-            for batch in [&mut self.early, &mut self.late] {
-                batch.expect(planner.estimates().chances());
+            let chances = planner.estimates().chances();
+            if self.candidates.is_open() {
+                self.late.expect(chances.clone());
             }
+            self.early.expect(chances);
         }
         self.widths.clear();
         self.widths.resize(order.steps, self.guesses.len() as u32);
